@@ -53,7 +53,8 @@ MODEL: dict[str, Any] = {
 }  # fmt: skip
 PROCESSES, BATCH = 4, 8
 RATE, DELAY = 400e6 / 8, 1e-3  # bytes/s of a host's uplink, seconds
-PROBE_S = 480.0
+PROBE_S = 900.0
+TOGETHER = 8  # layouts that the same processes train
 KINDS = ("all_reduce", "all_gather")
 
 
@@ -162,13 +163,12 @@ def go_round(result: Result, options: argparse.Namespace, place: Place, folder: 
     every = [Case(name_of(layout), layout, price(layout, cluster)) for layout in layouts(model)]
     cases = {case.name: case for case in spread(every, options.most)}
     folders: list[Path] = []
-    for case in cases.values():
-        folders.append(run(case, model, folder, options.steps, place))
+    for some in batched(list(cases.values()), TOGETHER):
+        folders += run(some, model, folder, options.steps, place)
         result.put("measured", {path.name: measured_step(path) for path in folders})
-        print(
-            f"{case.name}: predicted {case.predicted_s:.3f} s, took {measured_step(folders[-1]):.3f} s",
-            flush=True,
-        )
+        for case in some:
+            took = result.data["measured"][case.name]
+            print(f"{case.name}: predicted {case.predicted_s:.3f} s, took {took:.3f} s", flush=True)
     loads.append(load_average())
     result.put("load_averages", loads)
     result.put("cases", {name: [case.layout.dump(), case.predicted_s] for name, case in cases.items()})
@@ -225,18 +225,24 @@ def profile(line: Line, place: Place) -> ClusterSpec:
     return machine.replace(name="hosts", **keys)
 
 
-def run(case: Case, model: ModelSpec, folder: Path, steps: int, place: Place) -> Path:
-    """Trains a layout for some steps on all hosts; its run folder."""
-    out = folder / case.name
-    keys = {
-        "model": model.dump(), "out_dir": str(out), "device": "cpu", "layout": case.layout.dump(),
-        "data": {"train": str(folder / "tokens.npy"), "seq_len": SEQ_LEN},
-        "train": {"steps": steps}, "checkpoint": {"every": 0, "at_end": False},
-    }  # fmt: skip
-    file = folder / f"{case.name}.json"
-    file.write_text(json.dumps(keys))
-    place.everywhere("-m", "scalewright", "train", str(file))
-    return out
+def run(cases: Sequence[Case], model: ModelSpec, folder: Path, steps: int, place: Place) -> list[Path]:
+    """Trains layouts for some steps on all hosts, one after the other; their run folders."""
+    files = []
+    for case in cases:
+        keys = {
+            "model": model.dump(), "out_dir": str(folder / case.name), "device": "cpu",
+            "layout": case.layout.dump(), "data": {"train": str(folder / "tokens.npy"), "seq_len": SEQ_LEN},
+            "train": {"steps": steps}, "checkpoint": {"every": 0, "at_end": False},
+        }  # fmt: skip
+        files.append(folder / f"{case.name}.json")
+        files[-1].write_text(json.dumps(keys))
+    place.everywhere("-m", "harness.in_turn", *map(str, files))
+    return [folder / case.name for case in cases]
+
+
+def batched(cases: list[Case], count: int) -> Iterator[list[Case]]:
+    """So many at a time."""
+    return (cases[start : start + count] for start in range(0, len(cases), count))
 
 
 def show(result: Result, cases: dict[str, Case], every: int, options: argparse.Namespace, line: Line) -> None:

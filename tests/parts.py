@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scalewright.data.batch import Batch
-from scalewright.train.loss import cross_entropy
+from scalewright.parallel.cross_entropy import cross_entropy
 
 
 class Layer(nn.Module):

@@ -40,18 +40,16 @@ def state_bytes(
     model: ModelSpec, layout: Layout, rank: int = 0, *, bf16: bool = True, optimizer: Optimizer = ADAMW
 ) -> StateBytes:
     """Bytes of parameters, gradients and optimizer states that a rank keeps between steps."""
-    ranks = layout.dp_shard * layout.cp if is_sharded(layout) else 1
     held = list(_shapes(model, layout, rank))
-    tensors = [(whole, local) for _, whole, local in held]
     states = sum(optimizer_bytes(optimizer, tensor, prod(local)) for tensor, _, local in held)
-    shards = sum(padded_rows(whole, ranks) // ranks for whole, _ in tensors)
+    shards = sum(_padded_shard(tensor, whole, layout) for tensor, whole, _ in held)
     masters = gradients = FP32 * shards
     copies = BF16 * shards if bf16 and not is_sharded(layout) else 0
     if offloads_parameters(layout):
         return StateBytes(0, 0, 0, masters + gradients + states)
     if offloads_optimizer(layout):  # the host has masters, and buffers for gradients
         return StateBytes(
-            copies or masters, gradients, 0, FP32 * 2 * sum(prod(local) for _, local in tensors) + states
+            copies or masters, gradients, 0, FP32 * 2 * sum(prod(local) for _, _, local in held) + states
         )
     return StateBytes(masters + copies, gradients, states)
 
@@ -65,6 +63,14 @@ def optimizer_bytes(optimizer: Optimizer, tensor: TensorSpec, elements: int) -> 
     if optimizer.name == "adamw_8bit" and prod(tensor.shape) >= 4096:
         return len(names) * (elements + 4 * ((elements + 255) // 256)) + counter
     return FP32 * len(names) * elements + counter
+
+
+def _padded_shard(tensor: TensorSpec, whole: tuple[int, ...], layout: Layout) -> int:
+    """Elements of a rank's shard with FSDP's padding; experts are shared by fewer ranks, or by none."""
+    ranks = layout.dp_shard * layout.cp if is_sharded(layout) else 1
+    if is_sharded(layout) and tensor.role.startswith("expert"):
+        ranks = ranks * layout.tp // (layout.ep * layout.etp)
+    return padded_rows(whole, ranks) // ranks
 
 
 def states_of(optimizer: Optimizer, tensor: TensorSpec) -> tuple[str, ...]:

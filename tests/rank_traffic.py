@@ -18,6 +18,7 @@ from tests.rank_states import before_sharding
 from scalewright.learn.communication import PASSES
 from scalewright.spec.compress import Compress, factors, half_bytes, half_part, rank_of
 from scalewright.spec.context_volumes import ContextRank, context_parallel, repeats
+from scalewright.spec.expert_volumes import ExpertRank, capacity, expert_parallel, overlaps_shared
 from scalewright.spec.grid import Grid, make_grid
 from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery
 from scalewright.spec.loss_chunks import chunk_tokens
@@ -25,15 +26,19 @@ from scalewright.spec.memory import FP32, is_sharded, padded_rows
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import Placement, holders, local_shape, place, stage_layers
 from scalewright.spec.recompute_budget import keep
+from scalewright.spec.run import BalanceSpec
 from scalewright.spec.schedules.build import schedule
 from scalewright.spec.schedules.kinds import find_kind, stage_ranks
 from scalewright.spec.volumes import (
     BUCKET_BYTES,
+    COUNT,
     SUMMED_ALONE,
     Collective,
     Exchanges,
     Group,
     Rank,
+    Shards,
+    SparseBlocks,
     data_parallel,
     latent_numbers,
     messages,
@@ -51,6 +56,7 @@ class Traffic:
     bytes: int
 
 
+NO_BALANCE = BalanceSpec()
 Table = dict[tuple[str, str], Traffic]  # (axis, kind) ->
 
 
@@ -62,21 +68,25 @@ def step_traffic(
     *,
     bf16: bool | None = None,
     compress: Compress = "none",
+    balance: BalanceSpec = NO_BALANCE,
 ) -> Table:
     """The traffic of a rank in one step; `bf16` is null for the layout's precision (auto: bf16).
 
-    Raises ValueError for axes that the trainer doesn't have yet (ep), or a schedule that is only planned.
+    Raises ValueError for a schedule that is only planned.
     """
-    if layout.ep > 1 or not find_kind(layout.schedule).trained:
-        raise ValueError(f"nothing trains with ep {layout.ep}, {layout.schedule} yet")
+    if not find_kind(layout.schedule).trained:
+        raise ValueError(f"nothing trains with {layout.schedule} yet")
     low = layout.precision not in ("fp32", "tf32") if bf16 is None else bf16
-    local = replace(_rank_tensors(model, layout, rank), compress=compress)
+    local = _rank_tensors(model, layout, rank)
+    local = replace(local, seq_len=seq_len, balance=balance, compress=compress)
     count: Counter[tuple[str, str]] = Counter()
     total: Counter[tuple[str, str]] = Counter()
     sends = _rank(local, seq_len, 2 if low else FP32)
     over_cp = context_parallel(_context(local, sends))
+    over_ep = expert_parallel(_expert(local, sends))
     for transfer in (
-        *data_parallel(sends), *tensor_parallel(sends), *over_cp, *partial_sums(sends), messages(sends)
+        *data_parallel(sends), *tensor_parallel(sends), *over_cp, *over_ep, *partial_sums(sends),
+        messages(sends),
     ):  # fmt: skip
         key = local.axis(transfer.axis), transfer.kind
         count[key] += int(transfer.calls)
@@ -100,6 +110,8 @@ class _RankTensors:
     stages: tuple[int, ...]
     tensors: tuple[tuple[int, Placement], ...]
     compress: Compress = "none"
+    seq_len: int = 0
+    balance: BalanceSpec = NO_BALANCE
 
     def layers(self, stage: int) -> range:
         """The layers of a stage."""
@@ -113,7 +125,8 @@ class _RankTensors:
     def axis(self, name: str) -> str:
         """The grid's name of an axis of `volumes.py`."""
         gradient = "dp_shard" if self.grid.size_of["fsdp"] > 1 else "dp_replicate"
-        return {"fsdp": "dp_shard", "gradient": gradient}.get(name, name)
+        experts = dict.fromkeys(("efsdp", "expert"), "dp_shard")
+        return {"fsdp": "dp_shard", "gradient": gradient, **experts}.get(name, name)
 
 
 def _rank_tensors(model: ModelSpec, layout: Layout, rank: int) -> _RankTensors:
@@ -143,14 +156,19 @@ def _rank(local: _RankTensors, seq_len: int, width: int) -> Rank:
         replicas=layout.dp_replicate,
         sharded=int(sharded),
         width=width,
-        groups=tuple(_groups(local)) if sharded else (),
-        buckets=() if sharded or sizes["gradient"] == 1 else tuple(_buckets(local)),
+        groups=tuple(_groups(local, experts=False)) if sharded else (),
+        buckets=() if sharded or sizes["gradient"] == 1 else tuple(_buckets(local, experts=False)),
         partial=tuple(_partial(local)),
         exchanges=_exchanges(local, seq_len, tokens),
         stream=stream,
         tokens=tokens,
         message=stream // layout.tp if layout.sp else stream,
         borders=_borders(local),
+        experts=Shards(
+            sizes["efsdp"] if sharded else 1,
+            tuple(_groups(local, experts=True)) if sharded else (),
+            () if sharded or sizes["ehsdp"] == 1 else tuple(_buckets(local, experts=True)),
+        ),
     )
 
 
@@ -172,6 +190,30 @@ def _context(local: _RankTensors, rank: Rank) -> ContextRank:
     )
 
 
+def _expert(local: _RankTensors, rank: Rank) -> ExpertRank:
+    """What its blocks of experts send over `ep` and `etp`; rows as a capacity leaves them at even loads."""
+    layout, moe, sparse = local.layout, local.model.moe, rank.exchanges.sparse
+    factor, parts = local.balance.capacity_factor, layout.cp * layout.tp
+    rows = rank.tokens // layout.tp * moe.top_k if moe else 0
+    if moe and factor is not None:
+        taken = capacity(factor, moe, local.seq_len) * moe.num_experts
+        rows = min(rows, layout.micro_batch * taken // parts)
+    choices = 4 * layout.micro_batch * local.seq_len * moe.top_k if moe else 0
+    return ExpertRank(
+        ep=layout.ep,
+        etp=layout.etp,
+        experts=sparse.experts,
+        blocks=sparse.blocks,
+        rerun=sparse.rerun,
+        accumulation=layout.accumulation,
+        rows=rows * local.model.hidden_size * rank.width,
+        tp=layout.tp,
+        cp=layout.cp,
+        balanced=COUNT * layout.micro_batch * sparse.experts if local.balance.loss else 0,
+        chosen=choices if factor is not None else 0,
+    )
+
+
 def _values_apart(model: ModelSpec) -> int:
     """Dimensions of a value where a key has others."""
     return model.dim_per_value if model.dim_per_value != model.dim_per_head else 0
@@ -180,11 +222,12 @@ def _values_apart(model: ModelSpec) -> int:
 # -- tensors --------------------------------------------------------------------------------------
 
 
-def _buckets(local: _RankTensors) -> Iterator[tuple[Collective, int, int]]:
-    """Messages of each stage's flat gradient buckets, last tensor first (Li et al. 2020 §3.2.3)."""
+def _buckets(local: _RankTensors, *, experts: bool) -> Iterator[tuple[Collective, int, int]]:
+    """Messages of each stage's flat gradient buckets, last tensor first (Li et al. 2020 §3.2.3); experts'
+    apart."""
     for stage in local.stages:
         bucket: list[Placement] = []
-        placements = [placement for owner, placement in local.tensors if owner == stage]
+        placements = [p for owner, p in local.tensors if owner == stage and _is_expert(p) == experts]
         for placement in reversed(placements):
             bucket.append(placement)
             if FP32 * sum(map(local.size, bucket)) >= BUCKET_BYTES or placement is placements[0]:
@@ -194,7 +237,8 @@ def _buckets(local: _RankTensors) -> Iterator[tuple[Collective, int, int]]:
 
 def _messages(local: _RankTensors, bucket: Sequence[Placement]) -> Iterator[tuple[Collective, int, int]]:
     """What is sent of one bucket (spec/compress.py)."""
-    size, ranks = sum(map(local.size, bucket)), local.grid.size_of["gradient"]
+    experts = _is_expert(bucket[0])
+    size, ranks = sum(map(local.size, bucket)), local.grid.size_of["ehsdp" if experts else "gradient"]
     if local.compress in ("bf16", "fp16"):
         sent = half_bytes(ranks * half_part(size, ranks), ranks, local.compress == "fp16")
         yield "all_to_all", sent, 1
@@ -204,30 +248,33 @@ def _messages(local: _RankTensors, bucket: Sequence[Placement]) -> Iterator[tupl
     first, second = 0, 0
     for placement in bucket:
         shape = local_shape(placement, local.coords, local.grid.size_of)
-        p, q = factors(shape, rank, stacked=False, partial=bool(placement.grad_sum))
+        p, q = factors(shape, rank, stacked=experts, partial=bool(placement.grad_sum))
         first, second = first + (p or prod(shape)), second + q
     yield "all_reduce", FP32 * first, 1
     if second:
         yield "all_reduce", FP32 * second, 1
 
 
-def _groups(local: _RankTensors) -> Iterator[Group]:
-    """FSDP's units: each block; without a pipeline an untied head; a stage's other tensors (the root)."""
+def _groups(local: _RankTensors, *, experts: bool) -> Iterator[Group]:
+    """FSDP's units: each block, those of prediction modules too; without a pipeline a head that isn't tied
+    and that such modules don't use; a stage's other tensors (the root). Or those of a block's experts."""
     units: dict[tuple[int, int | str], list[Placement]] = {}
     unit: int | str
     for stage, placement in local.tensors:
+        if _is_expert(placement) != experts:
+            continue
         name = placement.tensor.name
         unit = "root"
-        if name.startswith("layers."):
+        if name.startswith("layers.") or ".block." in name:
             unit = placement.tensor.layer
         elif (
             local.layout.pp == 1
-            and not local.model.tie_word_embeddings
+            and not (local.model.tie_word_embeddings or local.model.mtp_layers)
             and name.startswith(("norm.", "head."))
         ):
             unit = "head"
         units.setdefault((stage, unit), []).append(placement)
-    ranks, stages = local.grid.size_of["fsdp"], set(local.stages)
+    ranks, stages = local.grid.size_of["efsdp" if experts else "fsdp"], set(local.stages)
     for (stage, unit), group in units.items():
         whole = [local_shape(before_sharding(p), local.coords, local.grid.size_of) for p in group]
         both_ends = any(len(p.stages) > 1 and set(p.stages) <= stages for p in group)
@@ -236,9 +283,13 @@ def _groups(local: _RankTensors) -> Iterator[Group]:
         yield Group(size, 1, _computations(local, stage), stays, unit == "root", both_ends)
 
 
+def _is_expert(placement: Placement) -> bool:
+    return placement.tensor.role.startswith("expert")
+
+
 def _partial(local: _RankTensors) -> Iterator[tuple[str, int, int]]:
     """All-reduces of partial fp32 gradients: large ones alone, all others of an axis in one."""
-    for axis in ("tp", "kv", "tie"):
+    for axis in ("tp", "kv", "etp", "tie"):
         if local.grid.size_of[axis] == 1:
             continue
         sizes = [local.size(placement) * FP32 for _, placement in local.tensors if axis in placement.grad_sum]
@@ -256,6 +307,10 @@ def _exchanges(local: _RankTensors, seq_len: int, tokens: int) -> Exchanges:
     model, layout = local.model, local.layout
     columns = -(-model.vocab_size // layout.tp)
     layers = [(layer, index) for s in local.stages for index, layer in enumerate(local.layers(s))]
+    last = layout.stages - 1
+    modules = model.mtp_layers if last in local.stages else 0
+    behind = len(local.layers(last))  # a prediction module's block is as the last of the model's
+    layers += [(model.num_hidden_layers - 1, behind + index) for index in range(modules)]
     statistics = 0
     if model.qk_norm == "full":  # squares; for a LayerNorm the mean too
         statistics = 1 if model.norm_type.startswith("rmsnorm") else 2
@@ -267,9 +322,29 @@ def _exchanges(local: _RankTensors, seq_len: int, tokens: int) -> Exchanges:
         norm_follows=int(model.norm_position in ("post", "both")),
         statistics=statistics,
         latents=latent_numbers(model),
-        first=int(0 in local.stages),
-        last=int(layout.stages - 1 in local.stages),
+        first=int(0 in local.stages) + modules,
+        last=int(last in local.stages) + modules,
         loss_chunks=-(-tokens // chunk_tokens(columns)),
+        sparse=_sparse(local, seq_len, layers),
+    )
+
+
+def _sparse(local: _RankTensors, seq_len: int, layers: Sequence[tuple[int, int]]) -> SparseBlocks:
+    """The blocks of experts among (layer, number within its stage)."""
+    model, moe = local.model, local.model.moe
+    if moe is None:
+        return SparseBlocks()
+    layers = [(layer, index) for layer, index in layers if model.is_moe(layer)]
+    beside, follows = overlaps_shared(model, local.layout), model.norm_position in ("post", "both")
+    shared = moe.shared_size > 0
+    return SparseBlocks(
+        blocks=len(layers),
+        rerun=sum(_runs_again(local, seq_len, layer, index) for layer, index in layers),
+        experts=moe.num_experts,
+        shared=int(shared),
+        # what comes last in the block isn't needed again: shared experts, or the routed tokens
+        exit_again=int(follows or beside or moe.shared_gate),
+        gather_again=int(follows or (shared and not beside)),
     )
 
 

@@ -196,7 +196,7 @@ def schema_keys(spec: type[Spec], prefix: str = "") -> dict[str, Any]:
         nested = [
             t for t in parts if t.__name__ not in {"PythonRef", "ModelSpec", "Source", "RecomputeEvery"}
         ]
-        left = {"RecomputeBudget", "MlflowSpec", "WandbSpec", "LowRank"}
+        left = {"RecomputeBudget", "MlflowSpec", "WandbSpec", "DilocoSpec", "LowRank"}
         nested = [t for t in nested if t.__name__ not in left]
         if nested:
             found |= schema_keys(nested[0], key + ".")

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from harness.setting import Setting, adamw, adamw_of, take
-from scalewright.train.loss import cross_entropy
+from scalewright.parallel.cross_entropy import cross_entropy
 
 LABEL = {
     "fp32": "fp32",

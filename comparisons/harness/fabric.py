@@ -142,7 +142,8 @@ def everywhere(
 
 def start(name: str, command: Sequence[str], keep: bool = False) -> subprocess.Popen[str]:
     """A command in a namespace; what it prints is kept or thrown away."""
-    path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
+    sources = [str(ROOT / "src"), str(ROOT / "comparisons"), os.environ.get("PYTHONPATH")]
+    path = os.pathsep.join(filter(None, sources))
     return subprocess.Popen(
         ["nsenter", f"--net=/var/run/netns/{name}", *command],  # `ip netns exec` would hide control groups
         env={**os.environ, "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "eth0"},

@@ -40,7 +40,7 @@ size = (384, 384)
 a, b, c = numpy.ones(size, "f4"), numpy.ones(size, "f4"), numpy.ones(size, "f4")
 while True: numpy.matmul(a, b, out=c)"""
 FIRST = {"cpu.shares": 1 << 15, "cpu.weight": 10_000}  # 32 and 100 times what a group has
-WARM_S, BURN_S = 0.5, 3.0  # of a measured share: until all have started, and after
+WARM_S, BURN_S = 4.0, 3.0  # of a measured share: until all have imported torch, and after
 
 
 @contextmanager

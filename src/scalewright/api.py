@@ -35,6 +35,7 @@ def predict(
     software_version: str | None = None,
     options: Mapping[str, str] | None = None,
     optimizer: str | None = None,
+    diloco: Mapping[str, Any] | None = None,
     tokens: float | None = None,
     price: float | None = None,
     currency: str | None = None,
@@ -44,9 +45,9 @@ def predict(
 ) -> dict[str, Any]:
     """What one layout costs: the keys of `scalewright predict --json`. Raises UserError.
 
-    `keys` are keys of the layout, in the place of `layout` or over it; `optimizer` is a run file's
-    `optimizer.name`. `price` is of a device and hour, `goodput` the share of the time that isn't lost to
-    failures (plan/whole_run.py).
+    `keys` are keys of the layout, in the place of `layout` or over it; `optimizer` and `diloco`
+    are a run file's `optimizer.name` and `diloco`. `price` is of a device and hour, `goodput` the share
+    of the time that isn't lost to failures (plan/whole_run.py).
     """
     from scalewright.answers import Answer
     from scalewright.plan import defaults
@@ -55,6 +56,7 @@ def predict(
     from scalewright.plan.predict import predict as price_layout
     from scalewright.plan.switches import check_names
     from scalewright.plan.whole_run import WholeRun
+    from scalewright.spec.diloco import check_diloco
     from scalewright.spec.layout import Layout
     from scalewright.spec.layout_check import check_layout
     from scalewright.spec.presets import load_model_spec
@@ -67,15 +69,17 @@ def predict(
     length, notes = defaults.resolve_length(spec, seq_len)
     trainer, trainers = defaults.resolve_trainer(framework, software_version)
     record, updates = defaults.resolve_optimizer(optimizer, framework)
+    islands = defaults.resolve_diloco(diloco, framework)
     check_names(options)
     stated = defaults.resolve_sizes(given, place, length)
     sizes = defaults.fill_devices(stated)
     zero = defaults.usual_zero(stated, trainer, place)
     full = Layout.parse(stated, "layout")
     check_layout(full, spec, length)
+    check_diloco(islands, full, spec.num_hidden_layers)
     prediction = price_layout(
         spec, place, full, length, framework=framework or OURS, version=software_version, options=options,
-        optimizer=record,
+        optimizer=record, diloco=islands,
     )  # fmt: skip
     filled = defaults.assumptions(stated, full, prediction.request)
     assumed = [*notes, *sizes, *zero, *filled, *trainers, *updates, *place.assumed]
@@ -119,6 +123,7 @@ def plan(
     software_version: str | None = None,
     options: Mapping[str, str] | None = None,
     optimizer: str | None = None,
+    diloco: Mapping[str, Any] | None = None,
     tokens: float | None = None,
     price: float | None = None,
     currency: str | None = None,
@@ -149,8 +154,8 @@ def plan(
     place = find_place(cluster, devices)
     question = Question.of(
         model, place, sizes, seq_len, scaling, framework=framework, version=software_version,
-        options=options, optimizer=optimizer, objective=objective, fixed=fix, headroom=memory_headroom,
-        margin=margin, top=top, precision=precision, price=price,
+        options=options, optimizer=optimizer, diloco=diloco, objective=objective, fixed=fix,
+        headroom=memory_headroom, margin=margin, top=top, precision=precision, price=price,
     )  # fmt: skip
     run = WholeRun(tokens, price, currency, goodput)
     return Answer(question.answer(run, why_not, out, data, explain, tell, stop, force))

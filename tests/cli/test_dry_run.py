@@ -36,6 +36,7 @@ def test_512_ranks(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monke
         "groups": groups,
         "notes": ["bf16"],
         "verdict": {"words": "fits"},
+        "process_groups": {"groups": 1122, "splits": 9, "most": 12, "sockets": 70},
     }
     show_dry_run(document)
     lines = capsys.readouterr().out.splitlines()
@@ -47,14 +48,23 @@ def test_512_ranks(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monke
     assert text.count("all_gather") == 4, "a line a kind, not a line a group of ranks"
     assert "1024 to 1025" in text
     assert lines[-1] == "fits"
+    assert "process groups: 1,122 (12 a rank); 9 splits of NCCL; 70 files of Gloo a rank" in lines
 
 
 def test_one_device_sends_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     alone = group(0, 0, 1.0) | {"collectives": []}
     layout = {"pp": 1, "dp_replicate": 1, "tp": 1, "cp": 1, "ep": 1, "zero_stage": 0}
-    document = {"layout": layout, "world": 1, "groups": [alone], "notes": [], "verdict": {"words": "fits"}}
+    document = {
+        "layout": layout,
+        "world": 1,
+        "groups": [alone],
+        "notes": [],
+        "verdict": {"words": "fits"},
+        "process_groups": {"groups": 0, "splits": 0, "most": 0, "sockets": 0},
+    }
     show_dry_run(document)
     out = capsys.readouterr().out
     assert out.startswith("1 rank, zero_stage 0;")
     assert "nothing is sent" in out
     assert "collective" not in out
+    assert "process groups" not in out

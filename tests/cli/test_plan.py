@@ -181,7 +181,7 @@ def test_the_terminal_names_better_counts_and_what_was_preferred(call_cli):
 
 def test_what_train_can_not_run_is_said(call_cli, tmp_path):
     answer = call_cli(
-        "plan", "gpt-oss-20b", "--cluster", "dgx-h100", "--devices", "16", "--seq-len", "2048",
+        "plan", "qwen3-next-80b-a3b", "--cluster", "dgx-h100", "--devices", "16", "--seq-len", "2048",
         "--global-batch", "64", "--fix", "pp=2,tp=1,cp=1", "--out", tmp_path / "run.yaml",
     )  # fmt: skip
     assert answer.code == 0, answer.err

@@ -164,6 +164,18 @@ def test_blanks_are_named(call_cli):
     assert everything["assumed"] == []
 
 
+def test_islands_are_priced(call_cli):
+    asked = ("llama-3.1-8b", "--cluster", "dgx-h100", "--seq-len", 4096, "--devices", 64)
+    plain = predicted(call_cli, *asked, "--layout", "dp_replicate=8")
+    apart = predicted(call_cli, *asked, "--layout", "dp_replicate=8", "--diloco", "inner_steps=50,overlap=1")
+    assert apart["diloco"]["inner_steps"] == 50
+    assert apart["comm_bytes"]["dp"] < plain["comm_bytes"]["dp"]
+    assert apart["memory_gib"]["optimizer"] > plain["memory_gib"]["optimizer"]
+    assert "diloco" not in plain
+    assert "dp_replicate is 1" in call_cli("predict", *asked, "--diloco", "inner_steps=50").error
+    assert "unknown key 'steps'" in call_cli("predict", *asked, "--diloco", "steps=50").error
+
+
 def test_each_optimizer_is_planned_with_its_own_memory(call_cli):
     sizes = {}
     for name in ("adamw", "lion", "sgd"):

@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 from harness.contest import Contest, Plan, Timed
-from harness.gpu.attention import document_mask, gradients, plain
+from harness.gpu.attention import documents, gradients, plain
 from harness.gpu.budget import Check, OutOfTime, run_part
 from harness.gpu.ceilings import drift
 from harness.gpu.clock import time_call
@@ -158,7 +158,8 @@ def test_chunked_loss_equals_the_whole_with_gradients():
 
 
 def test_the_masked_reference_is_causal_within_documents():
-    mask = document_mask(CPU, 8)[0, 0]
+    at = torch.arange(8)
+    mask = (at >= documents(CPU, 8).first[0][:, None]) & (at <= at[:, None])
     assert mask.sum() == 4 * 3  # four documents of two tokens: one and two visible keys
     q, k, v = (torch.randn(1, 1, 8, 4) for _ in range(3))
     slope = torch.zeros(1, 1, 8, 4)

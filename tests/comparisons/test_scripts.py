@@ -109,3 +109,12 @@ def test_long_context(script):
     )
     assert ring["kept"] / one["kept"] == pytest.approx(0.25, rel=0.02)
     assert ring["peak"] < one["peak"]
+
+
+def test_packed_rows(script):
+    data, text = script("packed_rows.py", "--seq-len", 384, "--rounds", 1)
+    check_facts(data, text)
+    assert len(data["answers"]) == 7
+    for answer in data["answers"].values():
+        assert answer["tiles"]["kept"] < answer["masks"]["kept"]
+        assert answer["away"] < 1e-5

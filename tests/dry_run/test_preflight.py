@@ -56,12 +56,13 @@ def test_what_cannot_fit_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_sequence_that_is_too_long_names_one_that_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "_counted", lambda *_, **__: pytest.fail("counted what is certain"))
-    message = refusal(run_of(SMALL, {"micro_batch": 2, "global_batch": 2}, 100_000), monkeypatch, 20)
+    layout = {"micro_batch": 1, "global_batch": 1, "recompute": "full"}
+    message = refusal(run_of(SMALL, layout, 1_600_000), monkeypatch, 20)
     assert message is not None
     assert "this run needs at least" in message
     assert "data.seq_len=" in message
     length = int(message.split("data.seq_len=")[1].split()[0].rstrip(";"))
-    assert 1000 < length < 100_000
+    assert 1000 < length < 1_600_000
 
 
 def test_the_smallest_change_is_named() -> None:

@@ -11,7 +11,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from scalewright.dry_run.watch import Watch
-from scalewright.parallel.mesh import USED, Mesh, make_mesh
+from scalewright.parallel.mesh import Mesh, make_mesh
+from scalewright.spec.groups import USED
 from scalewright.spec.layout import Layout
 
 

@@ -16,6 +16,7 @@ from scalewright.dry_run.rehearse import Player
 from scalewright.dry_run.replay import RankStep
 from scalewright.dry_run.watch import Watch
 from scalewright.parallel.mesh import Mesh, make_mesh
+from scalewright.spec import loss_chunks
 from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout
 from scalewright.spec.run import RunSpec
@@ -51,6 +52,20 @@ SLOW: dict[str, dict[str, Any]] = {
         "zero_stage": 1,
         "precision": "bf16",
         "global_batch": 10,
+    },
+}
+
+
+# Micro-batches large enough for a head in chunks, once these are small (spec/loss_chunks.py).
+IN_CHUNKS: dict[str, dict[str, Any]] = {
+    "tp, sp, zero 3": {"devices": 4, "tp": 2, "micro_batch": 2, "global_batch": 8},
+    "zb-h1, bf16": {
+        "devices": 2,
+        "pp": 2,
+        "schedule": "zb-h1",
+        "micro_batch": 4,
+        "global_batch": 16,
+        "precision": "bf16",
     },
 }
 
@@ -121,3 +136,24 @@ def test_equal_too(name: str) -> None:
 def test_tied_ends_on_two_ranks_and_on_one() -> None:
     check({"devices": 2, "pp": 2, "global_batch": 5}, tie_word_embeddings=True)
     check({"devices": 4, "pp": 2, "schedule": "zbv", "global_batch": 10}, tie_word_embeddings=True)
+
+
+def measure_in_chunks(mesh: Mesh, layout: Layout, run: dict[str, Any]) -> Any:
+    """The same with a few logits at once."""
+    loss_chunks.LOGITS_AT_ONCE = 200
+    return measure(mesh, layout, run)
+
+
+@pytest.mark.parametrize("name", IN_CHUNKS)
+def test_equal_with_the_head_in_chunks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its FLOPs are those of whole logits."""
+    run = run_of(IN_CHUNKS[name], logit_softcap=5.0, head_bias=True)
+    whole = dry_run(run).groups
+    measured = run_world(measure_in_chunks, run.layout.dump(), run.dump())
+    monkeypatch.setattr(loss_chunks, "LOGITS_AT_ONCE", 200)
+    groups = dry_run(run).groups
+    assert [group.step.flops for group in groups] == [group.step.flops for group in whole]
+    assert [group.step.most for group in groups] != [group.step.most for group in whole]
+    for group in groups:
+        for rank in group.ranks:
+            compare(plain(group.step), measured[rank])

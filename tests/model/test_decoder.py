@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from model.tiny_specs import DEVICES, SPECS, make, tokens
 from scalewright.model.cache import Cache
-from scalewright.model.context import Context
+from scalewright.model.context import Context, View
 from scalewright.model.decoder import Decoder
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
@@ -138,8 +138,11 @@ def test_every_parameter_gets_a_gradient_and_recomputing_gives_its_bits(name: st
         assert all(torch.equal(a, b) for a, b in zip(straight, again, strict=True))
 
 
-@pytest.mark.parametrize("which", ["llama", "gemma2", "gemma3", "bloom", "neox"])
+@pytest.mark.parametrize(
+    "which", ["llama", "gemma2", "gemma3", "bloom", "neox", "sinks", "windows-side-by-side"]
+)
 def test_blocks_compile_whole(which: str) -> None:
+    torch.compiler.reset()  # each model compiles `Block.forward` anew, and only some versions are kept
     model, ids = make(which), tokens()
     straight, expected = _gradients(model, ids), model(ids)
     for block in model.layers.values():
@@ -165,7 +168,11 @@ def test_heads_are_counted_from_the_weights(name: str) -> None:
         latent = (attention.q or attention.q_up, attention.kv_up) if spec.mla else ()
         for linear in latent or (attention.q, attention.k, attention.v):
             linear.weight = nn.Parameter(linear.weight.chunk(2)[half])
+            if linear.bias is not None:
+                linear.bias = nn.Parameter(linear.bias.chunk(2)[half])
         attention.o.weight = nn.Parameter(attention.o.weight.chunk(2, dim=1)[half])
+        if spec.attention_sinks:
+            attention.sinks = nn.Parameter(attention.sinks.chunk(2)[half])
         heads = spec.num_attention_heads // 2
         cut.heads = range(half * heads, half * heads + heads)
         parts.append(attention(x, _context(cut, ids)))
@@ -192,16 +199,49 @@ def test_a_row_longer_than_the_learned_positions_is_refused() -> None:
         make("gpt2")(tokens(1, 65))
 
 
-def test_plain_rows_make_no_mask() -> None:
+def test_plain_rows_are_plainly_causal() -> None:
     model, ids = make("llama"), tokens()
     context = _context(model, ids)
-    assert context.mask is None
-    assert context.causal
+    assert context.full == context.sliding == View(causal=True)
     windowed = _context(make("gemma3"), tokens(1, 5))  # not longer than the window
-    assert windowed.window_mask is None
+    assert windowed.sliding == View(causal=True)
+
+
+def test_a_mask_is_for_few_queries_after_a_cache() -> None:
+    """Rows of training have none, whatever hides keys; one new token has a mask of its keys."""
+    for name in ("bloom", "gemma2", "gemma3"):
+        model, ids = make(name), tokens()
+        context = _context(model, ids)
+        assert context.full.mask is None
+        assert context.sliding.mask is None
+        cache = Cache(25)
+        model(ids, cache=cache)
+        after = model.context(model._embed(ids[:, :1], None), 1, None, None, cache).sliding
+        assert after.rule is None
+        assert after.mask is not None
+        assert after.mask.shape[-2:] == (1, 25)
+
+
+def test_windows_side_by_side_begin_with_their_document() -> None:
+    """Windows of 5 tokens: of a row, and of documents of 7 and 6 tokens in it."""
+    model, ids = make("windows-side-by-side"), tokens(1, 13)
+    documents = torch.tensor([[0] * 7 + [1] * 6])
+    for given, begins in (
+        (None, [0] * 5 + [5] * 5 + [10] * 3),
+        (documents, [0] * 5 + [5] * 2 + [7] * 5 + [12]),
+    ):
+        rule = model.context(model._embed(ids, None), 13, None, given, None).sliding.rule
+        assert rule is not None
+        assert rule.first[0].tolist() == begins
 
 
 EXPERTS = {"num_experts": 4, "top_k": 2, "moe_intermediate_size": 8}
+
+
+@pytest.mark.parametrize("keys", [{"attention_sinks": True}, {"attention_temperature": {}}])
+def test_latent_attention_has_neither_sinks_nor_a_temperature(keys: dict[str, object]) -> None:
+    with pytest.raises(UserError, match="latent attention has none"):
+        ModelSpec.parse({**SPECS["latent"].dump(), **keys})
 
 
 @pytest.mark.parametrize(
@@ -209,12 +249,15 @@ EXPERTS = {"num_experts": 4, "top_k": 2, "moe_intermediate_size": 8}
     [
         ({"moe": {**EXPERTS, "latent_size": 8}}, "experts behind a latent"),
         ({"moe": {**EXPERTS, "branch_norms": True}}, "norms of experts' branches"),
-        ({"mtp_layers": 1}, "multi-token prediction"),
-        ({"attention_sinks": True}, "attention sinks"),
+        ({"mtp_layers": 1, "positions": "learned"}, "multi-token prediction with learned positions"),
+        ({"mtp_layers": 1, "embedding_norm": True}, "multi-token prediction with learned positions"),
+        (
+            {"mtp_layers": 1, "moe": {**EXPERTS, "dense_layers": [2]}},
+            "multi-token prediction behind a last layer of another kind",
+        ),
         ({"attention_gate": True}, "gate on attention's output"),
         ({"global_attention": {"num_key_value_heads": 1, "head_dim": 8}}, "other heads on global layers"),
-        ({"window_chunks": True}, "windows side by side"),
-        ({"qk_norm": "l2"}, "qk_norm 'l2'"),
+        ({"qk_norm": "qkv"}, "qk_norm 'qkv'"),
         ({"norm_type": "layernorm_plus_one"}, "norm_type 'layernorm_plus_one'"),
         ({"layer_pattern": ["attention", "mlp"]}, "attention or an MLP alone"),
         (

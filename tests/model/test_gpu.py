@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from model.tiny_specs import DEVICES, SPECS, make, tokens
-from scalewright.model.attention import fused_attention
+from scalewright.model.attend import Scores
+from scalewright.model.attention import fused_attention, ruled_attention
+from scalewright.model.context import Rule
+from scalewright.model.visible import first_keys, is_visible
+from scalewright.parallel.inputs import packing_of
 from scalewright.serve.generate import generate
 
 # Attention against the formula in fp32: bf16 inputs and outputs round to 0.4%, sums stay in fp32 inside.
@@ -23,8 +28,10 @@ def test_logits_are_the_cpus(device: str, name: str) -> None:
     with torch.no_grad():
         wanted = [model(ids), model(ids, documents=documents)]
         model.to(device)
-        found = [model(ids.to(device)), model(ids.to(device), documents=documents.to(device))]
-    for one, other in zip(found, wanted, strict=True):
+        ids, there = ids.to(device), documents.to(device)
+        packing = packing_of(documents.numpy(), torch.device(device))
+        found = [model(ids), model(ids, documents=there), model(ids, documents=there, packing=packing)]
+    for one, other in zip(found, [*wanted, wanted[1]], strict=True):
         torch.testing.assert_close(one.cpu(), other, rtol=1e-4, atol=1e-4)
 
 
@@ -39,65 +46,66 @@ def test_greedy_tokens_are_the_cpus(device: str, name: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("kv_heads", [8, 2])
-@pytest.mark.parametrize("mask", [None, "documents"])
+@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("device", DEVICES)
-def test_attention_is_its_formula(device: str, mask: str | None, kv_heads: int, dtype: torch.dtype) -> None:
-    """Forward and all three gradients, with and without a document mask, at a length no tile divides."""
+def test_attention_is_its_formula(device: str, packed: bool, kv_heads: int, dtype: torch.dtype) -> None:
+    """Forward and all three gradients, of one document and of three, at a length no tile divides."""
     torch.manual_seed(0)
     length = 200
     q, k, v = (torch.randn(2, n, length, 64, device=device).to(dtype) for n in (8, kv_heads, kv_heads))
-    compare(q, k, v, documents_of(length, device) if mask else None, ERROR[dtype])
+    compare(q, k, v, documents_of(2, length, device) if packed else None, ERROR[dtype])
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_gradients_are_finite_where_all_scores_are_low(device: str) -> None:
-    """A mask, a length of 64 modulo 128 and scores near -180: one library's backward was reported to give NaN
-    here on Hopper, by torch's own choice of backend (github.com/pytorch/pytorch/issues/196678)."""
+    """Documents, a length of 64 modulo 128, scores near -180: one library's backward was reported to give
+    NaN here on Hopper, by torch's own choice of backend (github.com/pytorch/pytorch/issues/196678)."""
     torch.manual_seed(0)
     length = 320
     q, k, v = (torch.randn(1, 8, length, 128, device=device).mul(0.1) for _ in range(3))
     q, k, v = (q + 4).bfloat16(), (k - 4).bfloat16(), v.bfloat16()
-    found = with_gradients(q, k, v, documents_of(length, device))
+    found = with_gradients(q, k, v, documents_of(1, length, device))
     assert all(bool(tensor.isfinite().all()) for tensor in found)
 
 
-def compare(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, allowed: float) -> None:
+def compare(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, allowed: float) -> None:
     """Ours against the formula in fp32: output, dq, dk, dv, each by the norm of its error."""
-    wanted = with_gradients(q.float(), k.float(), v.float(), mask, formula=True)
+    wanted = with_gradients(q.float(), k.float(), v.float(), rule, formula=True)
     for name, one, other in zip(
-        ("out", "dq", "dk", "dv"), with_gradients(q, k, v, mask), wanted, strict=True
+        ("out", "dq", "dk", "dv"), with_gradients(q, k, v, rule), wanted, strict=True
     ):
         error = float((one.float() - other).norm() / other.norm())
         assert error < allowed, f"{name}: {error}"
 
 
-def with_gradients(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, formula: bool = False
-) -> list[Tensor]:
+def with_gradients(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, formula: bool = False) -> list[Tensor]:
     """The output, and the gradients for a fixed random one of it."""
     inputs = [each.detach().requires_grad_() for each in (q, k, v)]
     if formula:
-        out = by_formula(*inputs, mask)
+        out = by_formula(*inputs, rule)
+    elif rule is not None:
+        out = ruled_attention(*inputs, rule, Scores(q.shape[-1] ** -0.5))
     else:
-        out = fused_attention(*inputs, mask, causal=mask is None, scale=q.shape[-1] ** -0.5)
+        out = fused_attention(*inputs, None, causal=True, scale=q.shape[-1] ** -0.5)
     generator = torch.Generator().manual_seed(1)
     slope = torch.randn(out.shape, generator=generator).to(out.device, out.dtype)
     return [out.detach(), *torch.autograd.grad(out, inputs, slope)]
 
 
-def by_formula(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+def by_formula(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None) -> Tensor:
     """softmax(q k^T / sqrt(K)) v."""
     groups = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
     length = q.shape[2]
-    visible = torch.ones(length, length, dtype=torch.bool, device=q.device).tril()
+    index = torch.arange(length, device=q.device)
+    visible = is_visible(index, index, first_keys(index) if rule is None else rule.first)
     scores: Tensor = (q @ k.transpose(-1, -2)) * q.shape[-1] ** -0.5
-    return scores.masked_fill(~(visible if mask is None else mask), float("-inf")).softmax(-1) @ v
+    return scores.masked_fill(~visible, float("-inf")).softmax(-1) @ v
 
 
-def documents_of(length: int, device: str) -> Tensor:
-    """Causal within three documents, bool [1, 1, S, S]."""
-    index = torch.arange(length, device=device)
-    document = index // (length // 3)
-    visible = (index[:, None] >= index[None]) & (document[:, None] == document[None])
-    return visible[None, None]
+def documents_of(rows: int, length: int, device: str) -> Rule:
+    """Three documents in each row, and a rest."""
+    numbers = np.arange(length, dtype=np.int32)[None] // (length // 3)
+    host = first_keys(torch.arange(length), torch.from_numpy(numbers))
+    segments = packing_of(numbers.repeat(rows, 0), torch.device(device)).segments
+    return Rule(host.to(device), host, segments=segments)

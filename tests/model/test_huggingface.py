@@ -10,11 +10,14 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
+from transformers.modeling_layers import MtpModel
 
 from model.tiny_families import CASES, DEVICES, save, tokens
-from scalewright.model.huggingface import write_huggingface
+from scalewright.model.decoder import Decoder
+from scalewright.model.huggingface import HuggingFaceFolder, write_huggingface
 from scalewright.model.load import load_model, open_huggingface
 from scalewright.spec.errors import UserError
+from scalewright.spec.model import ModelSpec
 from scalewright.spec.tensors import tensors
 
 # fp32: about 1e-7 relative a matmul, three layers, logits of order 1; the issue asks for 1e-5.
@@ -51,7 +54,9 @@ def test_round_trip_gives_equal_tensors(case: str, tmp_path: Path) -> None:
         assert torch.equal(again.read(t.name), reader.read(t.name)), t.name
 
 
-@pytest.mark.parametrize("case", ["gpt2", "neox-partial", "bloom", "llama-mqa-biases"])
+@pytest.mark.parametrize(
+    "case", ["gpt2", "neox-partial", "bloom", "llama-mqa-biases", "mixtral", "gpt-oss", "llama4"]
+)
 def test_any_slice_is_the_slice_of_the_whole(case: str, tmp_path: Path) -> None:
     save(case, tmp_path)
     reader = open_huggingface(tmp_path)
@@ -116,6 +121,70 @@ def test_a_language_model_inside_a_vision_model_is_read(tmp_path: Path) -> None:
         assert (load_model(tmp_path)(tokens()) - theirs(tokens()).logits).abs().max() < TOLERANCE
 
 
+def test_llama_4_inside_its_vision_model_is_read(tmp_path: Path) -> None:
+    """Its own files have the head under `language_model.`, too."""
+    theirs = save("llama4", tmp_path)
+    file = tmp_path / "model.safetensors"
+    save_file({f"language_model.{k}": v for k, v in load_file(file).items()}, file)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama4", "text_config": config}))
+    with torch.no_grad():
+        assert (load_model(tmp_path)(tokens()) - theirs(tokens()).logits).abs().max() < TOLERANCE
+
+
+def pack(folder: Path) -> dict[str, torch.Tensor]:
+    """Packs the experts of a folder in MXFP4, as in the published files of gpt-oss; returns their numbers."""
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    random = torch.Generator().manual_seed(0)
+    file, numbers = folder / "model.safetensors", {}
+    held = load_file(file)
+    for key in [key for key in held if key.endswith(("gate_up_proj", "down_proj"))]:
+        experts, width, rows = held.pop(key).shape
+        blocks = torch.randint(0, 256, (experts, rows, width // 32, 16), generator=random, dtype=torch.uint8)
+        scales = torch.randint(122, 126, blocks.shape[:-1], generator=random, dtype=torch.uint8)
+        held[f"{key}_blocks"], held[f"{key}_scales"] = blocks, scales
+        numbers[key] = convert_moe_packed_tensors(blocks, scales)  # [E, in, rows]
+    save_file(held, file)
+    return numbers
+
+
+def test_experts_in_mxfp4_are_read(tmp_path: Path) -> None:
+    kind, keys = CASES["gpt-oss"]
+    CASES["gpt-oss-64"] = (kind, {**keys, "intermediate_size": 64})
+    save("gpt-oss-64", tmp_path)
+    del CASES["gpt-oss-64"]
+    numbers = pack(tmp_path)
+    reader = open_huggingface(tmp_path)
+    stacks = "model.layers.1.mlp.experts."
+    both = numbers[stacks + "gate_up_proj"].transpose(1, 2)
+    for part, expected in (
+        ("gate", both[:, 0::2]),
+        ("up", both[:, 1::2]),
+        ("down", numbers[stacks + "down_proj"].transpose(1, 2)),
+    ):
+        name = f"layers.1.mlp.experts.{part}.weight"
+        assert torch.equal(reader.read(name), expected)
+        box = reader.read_slice(name, [1, 3, 5], [2, 9, 25])
+        assert torch.equal(box, expected[1:3, 3:12, 5:30])
+        assert reader.read_slice(name, [6, 0, 0], [0, 9, 25]).shape == (0, 9, 25)
+    write_huggingface(tmp_path / "plain", reader.spec, reader.read, dtype="bfloat16")
+    plain = load_file(tmp_path / "plain" / "model.safetensors")
+    assert all(torch.equal(plain[key], value) for key, value in numbers.items())
+
+
+def test_blocks_of_another_model_are_refused(tmp_path: Path) -> None:
+    kind, keys = CASES["gpt-oss"]
+    CASES["gpt-oss-64"] = (kind, {**keys, "intermediate_size": 64})
+    save("gpt-oss-64", tmp_path)
+    del CASES["gpt-oss-64"]
+    pack(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"intermediate_size": 96}))
+    with pytest.raises(UserError, match=r"gate_up_proj_(blocks|bias)' has shape"):
+        load_model(tmp_path)
+
+
 def test_a_truncated_file_is_named(tmp_path: Path) -> None:
     save("llama-gqa", tmp_path)
     file = tmp_path / "model.safetensors"
@@ -177,3 +246,91 @@ def test_the_tokenizer_goes_along_and_says_what_ends_a_text(tmp_path: Path) -> N
     assert tokenizer.encode("b") == [1]
     assert transformers.AutoConfig.from_pretrained(tmp_path / "ours").eos_token_id == 2
     assert transformers.GenerationConfig.from_pretrained(tmp_path / "ours").eos_token_id == 2
+
+
+PREDICTING = {
+    "deepseek-v3": ("deepseek-v3", 1),
+    "glm4-moe": ("glm4-moe", 2),
+}
+
+
+def save_predicting(case: str, folder: Path) -> tuple[ModelSpec, dict[str, torch.Tensor]]:
+    """A folder of a case with prediction modules, which transformers doesn't save: written by us, of random
+    numbers; its spec, and those numbers by our names."""
+    name, modules = PREDICTING[case]
+    save(name, folder / "theirs")
+    reader = open_huggingface(folder / "theirs")
+    spec = reader.spec.replace(mtp_layers=modules)
+    generator = torch.Generator().manual_seed(3)
+    numbers = {t.name: reader.read(t.name) for t in tensors(reader.spec)}
+    for t in tensors(spec, mtp=True)[len(numbers) :]:
+        noise = torch.randn(t.shape, generator=generator)
+        numbers[t.name] = 1 + 0.1 * noise if len(t.shape) == 1 else noise * t.shape[-1] ** -0.5
+    write_huggingface(folder / "ours", spec, numbers.__getitem__)
+    return spec, numbers
+
+
+@pytest.mark.parametrize("case", PREDICTING)
+def test_prediction_modules_go_out_and_come_back(case: str, tmp_path: Path) -> None:
+    spec, numbers = save_predicting(case, tmp_path)
+    stored = load_file(tmp_path / "ours" / "model.safetensors")
+    for index in range(spec.mtp_layers):
+        layer = f"model.layers.{spec.num_hidden_layers + index}"
+        for name in ("enorm", "hnorm", "eh_proj", "shared_head.norm", "mlp.experts.7.down_proj"):
+            assert f"{layer}.{name}.weight" in stored, name
+        assert torch.equal(stored[f"{layer}.embed_tokens.weight"], numbers["embed.weight"])
+        assert torch.equal(stored[f"{layer}.shared_head.head.weight"], numbers["head.weight"])
+    again = open_huggingface(tmp_path / "ours")
+    assert again.spec.dump() | {"name": ""} == spec.dump() | {"name": ""}
+    for t in tensors(spec, mtp=True):
+        assert torch.equal(again.read(t.name), numbers[t.name]), t.name
+    main = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours", dtype=torch.float32)
+    with torch.no_grad():
+        assert (load_model(tmp_path / "ours")(tokens()) - main(tokens()).logits).abs().max() < TOLERANCE
+
+
+@pytest.mark.parametrize("case", PREDICTING)
+def test_drafts_equal_transformers(case: str, tmp_path: Path) -> None:
+    """Its prediction model takes the token at its own position, ours at that of the hidden state: RoPE counts
+    distances alone."""
+    spec, _ = save_predicting(case, tmp_path)
+    main = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours", dtype=torch.float32)
+    behind = [rf"model\.layers\.{spec.num_hidden_layers + k}.*" for k in range(spec.mtp_layers)]
+    main._keys_to_ignore_on_load_unexpected = behind  # where transformers finds the modules' names
+    theirs = MtpModel.from_pretrained(main).eval()
+    ours = load_model(tmp_path / "ours")
+    assert isinstance(ours, Decoder)
+    ids = tokens()[:1]
+    length = ids.shape[1] - spec.mtp_layers
+    with torch.no_grad():
+        expected = main(ids[:, :length], output_hidden_states=True).hidden_states[-1]
+        hidden = ours.features(ids[:, :length])
+        assert (hidden - expected).abs().max() < TOLERANCE
+        for depth in range(1, spec.mtp_layers + 1):
+            following = ids[:, depth : depth + length]
+            positions = torch.arange(depth, depth + length)[None]
+            expected = theirs.forward_layer(depth - 1, expected, positions, None, input_ids=following)
+            hidden, logits = ours.draft(hidden, following, depth)
+            assert (hidden - expected).abs().max() < TOLERANCE
+            assert logits.std() > 0.05
+            assert (logits - main.lm_head(expected)).abs().max() < TOLERANCE
+
+
+def test_a_module_with_another_embedding_is_refused(tmp_path: Path) -> None:
+    save_predicting("deepseek-v3", tmp_path)
+    file = tmp_path / "ours" / "model.safetensors"
+    stored = load_file(file)
+    stored["model.layers.3.embed_tokens.weight"] += 1
+    save_file(stored, file)
+    with pytest.raises(UserError, match=r"layers\.3\.embed_tokens\.weight' differs from"):
+        load_model(tmp_path / "ours")
+
+
+def test_a_folder_without_its_modules_loads_without_them(tmp_path: Path) -> None:
+    save_predicting("deepseek-v3", tmp_path)
+    main = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours", dtype=torch.float32)
+    main.save_pretrained(tmp_path / "again")
+    reader = open_huggingface(tmp_path / "again")
+    assert reader.spec.mtp_layers == 0
+    with pytest.raises(UserError, match=r"enorm\.weight' is missing.*train\.mtp_weight"):
+        HuggingFaceFolder(tmp_path / "again", reader.spec.replace(mtp_layers=1))

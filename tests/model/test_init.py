@@ -15,7 +15,7 @@ from scalewright.spec.tensors import TensorSpec, tensors
 
 LLAMA = SPECS["llama"]
 PINNED_SEED = 1845875384748339236
-PINNED_VALUES = [0.013507651165127754, -0.004145349375903606, 0.028954973444342613]
+PINNED_VALUES = [-0.007036127150058746, 0.011506444774568081, 0.05603582039475441]
 
 
 def test_every_tensor_equals_its_own_draw_and_the_global_state_is_left_alone() -> None:

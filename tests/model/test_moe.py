@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from scalewright.model.mlp import hidden_units
 from scalewright.model.moe import Experts, MoE
 from scalewright.model.router import Router
 from scalewright.spec.model import ModelSpec
@@ -24,6 +25,7 @@ CASES: dict[str, dict[str, Any]] = {
     "softmax, groups": {"groups": 4, "top_groups": 2},
     "sigmoid": {"score": "sigmoid"},
     "sigmoid, corrected, groups": {"score": "sigmoid", "router_bias": True, "groups": 2, "top_groups": 1},
+    "weighed on the way in": {"score": "sigmoid", "normalize_top_k": False, "weigh_input": True},
     "shared experts": {"num_shared_experts": 2},
     "shared expert behind a gate": {
         "num_shared_experts": 1,
@@ -70,22 +72,38 @@ def one_expert(experts: Experts, number: int, row: Tensor) -> Tensor:
     linear = {name: part.weight[number] for name, part in parts.items() if part is not None}
     biases = {name: 0.0 if part.bias is None else part.bias[number] for name, part in parts.items() if part}
     up = linear["up"] @ row + biases["up"]
-    hidden = torch.nn.functional.silu(linear["gate"] @ row + biases["gate"]) * up
+    gate = linear["gate"] @ row + biases["gate"]
+    if experts.kind == "swiglu_clamped":
+        gate, up = gate.clamp(max=7.0), up.clamp(-7.0, 7.0)
+        hidden = (up + 1) * gate * torch.sigmoid(1.702 * gate)
+    else:
+        hidden = torch.nn.functional.silu(gate) * up
     return linear["down"] @ hidden + biases["down"]
 
 
-@pytest.mark.parametrize("biases", [False, True])
+def by_token(moe: MoE, row: Tensor, weights: dict[int, Any]) -> Tensor:
+    """What the mixture gives for a token, expert by expert."""
+    if moe.weigh_input:
+        out = sum(one_expert(moe.experts, expert, weight * row) for expert, weight in weights.items())
+    else:
+        out = sum(weight * one_expert(moe.experts, expert, row) for expert, weight in weights.items())
+    if moe.shared is not None:
+        gate = 1.0 if moe.shared_gate is None else torch.sigmoid(moe.shared_gate(row))
+        out = out + gate * moe.shared(row)
+    assert isinstance(out, Tensor)
+    return out
+
+
+@pytest.mark.parametrize(
+    "keys", [{}, {"mlp_bias": True}, {"mlp_bias": True, "mlp_type": "swiglu_clamped"}], ids=str
+)
 @pytest.mark.parametrize("name", CASES)
-def test_a_mixture_is_what_a_loop_over_its_tokens_gives(name: str, biases: bool) -> None:
-    moe = make(CASES[name], mlp_bias=biases)
+def test_a_mixture_is_what_a_loop_over_its_tokens_gives(name: str, keys: dict[str, Any]) -> None:
+    moe = make(CASES[name], **keys)
     x = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(1))
     out = moe(x)
     for row, result in zip(x.flatten(0, 1), out.flatten(0, 1), strict=True):
-        weights = chosen(moe.router, row)
-        expected = sum(weight * one_expert(moe.experts, expert, row) for expert, weight in weights.items())
-        if moe.shared is not None:
-            gate = 1.0 if moe.shared_gate is None else torch.sigmoid(moe.shared_gate(row))
-            expected = expected + gate * moe.shared(row)
+        expected = by_token(moe, row, chosen(moe.router, row))
         torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)  # fp32, sums in another order
 
 
@@ -113,3 +131,37 @@ def test_a_correction_bias_chooses_and_doesnt_weigh() -> None:
     order = lambda choice: choice.weights.gather(1, choice.experts.argsort(dim=1))  # noqa: E731
     torch.testing.assert_close(order(before), order(after))
     assert not moe.router.bias.requires_grad
+
+
+def test_a_weight_of_the_input_gives_the_router_its_gradient() -> None:
+    """Through the expert, f(w x): the router's weights and x get what autograd of the loop gives them."""
+    moe = make({"score": "sigmoid", "normalize_top_k": False, "weigh_input": True, "top_k": 1})
+    x = torch.randn(1, 6, 16, generator=torch.Generator().manual_seed(2)).requires_grad_()
+    wanted = [moe.router.weight, moe.experts.gate.weight, x]  # type: ignore[union-attr]
+    found = torch.autograd.grad(moe(x).square().sum(), wanted)
+    total = torch.zeros(())
+    for row in x[0]:
+        scores = torch.sigmoid(moe.router.weight @ row)
+        best = int(scores.argmax())
+        total = total + by_token(moe, row, {best: scores[best]}).square().sum()
+    for gradient, expected in zip(found, torch.autograd.grad(total, wanted), strict=True):
+        assert expected.abs().max() > 0.01
+        torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-4)  # fp32, sums in another order
+
+
+def test_a_weight_of_the_input_is_another_function_than_one_of_the_output() -> None:
+    keys = {"score": "sigmoid", "normalize_top_k": False}
+    x = torch.randn(1, 6, 16, generator=torch.Generator().manual_seed(2))
+    before, after = make({**keys, "weigh_input": True}), make(keys)
+    assert (before(x) - after(x)).abs().max() > 0.01
+
+
+def test_clamped_units_are_the_formula_and_have_no_gradient_beyond_their_clamps() -> None:
+    gate = torch.tensor([-9.0, -1.0, 0.5, 6.9, 7.5, 30.0], requires_grad=True)
+    up = torch.tensor([8.0, 0.3, -0.7, -7.5, 2.0, -30.0], requires_grad=True)
+    units = hidden_units("swiglu_clamped", gate, up)
+    g, u = gate.detach().clamp(max=7.0), up.detach().clamp(-7.0, 7.0)
+    torch.testing.assert_close(units.detach(), g * torch.sigmoid(1.702 * g) * (u + 1))
+    units.sum().backward()
+    assert (gate.grad == 0).tolist() == [False, False, False, False, True, True]
+    assert (up.grad == 0).tolist() == [True, False, False, True, False, True]

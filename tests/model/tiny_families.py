@@ -49,6 +49,11 @@ _SHARED_EXPERTS = {
     "first_k_dense_replace": 1, "routed_scaling_factor": 1.5,
 }  # fmt: skip
 _GROUPS = {"n_group": 4, "topk_group": 2}
+_GPT_OSS = {"num_local_experts": 6, "num_experts_per_tok": 2, "head_dim": 16, "sliding_window": 5}
+_LLAMA_4 = {
+    "num_local_experts": 4, "intermediate_size_mlp": 40, "head_dim": 16, "no_rope_layer_interval": 3,
+    "floor_scale": 4, "attn_scale": 0.5,
+}  # fmt: skip
 _GEMMA_2 = {"sliding_window": 5, "query_pre_attn_scalar": 20, "head_dim": 16}
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -165,6 +170,25 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "num_mtp_layers": 0,
             "rope_interleave": False,
             "rope_parameters": {**_YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
+        },
+    ),
+    "gpt-oss": ("GptOssConfig", {**SMALL, **_GPT_OSS, "rope_parameters": _rope("default")}),
+    "gpt-oss-yarn": ("GptOssConfig", {**SMALL, **_GPT_OSS, "rope_parameters": {**_YARN, "truncate": False}}),
+    "llama4": (
+        "Llama4TextConfig",
+        {**SMALL, **_LLAMA_4, "interleave_moe_layer_step": 2, "attention_chunk_size": 5},
+    ),
+    "llama4-two-experts": (
+        "Llama4TextConfig",
+        {
+            **SMALL,
+            **_LLAMA_4,
+            "num_experts_per_tok": 2,
+            "moe_layers": [0, 1],
+            "use_qk_norm": False,
+            "attention_bias": True,
+            "attention_chunk_size": 7,
+            "rope_parameters": _LLAMA_3,
         },
     ),
     "starcoder2": ("Starcoder2Config", {**SMALL, "sliding_window": 7}),

@@ -74,6 +74,21 @@ SPECS: dict[str, ModelSpec] = {
             "mla": {**_MLA, "q_lora_rank": None, "v_head_dim": 20},
             "attention_softcap": 2.0,
         },
+        "sinks": {
+            **_BASE,
+            **_SLIDING,
+            "attention_sinks": True,
+            "mlp_type": "swiglu_clamped",
+        },
+        "windows-side-by-side": {
+            **_BASE,
+            **_SLIDING,
+            "window_chunks": True,
+            "qk_norm": "l2",
+            "rope": {"interleaved": True},
+            "rope_every_not": 2,
+            "attention_temperature": {"floor_scale": 4, "attn_scale": 0.5},
+        },
         "head-bias": {**_BASE, "head_bias": True, "tie_word_embeddings": True, "mlp_type": "relu2"},
     }.items()
 }

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from parallel.spread import values, whole
 from scalewright.model.decoder import Decoder
+from scalewright.parallel.cross_entropy import cross_entropy
 from scalewright.parallel.execute import GradientSync
 from scalewright.parallel.inputs import Micro
 from scalewright.parallel.mesh import Mesh, make_mesh
@@ -27,7 +28,6 @@ from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import Box, place
 from scalewright.spec.tensors import TensorSpec
-from scalewright.train.loss import cross_entropy
 from worlds import CPU
 
 ROWS, LENGTH = 2, 10

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from runs import MODEL
 from scalewright.model.init import init_box
+from scalewright.parallel.cross_entropy import cross_entropy
+from scalewright.parallel.execute import Loss
 from scalewright.parallel.inputs import Micro
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import Parallel, fill, parallelize
@@ -17,7 +19,6 @@ from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import place
 from scalewright.train.columns import LOSS, NORM
-from scalewright.train.loss import cross_entropy
 from scalewright.train.step import Step
 from worlds import plain
 
@@ -70,13 +71,18 @@ def own_rows(mesh: Mesh) -> range:
 
 
 def train(
-    mesh: Mesh, layout: Layout, bf16: bool = False, changes: dict[str, Any] | None = None, steps: int = 3
+    mesh: Mesh,
+    layout: Layout,
+    bf16: bool = False,
+    changes: dict[str, Any] | None = None,
+    steps: int = 3,
+    loss: Loss = cross_entropy,
 ) -> dict[str, Any]:
     """Some clipped steps of SGD: reports, and every local weight with its box. `changes` are the model's."""
     spec = ModelSpec.parse({**MODEL, **(changes or {})})
     parallel = build(mesh, layout, bf16, spec)
     optimizer = torch.optim.SGD([w.master for w in parallel.weights], lr=0.5)
-    step = Step(parallel, optimizer, lambda lo, t: cross_entropy(lo, t, 0.0), mesh, 1.0)
+    step = Step(parallel, optimizer, loss, mesh, 1.0)
     rows = own_rows(mesh)
     reports = [plain(step(*micros(number, rows, layout.micro_batch))) for number in range(steps)]
     held = {w.name: [w.box, plain(w.true(w.master))] for w in parallel.weights}

@@ -16,15 +16,15 @@ from parallel.spread import values, whole
 from scalewright.model.decoder import Decoder
 from scalewright.parallel.collectives import all_sum
 from scalewright.parallel.context import apply_context
+from scalewright.parallel.cross_entropy import cross_entropy
 from scalewright.parallel.functions import gathered
 from scalewright.parallel.mesh import Mesh, make_mesh
 from scalewright.parallel.tensor import apply_tensor, cut_parameters
-from scalewright.parallel.vocabulary import make_columns, parallel_cross_entropy
+from scalewright.parallel.vocabulary import make_columns
 from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import Placement, box, place
-from scalewright.train.loss import cross_entropy
 from worlds import CPU
 
 Z_LOSS = 1e-2
@@ -154,7 +154,7 @@ def compare(spec: ModelSpec, layout: Layout, mesh: Mesh, documents: bool) -> dic
         losses = cross_entropy(logits, targets, Z_LOSS)
     else:
         columns = make_columns(mesh, spec.vocab_size)
-        losses = parallel_cross_entropy(logits, targets, columns, Z_LOSS)
+        losses = cross_entropy(logits, targets, Z_LOSS, columns)
         joined = gathered(joined, 2, columns.group)[..., : spec.vocab_size]
     (sum(losses) / 40).backward()  # type: ignore[union-attr]
     deviations = {"logits": away(joined, expected[:, index])}

@@ -8,14 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from parallel.spread import whole
 from parallel.tensor_cases import TOLERANCE, compare, parallel, rank_inputs
 from parallel.test_tensor import MODELS, Case, assert_near, on_rank
+from scalewright.model.visible import first_keys
 from scalewright.parallel import context
 from scalewright.parallel.mesh import Mesh
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.sequence_cut import SequenceCut
-from worlds import run_world
+from worlds import CPU, run_world
 
 KINDS = ("ring", "allgather", "ulysses")
 
@@ -60,16 +62,13 @@ def faulty_rank(mesh: Mesh, layout: Layout, keys: dict[str, Any], fault: str) ->
     if fault == "positions":
         patch.setattr("parallel.tensor_cases.rank_inputs", positions_from_zero)
     if fault == "leak":
-        patch.setattr(context, "is_visible", lambda q, k, w, *_: context_visible(q, k, w, None, None))
+        patch.setattr(context, "first_keys", lambda index, _, *more: first_keys(index, None, *more))
     if fault == "turn":  # keys taken for those of the rank before
         patch.setattr(SequenceCut, "tokens", shifted(SequenceCut.tokens))
     try:
         return max(compare(spec, layout, mesh, documents=True).values())
     finally:
         patch.undo()
-
-
-context_visible = context.is_visible
 
 
 def shifted(tokens: Any) -> Any:
@@ -97,6 +96,19 @@ def test_a_planted_error_shows(fault, kind):
     worst = max(run_world(faulty_rank, world, MODELS["llama"].dump(), fault))
     assert (worst < TOLERANCE) == (fault == "none")
     assert fault == "none" or worst > 100 * TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "bloom"])
+def test_parts_hold_numbers_of_a_rows_length_alone(name):
+    """No mask of queries by keys, whatever hides keys."""
+    decoder, length = whole(MODELS[name]), 256
+    documents = (torch.arange(length) // 100)[None].expand(2, -1)
+    parts = context._Parts(decoder, SequenceCut("ring", 2, 1), length, CPU, documents, None)
+    for window in (None, 5):
+        for part in parts.make(window):
+            if part is not None:
+                held = part.visible.query, part.visible.key, part.visible.first
+                assert sum(x.numel() for x in held) <= 4 * length // 2
 
 
 def probed_rank(mesh: Mesh, layout: Layout, keys: dict[str, Any]) -> list[bool]:

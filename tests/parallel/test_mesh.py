@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import os
 import time
 from datetime import timedelta
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from scalewright.launch.local import run_local
 from scalewright.launch.rank import RankContext
@@ -20,12 +23,8 @@ from scalewright.parallel.collectives import (
     gather_json,
 )
 from scalewright.parallel.mesh import (
-    EXPERTS,
-    LANES,
-    USED,
     Mesh,
     _meeting_point,
-    axes_of,
     backend_for,
     join_world,
     leave_world,
@@ -33,16 +32,10 @@ from scalewright.parallel.mesh import (
     set_timeout,
 )
 from scalewright.spec.grid import make_grid
+from scalewright.spec.groups import cost, files, plan_groups
 from scalewright.spec.layout import Layout
-from scalewright.spec.model import ModelSpec
 from scalewright.train.run import PRELOAD
 from worlds import CPU, one_rank, run_world
-
-
-def small_spec(**keys: Any) -> ModelSpec:
-    """The smallest model of all, with other keys."""
-    sizes = {"vocab_size": 8, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
-    return ModelSpec.parse({**sizes, "intermediate_size": 8, **keys})
 
 
 def look(mesh: Mesh, layout: Layout) -> dict[str, Any]:
@@ -102,7 +95,7 @@ def count(mesh: Mesh, layout: Layout) -> dict[str, Any]:
 
     barrier(mesh)
     pairs = [c for c in psutil.Process().net_connections() if c.status == psutil.CONN_ESTABLISHED]
-    groups = {id(group): group for group in mesh.groups.values() if group is not None}
+    groups = {id(group): group for group in mesh.groups.values()}
     groups[id(dist.group.WORLD)] = dist.group.WORLD
     try:
         mesh.group("ep" if mesh.size("ep") > 1 else "pp")
@@ -129,27 +122,109 @@ def test_only_groups_that_are_used_are_made():
         assert "no group was made for axis 'pp'" in seen["unused"]
 
 
-def test_the_tie_is_for_models_whose_embedding_and_head_are_one():
-    """For a user's own module, whose weights the mesh doesn't look into, there is none either."""
-    tied, untied = (small_spec(tie_word_embeddings=tie) for tie in (True, False))
-    dense = tuple(axis for axis in USED if axis not in EXPERTS)
-    assert axes_of(tied) == dense
-    assert axes_of(untied) == tuple(axis for axis in dense if axis != "tie")
-    experts = {"num_experts": 4, "top_k": 2, "moe_intermediate_size": 8}
-    assert axes_of(small_spec(tie_word_embeddings=True, moe=experts)) == USED
-    assert axes_of(torch.nn.Linear(1, 1)) == axes_of(untied)
+def open_files(mesh: Mesh, layout: Layout) -> list[int]:
+    """File descriptors that a second mesh opens in this rank, and those of its plan."""
+    before = len(os.listdir("/proc/self/fd"))
+    again = make_mesh(mesh.grid, mesh.rank, CPU, share=False, row=2)
+    barrier(again)
+    after = len(os.listdir("/proc/self/fd"))
+    plan = plan_groups(mesh.grid, gpu=False, share=False, row=2)
+    groups = [ranks for made in plan for ranks in made.ranks if mesh.rank in ranks]
+    return [after - before, sum(files(len(ranks)) for ranks in groups)]
 
 
-def test_which_backends_a_group_has():
-    """Gloo's full mesh of sockets for control alone, and where gradients are summed in host memory."""
-    gpu = torch.device("cuda", 0)
-    axes = [*USED, *LANES]
-    assert {axis: backend_for(gpu, axis) for axis in axes} == {
-        axis: "gloo" if axis == "control" else "nccl" for axis in axes
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counted by Linux's list of open files")
+def test_gloo_opens_the_sockets_that_are_counted():
+    """Groups of two and of four ranks, and control in two rows with their heads."""
+    layout = {"devices": 4, "pp": 2, "tp": 2}
+    opened = run_world(open_files, layout)
+    assert all(seen == counted for seen, counted in opened)
+    grid = make_grid(Layout.parse(layout))
+    plan = plan_groups(grid, gpu=False, share=False, row=2)
+    assert cost(grid, plan, gpu=False).sockets == max(seen for seen, _ in opened) + files(4)
+
+
+def in_rows(mesh: Mesh, layout: Layout) -> dict[str, Any]:
+    """The collectives of control over rows of two ranks."""
+    mesh = make_mesh(mesh.grid, mesh.rank, CPU, row=2)
+    store = distributed_c10d._get_default_store()
+    arrived = []
+    for time_round in range(5):
+        store.add(f"here {time_round}", 1)
+        barrier(mesh)
+        arrived.append(store.add(f"here {time_round}", 0))
+    return {
+        "arrived": arrived,
+        "from zero": from_rank_zero([mesh.rank, "zero"], mesh),
+        "copied": copy_from_rank_zero(torch.tensor([float(mesh.rank + 7)]), mesh).tolist(),
+        "gathered": gather_json({"rank": mesh.rank, "text": "x" * mesh.rank}, mesh),
     }
-    mixed = [axis for axis in axes if ":" in backend_for(gpu, axis, host_sums=True)]
-    assert mixed == ["tp", "kv", "tie"]
-    assert {backend_for(CPU, axis) for axis in axes} == {"gloo"}
+
+
+@pytest.mark.parametrize("world", [3, 4])
+def test_control_over_a_tree_of_ranks(world):
+    """As a large world has it; of three ranks the last one is a row by itself."""
+    for seen in run_world(in_rows, {"devices": world}):
+        assert seen["arrived"] == [world] * 5, "a barrier let a rank through before all were there"
+        assert seen["from zero"] == [0, "zero"]
+        assert seen["copied"] == [7.0]
+        assert seen["gathered"] == [{"rank": rank, "text": "x" * rank} for rank in range(world)]
+
+
+@pytest.fixture
+def fake_ranks():
+    """A world of 16 ranks that don't exist; this process plays the seventh, bound to a GPU."""
+    dist.init_process_group("fake", rank=6, world_size=16)
+    try:
+        yield 6
+    finally:
+        dist.destroy_process_group()
+
+
+def test_nccl_makes_all_groups_of_an_axis_by_one_split(fake_ranks, monkeypatch):
+    """Stand-ins for torch's two calls; what they make is a group of this rank alone among fakes."""
+    layout = Layout.parse({"devices": 16, "tp": 2, "pp": 4, "zero_stage": 3, "offload": "parameters"})
+    grid, made = make_grid(layout, 1), []
+    real, signature = dist.new_group, inspect.signature(dist.split_group)
+
+    def split_group(**keys: Any) -> Any:
+        signature.bind(**keys)  # as torch of today takes it
+        made.append(("split", keys["group_desc"], [tuple(ranks) for ranks in keys["split_ranks"]]))
+        own = [ranks for ranks in keys["split_ranks"] if fake_ranks in ranks]
+        return real(own[0], use_local_synchronization=True) if own else None
+
+    def new_group(ranks: list[int], timeout: Any, backend: str | None, group_desc: str) -> Any:
+        made.append((backend, group_desc, [tuple(ranks)]))
+        return real(ranks, use_local_synchronization=True)
+
+    monkeypatch.setattr(dist, "split_group", split_group)
+    monkeypatch.setattr(dist, "new_group", new_group)
+    monkeypatch.setattr("scalewright.parallel.mesh._bound_to_a_device", lambda: True)
+    mesh = make_mesh(grid, fake_ranks, torch.device("cuda", 0), host_sums=True)
+    plan = plan_groups(grid, gpu=True, host_sums=True)
+    splits = [call for call in made if call[0] == "split"]
+    assert len(splits) == cost(grid, plan, gpu=True).splits
+    for _, axis, groups in splits:
+        if axis != "tie":
+            assert sorted(rank for ranks in groups for rank in ranks) == list(range(16)), axis
+    # the members of a split agree on its name while all ranks are in as many groups: tie, in which this one
+    # has no part, comes after the others, and Gloo's after that
+    assert [axis for _, axis, _ in splits][-1] == "tie"
+    assert "tie" not in mesh.groups
+    gloo = made[len(splits) :]
+    assert {backend for backend, _, _ in gloo} == {"gloo"}
+    assert {axis for _, axis, _ in gloo} == {"control", "tp_host", "tie_host"}
+    assert mesh.group("tp") is not mesh.group("tp", CPU)
+    assert mesh.group("tp", CPU) is mesh.groups["tp_host"]
+    assert mesh.group("kv", CPU) is mesh.groups["tp_host"]  # the same two ranks
+    with pytest.raises(ValueError, match="in host memory was made for axis 'fsdp'"):
+        mesh.group("fsdp", CPU)
+    assert {axis: tuple(groups) for _, axis, groups in splits}["pp_down_1"] == grid.groups("pp")
+
+
+def test_which_backend_a_device_has():
+    assert backend_for(torch.device("cuda", 0)) == "nccl"
+    assert backend_for(CPU) == "gloo"
 
 
 def wait_alone(context: RankContext) -> dict[str, float]:

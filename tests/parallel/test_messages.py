@@ -12,12 +12,13 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from parallel.pipeline_cases import build, loss, micro_batches, tiny
-from scalewright.parallel.mesh import LANES, Mesh
+from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.messages import Messages, acknowledgements, lane
 from scalewright.parallel.parallelize import parallelize
 from scalewright.parallel.pipeline import Pipeline, Recorder
 from scalewright.parallel.stages import cut_stages
 from scalewright.spec.grid import make_grid
+from scalewright.spec.groups import LANES
 from scalewright.spec.layout import Layout
 from scalewright.spec.placement import place
 from scalewright.spec.schedule import COMPUTE, RECEIVES, SENDS, Action, Schedule, schedule

@@ -104,7 +104,7 @@ def test_the_device_holds_no_more_than_a_block(kind):
 
 
 def test_shared_tensors_stay_and_views_are_copied_once():
-    """Parameters, masks and tables stay; q, k and v's views share storages, which are copied once."""
+    """Parameters, rules and tables stay; q, k and v's views share storages, which are copied once."""
     packed: list[Any] = []
     decoder = build()
     block = decoder.layers["0"]
@@ -122,7 +122,9 @@ def test_shared_tensors_stay_and_views_are_copied_once():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(activations.SavedTensors, "pack", pack)
         out = forward(x, context)
-    shared = {t.untyped_storage()._cdata for t in (*block.parameters(), context.mask, *context.rope)}
+    assert context.full.rule is not None
+    rule = context.full.rule
+    shared = {t.untyped_storage()._cdata for t in (*block.parameters(), rule.first, *context.rope)}
     offloaded = [replacement for _, replacement in packed if isinstance(replacement, PackedTensor)]
     for tensor, replacement in packed:
         assert isinstance(replacement, Tensor) == (tensor.untyped_storage()._cdata in shared)

@@ -11,6 +11,7 @@ from parallel.small_steps import ROWS, assert_same, build, micros, own_rows, tra
 from parallel.test_shard import LAYOUTS
 from runs import MODEL
 from scalewright.dry_run.watch import Watch
+from scalewright.parallel.cross_entropy import cross_entropy
 from scalewright.parallel.host import is_host
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.offload_states import HostMasters
@@ -19,7 +20,6 @@ from scalewright.spec.layout import Layout
 from scalewright.spec.layout_check import check_layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import OptimizerSpec
-from scalewright.train.loss import cross_entropy
 from scalewright.train.network import load_python
 from scalewright.train.optimizer import build_optimizer
 from scalewright.train.step import Step

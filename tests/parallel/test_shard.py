@@ -10,9 +10,9 @@ import torch
 from parallel.small_steps import ROWS, SPEC, assert_same, build, micros, own_rows, train, zero
 from scalewright.dry_run.watch import Watch
 from scalewright.model.decoder import Decoder
+from scalewright.parallel.cross_entropy import cross_entropy
 from scalewright.parallel.mesh import Mesh, make_mesh
 from scalewright.spec.layout import Layout
-from scalewright.train.loss import cross_entropy
 from scalewright.train.step import Step
 from worlds import CPU, one_rank, run_world
 

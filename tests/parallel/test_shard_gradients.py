@@ -39,8 +39,8 @@ TIED = ModelSpec.parse(
 def cuts() -> dict[int, Decoder]:
     """Both ends of a tied model on one rank, as a V has them; the middle is left out."""
     first = Decoder(TIED, range(2), last=False)
-    last = Decoder(TIED, range(2, 4), first=False, own_head=False)
-    last.tied = lambda: first.embed.weight  # type: ignore[union-attr]
+    last = Decoder(TIED, range(2, 4), first=False, borrows=True)
+    last.lender = lambda: first.embed  # type: ignore[assignment,return-value]
     return {0: first, 3: last}
 
 

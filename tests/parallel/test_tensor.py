@@ -23,9 +23,10 @@ from parallel.tensor_cases import (
 )
 from scalewright.model.decoder import Decoder
 from scalewright.parallel.collectives import all_sum
+from scalewright.parallel.cross_entropy import cross_entropy
 from scalewright.parallel.mesh import Mesh, make_mesh
 from scalewright.parallel.tensor import apply_tensor, cut_parameters, rule_of
-from scalewright.parallel.vocabulary import make_columns, parallel_cross_entropy
+from scalewright.parallel.vocabulary import make_columns
 from scalewright.parallel.weights import hold
 from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout
@@ -125,6 +126,8 @@ def test_the_plan_cuts_as_the_placement(name):
             cut = None  # every rank adds a row-parallel layer's whole bias to the sum
         if module.endswith(("q_norm", "k_norm")) and spec.qk_norm == "head":
             cut = None
+        if kind == "sinks":
+            cut = 0  # its attention's heads
         assert [s.dim for s in placement.splits if s.axis == "tp"] == ([] if cut is None else [cut]), module
 
 
@@ -160,7 +163,7 @@ def cuts_on_rank(mesh: Mesh, layout: Layout, names: list[str]) -> dict[str, dict
         hidden = first(tokens, **arguments)
         assert hidden.shape == (2, 12 if sp else 24, 32)
         columns = make_columns(mesh, spec.vocab_size)
-        losses = parallel_cross_entropy(last(hidden, **arguments), targets, columns, 1e-2)
+        losses = cross_entropy(last(hidden, **arguments), targets, 1e-2, columns)
         (sum(losses) / 40).backward()
         if spec.tie_word_embeddings:
             ends = first.embed.weight, last.head.weight
@@ -188,7 +191,7 @@ def modes_on_rank(mesh: Mesh, layout: Layout) -> dict[str, Any]:
         decoder = parallel(spec, inner, mesh)
         apply_recompute(list(decoder.layers.values()), inner.recompute)
         tokens, targets, _ = inputs(spec, False)
-        losses = parallel_cross_entropy(decoder(tokens), targets, make_columns(mesh, spec.vocab_size))
+        losses = cross_entropy(decoder(tokens), targets, columns=make_columns(mesh, spec.vocab_size))
         losses[0].backward()
         gradients[kind] = [p.grad for p in decoder.parameters() if p.grad is not None]
     for kind in ("selective", "full"):
@@ -246,7 +249,7 @@ def compiled_on_rank(mesh: Mesh, layout: Layout) -> dict[str, dict[str, float]]:
             decoder = parallel(spec, inner, mesh)
             for block in decoder.layers.values() if compile_blocks else ():
                 block.compile(backend="aot_eager", fullgraph=True)
-            losses = parallel_cross_entropy(decoder(tokens), targets, make_columns(mesh, spec.vocab_size))
+            losses = cross_entropy(decoder(tokens), targets, columns=make_columns(mesh, spec.vocab_size))
             losses[0].backward()
             runs.append((losses[0].detach(), {n: p.grad for n, p in decoder.named_parameters()}))
         (compiled_loss, gradients), (loss, control) = runs

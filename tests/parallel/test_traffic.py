@@ -22,7 +22,8 @@ from scalewright.spec.layout_check import check_layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.optimizers import OPTIMIZERS
 from scalewright.spec.placement import place
-from scalewright.spec.run import OptimizerSpec
+from scalewright.spec.run import BalanceSpec, OptimizerSpec
+from scalewright.train.balance import Balance
 from scalewright.train.loss import build_loss
 from scalewright.train.network import load_python
 from scalewright.train.optimizer import build_optimizer
@@ -145,8 +146,17 @@ def _compare(expected: Table, sent: dict[str, Any]) -> None:
     assert sent == {f"{axis} {kind}": [t.count, t.bytes] for (axis, kind), t in expected.items()}
 
 
-def watched_step(mesh: Mesh, layout: Layout, keys: dict[str, Any], name: str = "adamw") -> dict[str, Any]:
-    """Traffic in this rank's second step, {"axis kind": (count, bytes)}, and bytes kept after it."""
+def watched_step(
+    mesh: Mesh,
+    layout: Layout,
+    keys: dict[str, Any],
+    balance: dict[str, Any] | None = None,
+    name: str = "adamw",
+) -> dict[str, Any]:
+    """Traffic in this rank's second step, {"axis kind": (count, bytes)}, and bytes kept after it.
+
+    `balance`: keys of `train.balance`; `name`: the optimizer's.
+    """
     model = ModelSpec.parse(keys)
     mesh = make_mesh(make_grid(layout, model.kv_heads), mesh.rank, CPU, share=False)
     with torch.device("meta"):
@@ -158,7 +168,8 @@ def watched_step(mesh: Mesh, layout: Layout, keys: dict[str, Any], name: str = "
     chosen = OptimizerSpec.parse({"name": name})
     optimizer = build_optimizer(chosen, parallel.weights, load_python, mesh)
     loss = build_loss("cross_entropy", 0.0, load_python, mesh, model.vocab_size)
-    step = Step(parallel, optimizer, loss, mesh, 1.0)
+    balancing = Balance.of(BalanceSpec.parse(balance or {}), mesh, parallel.model)
+    step = Step(parallel, optimizer, loss, mesh, 1.0, balance=balancing)
     tokens = torch.randint(model.vocab_size, (layout.micro_batch, SEQ_LEN + 1))
     index, arguments = torch.arange(SEQ_LEN), {}
     if (cut := wanted_by(parallel.model).cut) is not None:
@@ -171,5 +182,9 @@ def watched_step(mesh: Mesh, layout: Layout, keys: dict[str, Any], name: str = "
             watch.clear()
             step([micro] * layout.accumulation, torch.tensor(float(tokens[:, 1:].numel())))
         kept = [watch.live.now[kind] for kind in ("parameters", "gradients", "optimizer")]
-    sent = {f"{c.axis} {c.kind}": (c.count, c.bytes) for c in watch.collectives if c.axis != "control"}
+    sent: dict[str, list[int]] = {}
+    for c in watch.collectives:  # experts go over other groups of the same axis
+        if c.axis != "control":
+            count, size = sent.get(f"{c.axis} {c.kind}", (0, 0))
+            sent[f"{c.axis} {c.kind}"] = [count + c.count, size + c.bytes]
     return {"sent": sent, "kept": kept}

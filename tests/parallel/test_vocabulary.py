@@ -10,12 +10,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from scalewright.parallel.cross_entropy import cross_entropy
 from scalewright.parallel.functions import AxisGroup
 from scalewright.parallel.mesh import Mesh
-from scalewright.parallel.vocabulary import VocabularyColumns, make_columns, parallel_cross_entropy
+from scalewright.parallel.vocabulary import VocabularyColumns, make_columns
 from scalewright.spec.layout import Layout
 from scalewright.spec.run import PythonRef
-from scalewright.train.loss import build_loss, cross_entropy
+from scalewright.train.loss import build_loss
 from worlds import plain, run_world
 
 ROWS, DIVISOR = (3, 7), 11.0
@@ -53,7 +54,7 @@ def on_rank(mesh: Mesh, layout: Layout) -> list[Any]:
         logits, targets = sample(vocabulary, getattr(torch, dtype))
         columns = make_columns(mesh, vocabulary)
         part = local(logits, columns)
-        total, auxiliary = parallel_cross_entropy(part, targets, columns, z_loss)
+        total, auxiliary = cross_entropy(part, targets, z_loss, columns)
         assert total.dtype == auxiliary.dtype == torch.float32
         ((total + auxiliary) / DIVISOR).backward()
         assert part.grad is not None
@@ -107,7 +108,7 @@ def test_nothing_is_larger_than_the_local_logits():
         logits = torch.randn(*ROWS, columns.width, requires_grad=True)
         targets = torch.randint(0, 1001, ROWS)
         with _Largest() as seen:
-            total, auxiliary = parallel_cross_entropy(logits, targets, columns, 0.1)
+            total, auxiliary = cross_entropy(logits, targets, 0.1, columns)
             (total + auxiliary).backward()
     finally:
         dist.destroy_process_group()
@@ -121,7 +122,7 @@ def test_a_second_backward_is_refused_not_wrong():
     try:
         columns = VocabularyColumns(AxisGroup(dist.group.WORLD.group_name, 2, 0), 64)
         logits, targets = sample(32, torch.float32)
-        total, _ = parallel_cross_entropy(logits.requires_grad_(), targets, columns)
+        total, _ = cross_entropy(logits.requires_grad_(), targets, columns=columns)
         total.backward(retain_graph=True)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             total.backward()

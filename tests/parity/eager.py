@@ -1,6 +1,8 @@
-"""What a rank of a compiled layout runs in tests: the compiler's tracing without its code generation.
+"""What a rank of the matrix's layouts runs: the trainer, with what would be too slow or too large made small.
 
-Generating C++ would take half a minute a layout; what a layout can break is in the tracing.
+The compiler's tracing runs without its code generation: generating C++ would take half a minute a layout, and
+what a layout can break is in the tracing. A head in chunks has a few logits at once (`CHUNKED_WORDS`); real
+sizes of which it has several chunks take gigabytes.
 """
 
 from __future__ import annotations
@@ -9,13 +11,18 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from parity.matrix import CHUNKED_WORDS
 from scalewright.launch.rank import RankContext
 from scalewright.parity.ranks import train_in_turn
+from scalewright.spec import loss_chunks
 
 
 def train_eagerly(context: RankContext, jobs: Sequence[dict[str, Any]]) -> None:
-    """As `train_in_turn`, with the backend aot_eager."""
+    """As `train_in_turn`, with the backend aot_eager; the control of a head in chunks has whole logits."""
     from scalewright.train import network
 
     network.parallelize = partial(network.parallelize, backend="aot_eager")
+    resolved = jobs[0]["resolved"]
+    if resolved.model.vocab_size == CHUNKED_WORDS and resolved.run.layout.devices > 1:
+        loss_chunks.LOGITS_AT_ONCE = 500
     train_in_turn(context, jobs)

@@ -18,6 +18,21 @@ MOE: dict[str, Any] = {
 MLA: dict[str, Any] = {
     "q_lora_rank": 12, "kv_lora_rank": 16, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 10,
 }  # fmt: skip
+GPT_OSS: dict[str, Any] = {
+    "attention_sinks": True, "sliding_window": 6, "window_pattern": [True, False], "qkv_bias": True,
+    "o_bias": True, "mlp_bias": True, "mlp_type": "swiglu_clamped",
+    "rope": {"scaling": {"kind": "yarn", "factor": 4.0, "original_context": 16, "truncate": False}},
+    "moe": {"num_experts": 4, "top_k": 2, "moe_intermediate_size": 24, "router_bias": True},
+}  # fmt: skip
+LLAMA_4: dict[str, Any] = {
+    "sliding_window": 6, "window_pattern": [True, False], "window_chunks": True, "rope_every_not": 2,
+    "attention_temperature": {"floor_scale": 4, "attn_scale": 0.5}, "qk_norm": "l2",
+    "rope": {"interleaved": True},
+    "moe": {
+        "num_experts": 4, "top_k": 1, "moe_intermediate_size": 24, "num_shared_experts": 1, "every": 2,
+        "score": "sigmoid", "normalize_top_k": False, "weigh_input": True,
+    },
+}  # fmt: skip
 # What a run may be besides its layout: changes of `runs.run_data`.
 VARIANTS: dict[str, dict[str, Any]] = {
     "packed": {},
@@ -109,6 +124,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "model": {"moe": MOE, "num_hidden_layers": 5},
         "train": {"balance": {"loss": 1e-2, "z_loss": 1e-3}},
     },
+    "moe-capacity": {
+        "model": {"moe": MOE},
+        "train": {"balance": {"loss": 1e-2, "capacity_factor": 0.75}},
+    },
     "moe-compiled": {
         "model": {"moe": MOE},
         "train": {"compile": True, "balance": {"loss": 1e-2, "z_loss": 1e-3}},
@@ -142,8 +161,62 @@ VARIANTS: dict[str, dict[str, Any]] = {
         },
         "train": {"balance": {"loss": 1e-3, "bias_rate": 1e-2}},
     },
+    # prediction modules: one and two depths, a tied head, more layers before them, experts in them
+    "mtp": {"model": {"mtp_layers": 1}},
+    "mtp-2": {"model": {"mtp_layers": 2}, "train": {"z_loss": 1e-2}},
+    "mtp-no-mask": {"model": {"mtp_layers": 2}, "data": {"document_mask": False}},
+    "mtp-tied": {"model": {"mtp_layers": 1, "tie_word_embeddings": True}},
+    "mtp-5-layers": {"model": {"mtp_layers": 1, "num_hidden_layers": 5}},
+    "mtp-tied-5-layers": {"model": {"mtp_layers": 1, "num_hidden_layers": 5, "tie_word_embeddings": True}},
+    "mtp-moe": {"model": {"mtp_layers": 2, "moe": MOE}, "train": {"balance": {"loss": 1e-2, "z_loss": 1e-3}}},
+    "mtp-deepseek": {
+        "model": {
+            "mtp_layers": 1,
+            "mla": MLA,
+            "num_key_value_heads": 4,
+            "moe": {**MOE, "num_experts": 8, "score": "sigmoid", "router_bias": True},
+        },
+        "train": {"balance": {"loss": 1e-3, "bias_rate": 1e-2}},
+    },
+    "mtp-compiled": {"model": {"mtp_layers": 1}, "train": {"compile": True}},
+    "mtp-muon": {"model": {"mtp_layers": 1}, "optimizer": {"name": "muon"}},
+    "gpt-oss": {"model": GPT_OSS, "train": {"balance": {"loss": 1e-2}}},
+    "gpt-oss-compiled": {"model": GPT_OSS, "train": {"compile": True}},
+    "llama4": {"model": LLAMA_4},
+    "llama4-compiled": {"model": LLAMA_4, "train": {"compile": True}},
+    # Islands: the control is their simulation in one process (train/simulate.py).
+    "diloco": {"diloco": {"inner_steps": 2}},
+    "diloco-tied-zloss": {
+        "diloco": {"inner_steps": 2},
+        "model": {"tie_word_embeddings": True},
+        "train": {"z_loss": 1e-2},
+    },
+    "diloco-moe": {
+        "diloco": {"inner_steps": 2},
+        "model": {"moe": {**MOE, "score": "sigmoid", "router_bias": True}},
+        "train": {"balance": {"loss": 1e-2, "bias_rate": 1e-2}},
+    },
+    "diloco-muon": {"diloco": {"inner_steps": 2}, "optimizer": {"name": "muon"}},
+    "localsgd": {"diloco": {"inner_steps": 2, "outer_lr": 1.0, "outer_momentum": 0.0}},
+    "streaming": {"diloco": {"inner_steps": 4, "fragments": 2, "overlap": 1}},
+    "streaming-int8": {"diloco": {"inner_steps": 4, "fragments": 2, "overlap": 2, "outer_dtype": "int8"}},
+    **{
+        f"diloco-{dtype}": {"diloco": {"inner_steps": 2, "outer_dtype": dtype}}
+        for dtype in ("bf16", "fp8", "int8")
+    },
     "compiled": {"train": {"compile": True}},
     "compiled-5-layers": {"model": {"num_hidden_layers": 5}, "train": {"compile": True}},
+}
+
+# In these, ranks of a layout (not its control) compute a few logits at once, so that the head is in chunks.
+CHUNKED_WORDS = 83
+VARIANTS |= {
+    "chunks": {"model": {"vocab_size": CHUNKED_WORDS}, "train": {"z_loss": 1e-2}},
+    "chunks-5-layers": {"model": {"vocab_size": CHUNKED_WORDS, "num_hidden_layers": 5}},
+    "chunks-tied-5-layers": {
+        "model": {"vocab_size": CHUNKED_WORDS, "num_hidden_layers": 5, "tie_word_embeddings": True}
+    },
+    "chunks-capped": {"model": {"vocab_size": CHUNKED_WORDS, "logit_softcap": 10.0, "head_bias": True}},
 }
 
 # fp32 sums in another order differ by about 1e-7 a step; ten steps carry that on, and 1e-5 leaves a factor of
@@ -341,6 +414,19 @@ def _context() -> list[Case]:
     ]  # fmt: skip
 
 
+LOW: dict[str, dict[str, Any]] = {  # layouts of mixtures in bf16
+    "dp2-zero3": {"dp_shard": 2},
+    "ep2": {"dp_shard": 2, "ep": 2},
+    "ep2-zero0": {"dp_shard": 2, "ep": 2, "zero_stage": 0},
+    "tp2-ep2": {"tp": 2, "ep": 2},
+    "tp2-no-sp": {"tp": 2, "sp": False},
+    "pp2-dp2-ep2": {"pp": 2, "dp_shard": 2, "ep": 2},
+    "cp2-ep2": {"cp": 2, "ep": 2},
+    "dp2-etp2-recompute-full": {"dp_shard": 2, "etp": 2, "recompute": "full"},
+    "pp2-tp2-dp2-ep2": {"pp": 2, "tp": 2, "dp_shard": 2, "ep": 2},
+}
+
+
 def _experts() -> list[Case]:
     found = []
     for zero in (0, 1, 2, 3):
@@ -391,6 +477,26 @@ def _experts() -> list[Case]:
         case("moe-ep2-compiled", "moe-compiled", dp_shard=2, ep=2, micro_batch=2),
         case("moe-tp2-ep2-compiled", "moe-compiled", tp=2, ep=2, micro_batch=2),
         case("moe-ep2-offload-all", "moe", dp_shard=2, ep=2, offload="all", micro_batch=2),
+        case("moe-capacity-ep2", "moe-capacity", dp_shard=2, ep=2, micro_batch=2),
+        case("moe-capacity-ep2-accumulated", "moe-capacity", dp_shard=2, ep=2, micro_batch=1),
+        case("moe-capacity-dp2-zero3", "moe-capacity", dp_shard=2, micro_batch=4),
+        case("moe-capacity-dp2-etp2", "moe-capacity", dp_shard=2, etp=2, micro_batch=2),
+        case("moe-capacity-tp2", "moe-capacity", tp=2, micro_batch=2),
+        case("moe-capacity-tp2-ep2-no-sp", "moe-capacity", tp=2, ep=2, sp=False, micro_batch=2),
+        *(case(f"moe-capacity-cp2-ep2-{kind}", "moe-capacity", cp=2, ep=2, cp_kind=kind, micro_batch=2)
+          for kind in KINDS),
+        case("moe-capacity-pp2", "moe-capacity", pp=2),
+        case("moe-capacity-pp2-dp2-ep2-zb-h1", "moe-capacity", pp=2, dp_shard=2, ep=2, schedule="zb-h1"),
+        case("moe-capacity-ep2-recompute-full", "moe-capacity", dp_shard=2, ep=2, recompute="full",
+             micro_batch=2),
+        case("moe-capacity-tp2-dp2-recompute-selective", "moe-capacity", dp_shard=2, tp=2,
+             recompute="selective", micro_batch=2),
+        case("moe-capacity-cp2-tp2-ep2-etp2", "moe-capacity", cp=2, tp=2, ep=2, etp=2, micro_batch=2),
+        case("moe-capacity-pp2-tp2-dp2-ep2", "moe-capacity", pp=2, tp=2, dp_shard=2, ep=2, fast=True),
+        # the control's choices of experts are given (train/routes.py)
+        *(case(f"moe-{name}-bf16", "moe", precision="bf16", tolerance=BF16, micro_batch=2,
+               fast=name == "tp2-ep2", **axes)
+          for name, axes in LOW.items()),
         case("moe-sigmoid-dp2", "moe-sigmoid", dp_shard=2, micro_batch=2),
         case("moe-sigmoid-ep2", "moe-sigmoid", dp_shard=2, ep=2, micro_batch=2),
         case("moe-sigmoid-ep2-zero0", "moe-sigmoid", dp_shard=2, ep=2, zero_stage=0, micro_batch=2),
@@ -425,6 +531,92 @@ def _latent() -> list[Case]:
         case("deepseek-dp2-ep2", "deepseek", dp_shard=2, ep=2, micro_batch=2),
         case("deepseek-tp2-ep2", "deepseek", tp=2, ep=2, micro_batch=2),
         case("deepseek-pp2-tp2-ep2-cp2", "deepseek", pp=2, tp=2, ep=2, cp=2, fast=True),
+    ]
+
+
+def _prediction() -> list[Case]:
+    """Multi-token prediction: what the modules add, under every axis and schedule."""
+    found = [
+        case(f"mtp-dp2-zero{zero}", "mtp", dp_shard=2, zero_stage=zero, micro_batch=2, fast=zero == 3)
+        for zero in (0, 1, 2, 3)
+    ]
+    found += [
+        case(f"mtp-cp2-{kind}", "mtp", cp=2, cp_kind=kind, micro_batch=2, fast=kind == "ring")
+        for kind in KINDS
+    ]
+    for kind, variant in SCHEDULES.items():
+        deeper = "mtp" if variant == "packed" else "mtp-5-layers"
+        found += [
+            case(f"mtp-pp2-{kind}", deeper, pp=2, schedule=kind, fast=kind in ("1f1b", "zbv")),
+            case(f"mtp-pp2-tp2-{kind}", deeper, pp=2, tp=2, schedule=kind, fast=kind == "zb-h1"),
+            case(f"mtp-pp2-dp2-{kind}", deeper, pp=2, dp_shard=2, schedule=kind),
+        ]
+    return [
+        *found,
+        case("mtp-tp2", "mtp", tp=2, micro_batch=2, fast=True),
+        case("mtp-tp2-no-sp", "mtp", tp=2, sp=False, micro_batch=2),
+        case("mtp-tp4-kv-copies", "mtp", tp=4, micro_batch=2),
+        case("mtp-accumulated", "mtp-2", dp_shard=2, micro_batch=1),
+        case("mtp-replicate2-shard2", "mtp", dp_replicate=2, dp_shard=2, micro_batch=2),
+        case("mtp-2-tp2-dp2", "mtp-2", tp=2, dp_shard=2, micro_batch=2),
+        case("mtp-2-cp2-no-mask", "mtp-no-mask", cp=2, micro_batch=2),
+        case("mtp-2-pp2-zb-h1", "mtp-2", pp=2, schedule="zb-h1"),
+        case("mtp-2-pp2-tp2-cp2", "mtp-2", pp=2, tp=2, cp=2, fast=True),
+        case("mtp-pp4-1f1b", "mtp-5-layers", pp=4),
+        case("mtp-tied-tp2", "mtp-tied", tp=2, micro_batch=2),
+        case("mtp-tied-dp2", "mtp-tied", dp_shard=2, micro_batch=2),
+        case("mtp-tied-pp2", "mtp-tied", pp=2, micro_batch=2, fast=True),
+        case("mtp-tied-pp2-zb-h1", "mtp-tied", pp=2, schedule="zb-h1"),
+        case("mtp-tied-pp2-zbv", "mtp-tied-5-layers", pp=2, schedule="zbv"),
+        case("mtp-tied-pp2-tp2-dp2", "mtp-tied", pp=2, tp=2, dp_shard=2),
+        case("mtp-pp2-dp2-zero0", "mtp", pp=2, dp_shard=2, zero_stage=0),
+        case("mtp-pp2-dp2-zero1-zbv", "mtp-5-layers", pp=2, dp_shard=2, zero_stage=1, schedule="zbv"),
+        case("mtp-pp2-dp2-zero2-zbv", "mtp-5-layers", pp=2, dp_shard=2, zero_stage=2, schedule="zbv"),
+        case("mtp-pp2-tp2-dp2-zbv", "mtp-5-layers", pp=2, tp=2, dp_shard=2, schedule="zbv"),
+        case("mtp-moe-ep2", "mtp-moe", dp_shard=2, ep=2, micro_batch=2, fast=True),
+        case("mtp-moe-tp2-ep2", "mtp-moe", tp=2, ep=2, micro_batch=2),
+        case("mtp-moe-tp2-etp2-no-sp", "mtp-moe", tp=2, etp=2, sp=False, micro_batch=2),
+        case("mtp-moe-pp2-dp2-ep2", "mtp-moe", pp=2, dp_shard=2, ep=2),
+        case("mtp-deepseek-ep2", "mtp-deepseek", dp_shard=2, ep=2, micro_batch=2),
+        case("mtp-deepseek-pp2-tp2-ep2-cp2", "mtp-deepseek", pp=2, tp=2, ep=2, cp=2),
+        case("mtp-recompute-full", "mtp-2", dp_shard=2, recompute="full", micro_batch=2),
+        case("mtp-recompute-selective", "mtp", tp=2, recompute="selective", micro_batch=2),
+        case("mtp-recompute-every2", "mtp", pp=2, recompute={"every": 2}),
+        case("mtp-recompute-budget", "mtp", dp_shard=2, recompute={"budget": 0.5}, micro_batch=2),
+        case("mtp-offload-activations", "mtp", dp_shard=2, offload="activations", micro_batch=2),
+        case("mtp-offload-all", "mtp", dp_shard=2, offload="all", micro_batch=2),
+        case("mtp-dp2-bf16", "mtp", dp_shard=2, precision="bf16", micro_batch=2),
+        case("mtp-pp2-bf16", "mtp", pp=2, precision="bf16", micro_batch=2, tolerance=BF16),
+        case("mtp-dp2-compiled", "mtp-compiled", dp_shard=2, micro_batch=2),
+        case("mtp-tp2-dp2-muon", "mtp-muon", tp=2, dp_shard=2, micro_batch=2),
+    ]
+
+
+def _families() -> list[Case]:
+    """gpt-oss and Llama 4: sinks, windows that slide or lie side by side, weights on the way in, biases."""
+    found = []
+    for name in ("gpt-oss", "llama4"):
+        found += [
+            case(f"{name}-cp2-{kind}", name, cp=2, cp_kind=kind, micro_batch=2, fast=kind == "ring")
+            for kind in KINDS
+        ]
+        found += [
+            case(f"{name}-dp2-zero3", name, dp_shard=2, micro_batch=2),
+            case(f"{name}-dp2-ep2", name, dp_shard=2, ep=2, micro_batch=2),
+            case(f"{name}-dp2-etp2", name, dp_shard=2, etp=2, micro_batch=2, fast=name == "gpt-oss"),
+            case(f"{name}-tp2", name, tp=2, micro_batch=2),
+            case(f"{name}-tp4-kv-copies-no-sp", name, tp=4, sp=False, micro_batch=2),
+            case(f"{name}-tp2-ep2", name, tp=2, ep=2, micro_batch=2),
+            case(f"{name}-tp2-recompute-selective", name, tp=2, recompute="selective", micro_batch=2),
+            case(f"{name}-pp2-zb-h1", name, pp=2, schedule="zb-h1"),
+            case(f"{name}-pp2-dp2-ep2", name, pp=2, dp_shard=2, ep=2),
+            case(f"{name}-pp2-tp2-ep2-cp2", name, pp=2, tp=2, ep=2, cp=2, fast=True),
+            case(f"{name}-tp2-compiled", f"{name}-compiled", tp=2, micro_batch=2),
+        ]
+    return [
+        *found,
+        case("gpt-oss-dp2-ep2-etp2-recompute-full", "gpt-oss", dp_shard=4, ep=2, etp=2, recompute="full"),
+        case("gpt-oss-cp2-ring-bf16", "gpt-oss", cp=2, precision="bf16", micro_batch=2, tolerance=BF16),
     ]
 
 
@@ -518,6 +710,41 @@ def _recompute() -> list[Case]:
     ]  # fmt: skip
 
 
+def _islands() -> list[Case]:
+    """DiLoCo: every replica is an island, split within in every way."""
+    two: dict[str, Any] = {"dp_replicate": 2}
+    cut = {"dp_shard": 2, "micro_batch": 2, **two}
+    kinds = ("bf16", "fp8", "int8")
+    narrow = [case(f"diloco-{kind}", f"diloco-{kind}", micro_batch=2, **two) for kind in kinds]
+    zero = [
+        case(f"diloco-dp2-zero{stage}", "diloco", zero_stage=stage, fast=stage == 2, **cut)
+        for stage in (0, 1, 2, 3)
+    ]
+    return [
+        case("diloco-alone", "diloco", micro_batch=2, fast=True, **two),
+        case("diloco-4-islands", "diloco", dp_replicate=4, micro_batch=2),
+        case("localsgd", "localsgd", micro_batch=2, **two),
+        *narrow,
+        *zero,
+        case("diloco-tp2", "diloco", tp=2, micro_batch=2, fast=True, **two),
+        case("diloco-pp2", "diloco", pp=2, **two),
+        case("diloco-pp2-tied-zloss", "diloco-tied-zloss", pp=2, **two),
+        case("diloco-cp2", "diloco", cp=2, micro_batch=2, **two),
+        case("diloco-dp2-ep2", "diloco-moe", dp_shard=2, ep=2, micro_batch=2, **two),
+        case("diloco-tp2-etp2-ep2", "diloco-moe", tp=2, dp_shard=2, ep=2, etp=2, **two),
+        case("diloco-tp2-dp2-muon", "diloco-muon", tp=2, dp_shard=2, **two),
+        case("diloco-computed-in-bf16", "diloco", precision="bf16", micro_batch=2, **two),
+        case("diloco-dp2-zero0-in-bf16", "diloco", zero_stage=0, precision="bf16", **cut),
+        # Shards' norms are summed in another order: the clip is an ulp off, and later a weight rounds
+        # to another bf16 (equal to 1e-7 until then; the two above are equal to the bit).
+        case("diloco-dp2-zero3-in-bf16", "diloco", zero_stage=3, precision="bf16", tolerance=BF16, **cut),
+        case("streaming", "streaming", micro_batch=2, **two),
+        case("streaming-int8", "streaming-int8", micro_batch=2, **two),
+        case("streaming-dp2-tp2", "streaming", dp_shard=2, tp=2, **two),
+        case("streaming-pp2-tp2-zb-h1", "streaming", pp=2, tp=2, schedule="zb-h1", **two),
+    ]
+
+
 def _rest() -> list[Case]:
     same = {"precision": "bf16", "micro_batch": 2}
     low = {**same, "tolerance": BF16}
@@ -587,7 +814,31 @@ def _small_states() -> list[Case]:
     ]  # fmt: skip
 
 
+def _head_in_chunks() -> list[Case]:
+    """Micro-batches of two rows and more, which a head in chunks takes (spec/loss_chunks.py)."""
+    low = {"precision": "bf16", "micro_batch": 4, "tolerance": BF16}
+    return [
+        case("chunks-dp2-zero0", "chunks", dp_shard=2, zero_stage=0, micro_batch=2),
+        case("chunks-dp2-zero3", "chunks", dp_shard=2, micro_batch=2),
+        case("chunks-tp2", "chunks", tp=2, micro_batch=4),
+        case("chunks-tp4-no-sp", "chunks-capped", tp=4, sp=False, micro_batch=2),
+        case("chunks-cp2-ring", "chunks", cp=2, micro_batch=4),
+        case("chunks-pp2-gpipe", "chunks", pp=2, schedule="gpipe", micro_batch=2),
+        case("chunks-pp2-zb-h1", "chunks-capped", pp=2, schedule="zb-h1", micro_batch=2),
+        case("chunks-pp2-tied-zbv", "chunks-tied-5-layers", pp=2, schedule="zbv", micro_batch=2, fast=True),
+        case("chunks-pp2-dualpipev", "chunks-5-layers", pp=2, schedule="dualpipev", micro_batch=2),
+        case("chunks-tp2-dp2-zero3", "chunks-capped", tp=2, dp_shard=2, micro_batch=2, fast=True),
+        case("chunks-pp2-dp2-tied-zero2-zbv", "chunks-tied-5-layers", pp=2, dp_shard=2, zero_stage=2,
+             schedule="zbv", micro_batch=2),
+        case("chunks-pp2-tp2-cp2-zb-h1", "chunks", pp=2, tp=2, cp=2, schedule="zb-h1", micro_batch=4),
+        case("chunks-pp2-tp2-dp2-zero3", "chunks", pp=2, tp=2, dp_shard=2, micro_batch=2),
+        case("chunks-dp2-zero3-bf16", "chunks", dp_shard=2, **low),
+        case("chunks-pp2-zb-h1-bf16", "chunks", pp=2, schedule="zb-h1", **low),
+        case("chunks-pp2-tp2-bf16", "chunks", pp=2, tp=2, **low),
+    ]  # fmt: skip
+
+
 CASES: tuple[Case, ...] = (
-    *_data(), *_tensor(), *_pipeline(), *_context(), *_experts(), *_latent(), *_pairs(), *_three_and_four(),
-    *_recompute(), *_rest(), *_small_states()
+    *_data(), *_tensor(), *_pipeline(), *_context(), *_experts(), *_latent(), *_prediction(), *_families(),
+    *_pairs(), *_three_and_four(), *_recompute(), *_islands(), *_rest(), *_head_in_chunks(), *_small_states()
 )  # fmt: skip

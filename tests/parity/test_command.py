@@ -56,6 +56,17 @@ def test_shrunk_and_without_data(call_cli, tmp_path):
     assert answer.out.rstrip().endswith("equal")
 
 
+def test_islands_are_compared_with_their_simulation(call_cli, tmp_path):
+    """Two islands of tp 2, which meet more often than the run has them meet."""
+    diloco = {"inner_steps": 50, "fragments": 2, "overlap": 3}
+    layout = {"devices": 4, "dp_replicate": 2, "tp": 2, "micro_batch": 2}
+    file = write_run(tmp_path, run_data(tmp_path, layout=layout, diloco=diloco))
+    found = call_cli("parity", file, "--steps", "4", "--json").json()
+    assert found["ok"] is True
+    assert found["shrunk"] == ["diloco.inner_steps 50 -> 2", "diloco.overlap 3 -> 1"]
+    assert (found["control"]["devices"], found["control"]["dp_replicate"]) == (2, 2)
+
+
 def test_a_layout_that_cannot_be(call_cli, tmp_path):
     answer = call_cli("parity", write_run(tmp_path, run_data(tmp_path)), "layout.devices=7", "layout.tp=7")
     assert answer.code == 2

@@ -1,4 +1,5 @@
-"""Every layout of the matrix computes what one device computes: ten steps of AdamW, ten of SGD.
+"""Every layout of the matrix computes what one device computes: ten steps of AdamW, ten of SGD. Islands
+compute what their simulation in one process does.
 
 A fast part runs in `make test`, all of it in `make parity`.
 """

@@ -97,6 +97,25 @@ def test_a_small_model_has_the_features_of_its_family(name):
     assert not too_large(small, after, seq_len, 10, ROOM)
 
 
+@pytest.mark.parametrize("name", ["gpt-oss-20b", "llama-4-scout", "llama-4-maverick"])
+def test_a_small_mixture_has_both_kinds_of_layer(name):
+    model = load_model_spec(name)
+    before = Layout.parse({"devices": 64, "tp": 2, "pp": 2, "ep": 8, "global_batch": 64})
+    after = smallest(before, model.num_hidden_layers)
+    seq_len = small_seq_len(2048, after)
+    small = small_model(model, before, after, seq_len)
+    check_layout(after, small, seq_len)
+    layers = range(small.num_hidden_layers)
+    assert {small.window(n) is None for n in layers} == {True, False}
+    assert {small.has_rope(n) for n in layers} == {model.has_rope(n) for n in range(4)}
+    assert {small.is_moe(n) for n in layers} == {model.is_moe(n) for n in range(4)}
+    assert small.moe.weigh_input == model.moe.weigh_input
+    heat = small.attention_temperature
+    assert (heat is None) == (model.attention_temperature is None)
+    assert heat is None or heat.floor_scale < seq_len
+    assert not too_large(small, after, seq_len, 10, ROOM)
+
+
 def test_kv_heads_stay_fewer_than_tp():
     """Copies of KV heads are a path of their own: a small tp keeps them."""
     model = ModelSpec(

@@ -53,8 +53,8 @@ def test_deepseek_v3_searched_is_what_its_authors_chose():
 
 
 def test_llama_70b_on_512_h100():
-    """The best is FSDP over all, as in MaxText's recipe at this size; within the margin are layouts as in
-    Megatron's recipes: tp within a node with sp, at most a short pipeline, no full recomputation.
+    """The best is as in Megatron's recipes: tp in a node with sp, a short pipeline, nothing recomputed (that
+    fits since whole logits never exist). FSDP over all, as in MaxText's recipe, is within the margin.
     """
     plan = search(
         load_model_spec("llama-3.1-70b"),
@@ -65,14 +65,9 @@ def test_llama_70b_on_512_h100():
         fixed={"cp": 1},
     )
     best = plan.best[0].layout
-    assert (best.tp, best.pp, best.zero_stage) == (1, 1, 3)
+    assert (best.tp, best.sp, best.pp, best.micro_batch, best.recompute) == (4, True, 4, 1, "none")
     assert any(
-        2 <= choice.layout.tp <= 8
-        and choice.layout.sp
-        and choice.layout.pp <= 8
-        and choice.layout.micro_batch == 1
-        and choice.layout.recompute != "full"
-        for choice in plan.best
+        (choice.layout.tp, choice.layout.pp, choice.layout.zero_stage) == (1, 1, 3) for choice in plan.best
     )
     assert plan.best[0].trainable
     # Public runs of this model and size with Megatron's recipes reach 14.7 s (MFU 50%); ours overlaps less.

@@ -93,6 +93,16 @@ def test_the_environment_is_folded(tmp_path: Path) -> None:
     assert not folded.split("</details>")[1].replace("</div>", "").strip()
 
 
+def test_outer_gradients_of_some_steps_are_one_line(tmp_path: Path) -> None:
+    """Rows between two outer steps have none, and leave no gaps."""
+    folder = make_run(tmp_path / "run", steps=20)
+    rows = [train_row(step, **({"outer_grad_norm": 1.0} if step % 5 == 0 else {})) for step in range(1, 21)]
+    write_lines(folder / "metrics.jsonl", rows)
+    page = read_page(write_report(folder))
+    (series,) = page.charts["outer_grad_norm"]["series"]
+    assert [point for point in series["x"] if point is not None] == [5, 10, 15, 20]
+
+
 def test_one_step_is_a_dot(tmp_path: Path) -> None:
     page = read_page(write_report(make_run(tmp_path / "run", steps=1)))
     assert page.charts["loss"]["series"][0]["y"] == [pytest.approx(train_row(1)["loss"], rel=1e-6)]

@@ -67,7 +67,7 @@ def test_greedy_equals_transformers(case: str, tmp_path: Path) -> None:
     assert len({token for row in found for token in row}) > 3  # a comparison of one token would prove little
 
 
-@pytest.mark.parametrize("case", ["gpt2", "bloom", "mistral-window", "gemma3"])
+@pytest.mark.parametrize("case", ["gpt2", "bloom", "mistral-window", "gemma3", "gpt-oss", "llama4"])
 def test_prompts_of_different_lengths_share_a_batch(case: str, tmp_path: Path) -> None:
     save(case, tmp_path)
     model = load_model(tmp_path)

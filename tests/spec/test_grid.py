@@ -55,3 +55,20 @@ def test_the_two_ways_of_dualpipe_mirror_each_other() -> None:
     assert grid.groups("mirror") == ((0, 3), (1, 2))
     assert [grid.coords(rank)["mirror"] for rank in range(4)] == [0, 0, 1, 1]
     assert make_grid(Layout.parse({"devices": 4, "pp": 4})).groups("mirror") == ((0,), (1,), (2,), (3,))
+
+
+def test_islands_sum_by_themselves() -> None:
+    """Two islands of dp_shard 2 x tp 2: gradients, losses and a step's report stay within one."""
+    layout = Layout.parse({"devices": 8, "tp": 2, "dp_replicate": 2})
+    grid, plain = make_grid(layout, islands=True), make_grid(layout)
+    for axis in AXES:
+        groups = grid.groups(axis)
+        assert sorted(rank for group in groups for rank in group) == list(range(8))
+        for group in groups:
+            assert [grid.coords(rank)[axis] for rank in group] == list(range(grid.size_of[axis]))
+    assert grid.groups("loss") == grid.groups("gradient") == ((0, 2), (1, 3), (4, 6), (5, 7))
+    assert grid.groups("island") == ((0, 1, 2, 3), (4, 5, 6, 7))
+    assert grid.groups("islands") == grid.groups("dp_replicate") == ((0, 4), (1, 5), (2, 6), (3, 7))
+    assert grid.groups("batch") == plain.groups("batch")
+    assert (grid.copying["dp_replicate"], plain.copying["dp_replicate"]) == (1, 2)
+    assert plain.groups("island") == plain.groups("world")

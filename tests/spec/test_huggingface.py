@@ -113,7 +113,9 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("glm4_moe", {**SMALL, **EXPERTS, "head_dim": 16, BIAS: True, "use_qk_norm": True}),
     ("minimax_m2", {**SMALL, "num_local_experts": 6, TOP: 2, "head_dim": 16}),
     ("gpt_oss", {**SMALL, "num_local_experts": 6, "head_dim": 16}),
+    ("gpt_oss", {**SMALL, BIAS: False, "layer_types": WINDOWS, "rope_parameters": {"rope_type": "default"}}),
     ("llama4_text", {**SMALL, "head_dim": 8, "intermediate_size_mlp": 40}),
+    ("llama4_text", {**SMALL, "attn_temperature_tuning": False, "layer_types": ["full_attention"] * 3}),
     ("llama4_text", {**SMALL, "head_dim": 8, "interleave_moe_layer_step": 2, "use_qk_norm": False}),
     ("llama4_text", {**SMALL, "head_dim": 8, "moe_layers": [0], "attention_chunk_size": None, BIAS: True}),
     ("nemotron", SMALL),
@@ -308,6 +310,7 @@ def test_smollm3_skips_positions_every_fourth_layer() -> None:
         ({"model_type": "smollm3", "no_rope_layers": [1, 0, 0, 1] * 9}, "not every n-th layer"),
         ({"model_type": "gemma4_text"}, "embeddings for each layer"),
         ({"model_type": "nemotron_h", "hybrid_override_pattern": "M-X"}, "unknown kind of layer 'X'"),
+        ({"model_type": "gpt_oss", "swiglu_limit": 5.0}, "only 7.0 is"),
         ({"model_type": "nemotron_h", "use_bias": True}, "use_bias True is not supported"),
     ],
 )
@@ -323,8 +326,10 @@ def test_a_key_that_the_family_can_t_express_is_refused() -> None:
                      num_attention_heads=4, qk_norm="head")  # fmt: skip
     with pytest.raises(UserError, match="can't express qk_norm 'head'"):
         to_huggingface(spec)
-    with pytest.raises(UserError, match="multi-token prediction"):
+    with pytest.raises(UserError, match="family 'kimi_k2' is counted"):
         to_huggingface(read_huggingface({"model_type": "kimi_k2", TOP: 2}))
+    with pytest.raises(UserError, match="can't express mtp_layers 1"):
+        to_huggingface(spec.replace(qk_norm=None, mtp_layers=1))
 
 
 def test_families_that_run_and_that_do_not() -> None:

@@ -87,9 +87,7 @@ def test_the_hub_s_qwen3_next_has_a_layer_that_predicts_a_second_token() -> None
     assert counted.total + counted.mtp == 81_324_862_720  # the Hub's total
 
 
-@pytest.mark.parametrize(
-    "name", [n for n in ALL if preset(n).spec.family in RUNS and not preset(n).spec.mtp_layers]
-)
+@pytest.mark.parametrize("name", [n for n in ALL if preset(n).spec.family in RUNS])
 def test_presets_of_families_that_run_are_written_and_read_back(name: str) -> None:
     spec = preset(name).spec
     assert why_not_running(spec) is None

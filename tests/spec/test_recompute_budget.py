@@ -81,10 +81,13 @@ def test_longer_sequences_keep_attention_first():
     assert "attention.core" in kept(65536).kept
 
 
-def test_a_capped_attention_is_never_kept():
-    """Its backward needs the scores, which are no operator's kept output."""
-    model = load_model_spec("gemma-2-9b")
-    assert all("attention.core" not in keep(model, LAYOUT, 4096, budget).kept for budget in BUDGETS[:-1])
+def test_a_capped_attention_is_kept_as_any():
+    """It keeps its output and a number a query and head, of its scores nothing."""
+    capped = load_model_spec("gemma-2-9b")
+    plain = capped.replace(attention_softcap=None)
+    for budget in BUDGETS:
+        assert keep(capped, LAYOUT, 65536, budget) == keep(plain, LAYOUT, 65536, budget)
+    assert "attention.core" in keep(capped, LAYOUT, 65536, 0.5).kept
 
 
 def test_the_least_budget_is_a_blocks_input():

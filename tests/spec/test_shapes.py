@@ -35,6 +35,7 @@ def test_every_family_at_every_size(like: str, params: float) -> None:
     [
         ("mixtral", 1e9), ("mixtral", 46.7e9), ("qwen3_moe", 30e9), ("qwen3_moe", 235e9), ("olmoe", 6.9e9),
         ("qwen2_moe", 14e9), ("glm4_moe", 106e9), ("deepseek_v2", 16e9), ("deepseek_v3", 671e9),
+        ("gpt_oss", 1e9), ("gpt-oss", 20.9e9), ("llama4", 109e9),
     ],
 )  # fmt: skip
 def test_mixtures(like: str, params: float) -> None:

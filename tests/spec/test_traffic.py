@@ -102,9 +102,8 @@ def test_a_tied_head_is_summed_where_it_is_on_another_rank() -> None:
 
 
 def test_layouts_that_do_not_train_have_no_traffic() -> None:
-    for keys in ({"ep": 2, "devices": 2}, {"pp": 2, "devices": 2, "schedule": "dualpipe", "global_batch": 4}):
-        with pytest.raises(ValueError, match="nothing trains"):
-            _step(keys)
+    with pytest.raises(ValueError, match="nothing trains"):
+        _step({"pp": 2, "devices": 2, "schedule": "dualpipe", "global_batch": 4})
 
 
 @pytest.mark.parametrize(("stage", "parts"), [(0, 1), (1, 8), (2, 8), (3, 8)])

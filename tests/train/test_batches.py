@@ -11,9 +11,11 @@ import torch
 from parts import Counting
 from scalewright.data.batch import Batch, sample_ids_hash
 from scalewright.data.custom import CustomDataset
-from scalewright.parallel.inputs import Wanted, micro_batches, wanted_by
+from scalewright.model.decoder import Decoder
+from scalewright.parallel.inputs import Wanted, micro_batches, packing_of, wanted_by
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
+from scalewright.spec.model import ModelSpec
 from scalewright.spec.sequence_cut import SequenceCut
 from scalewright.train.batches import Place, StepBatches, in_vocabulary, rank_samples
 from worlds import one_rank
@@ -31,6 +33,17 @@ def test_ranks_together_take_every_sample_once(devices, micro):
     taken = [rank_samples(np.arange(48, 64), layout, rank) for rank in range(devices)]
     assert sorted(itertools.chain(*taken)) == list(range(48, 64))
     assert {len(samples) for samples in taken} == {16 // devices}
+
+
+@pytest.mark.parametrize(("devices", "micro"), [(2, 1), (2, 4), (4, 2), (8, 1)])
+def test_an_island_takes_the_same_samples_however_it_is_split(devices, micro):
+    layout = Layout(devices=devices, dp_replicate=2, micro_batch=micro, global_batch=16)
+    ranks = devices // 2
+    for island, part in ((0, range(48, 56)), (1, range(56, 64))):
+        taken = [
+            rank_samples(np.arange(48, 64), layout, island * ranks + rank, islands=2) for rank in range(ranks)
+        ]
+        assert sorted(itertools.chain(*taken)) == list(part)
 
 
 def test_a_place_goes_on_from_where_it_is():
@@ -114,6 +127,24 @@ def test_a_rank_of_context_parallelism_gets_its_tokens_and_whose_the_others_are(
     assert {name: values.tolist() for name, values in plain.arguments.items()} == {"positions": [[1, 2]]}
     assert packed.arguments["positions"].tolist() == [[1, 2]]  # as the data have them
     assert packed.arguments["documents"].tolist() == [[0, 1, 1, 1]]
+
+
+def test_documents_for_a_gpu_come_with_what_its_kernels_need():
+    """Where each begins in all rows one after the other, padded to a power of two, and the longest."""
+    documents = np.array([[0, 0, 1, 1], [0, 0, 0, 0], [5, 6, 7, 8]], np.int32)
+    packing = packing_of(documents, torch.device("cpu"))
+    assert packing.segments.bounds.tolist() == [0, 2, 4, 8, 9, 10, 11, 12, 12]
+    assert packing.segments.bounds.dtype == torch.int32
+    assert packing.segments.longest == 4
+    assert packing.documents is documents
+    spec = {
+        "vocab_size": 8,
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+    }
+    assert wanted_by(Decoder(ModelSpec.parse(spec))).packing
 
 
 def test_what_a_models_forward_takes():

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from scalewright.model.init import init_box
+from scalewright.model.visible import first_keys
 from scalewright.parallel import context
 from scalewright.parallel.mesh import Mesh, make_mesh
 from scalewright.parallel.parallelize import fill, parallelize
@@ -37,9 +38,9 @@ def probed(mesh: Mesh, layout: Layout, leaks: bool) -> str:
     parallel = parallelize(stages, place(model, layout), layout, mesh, bf16=False, seq_len=32)
     fill(parallel.weights, lambda t, box: init_box(t, model, 0, *box))
     loss = build_loss("cross_entropy", 0.0, load_python, mesh, model.vocab_size)
-    patch, visible = pytest.MonkeyPatch(), context.is_visible
+    patch = pytest.MonkeyPatch()
     if leaks:
-        patch.setattr(context, "is_visible", lambda q, k, window, *_: visible(q, k, window, None, None))
+        patch.setattr(context, "first_keys", lambda index, _, *more: first_keys(index, None, *more))
     try:
         check_leaks(parallel, mesh, loss, layout.micro_batch, 32, model.vocab_size)
     except RunError as error:

@@ -10,6 +10,7 @@ from torch import nn
 
 from parts import Factored
 from runs import rows, run, run_data
+from scalewright.model.moe import Stack
 from scalewright.parallel.weights import Weights, hold
 from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.optimizers import OPTIMIZERS, Optimizer
@@ -139,6 +140,20 @@ def test_adamw_is_torchs_bit_for_bit():
     train(plain, torch.optim.AdamW(groups, lr=0.01, betas=(0.9, 0.95), eps=1e-8, fused=True), steps=5)
     assert torch.equal(module.weight, plain.weight)
     assert torch.equal(module.bias, plain.bias)
+
+
+def test_biases_of_experts_are_not_decayed():
+    """They lie stacked in a matrix, and are no weights."""
+    module, (mesh, layout) = nn.Module(), one_rank()
+    module.experts = Stack(4, 3, 5, bias=True)
+    weights = hold(module, place_plain(describe(module), layout), mesh)
+    decays = {
+        w.name: group["weight_decay"]
+        for group in build(weights, name="adamw", lr=0.01, weight_decay=0.1).param_groups
+        for w in weights
+        if any(w.master is parameter for parameter in group["params"])
+    }
+    assert decays == {"experts.weight": 0.1, "experts.bias": 0.0}
 
 
 def test_the_rate_is_set_in_proportion():

@@ -66,8 +66,8 @@ def test_steps_and_tokens_together(spec):
         ({"layout": {"devices": 2, "etp": 2}}, "etp 2 but this model has no experts"),
         ({"layout": {"zero_stage": 0, "offload": "parameters"}}, "offload parameters needs zero_stage 3"),
         (
-            {"model": {"attention_sinks": True}},
-            "attention sinks are counted but don't run yet",
+            {"model": {"attention_gate": True}},
+            "a gate on attention's output is counted but doesn't run yet",
         ),
         (
             {

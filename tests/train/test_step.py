@@ -12,6 +12,7 @@ from torch import Tensor
 from runs import MODEL
 from scalewright.model.decoder import Decoder
 from scalewright.model.init import init_box
+from scalewright.parallel.cross_entropy import cross_entropy
 from scalewright.parallel.inputs import Micro
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import Parallel, fill, parallelize
@@ -19,7 +20,6 @@ from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import box, place
 from scalewright.train.columns import AUX, LOSS, NORM, STOP, TOKENS, stop_reason, stop_request
-from scalewright.train.loss import cross_entropy
 from scalewright.train.step import Step
 from worlds import one_rank, plain, run_world
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -18,7 +19,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from harness.gpu.budget import Check
 from harness.gpu.clock import random_of, time_call
 from harness.gpu.kernels import attention_backends, attention_kernels, kernels_of
-from scalewright.model.attention import fused_attention
+from scalewright.model.attend import Scores
+from scalewright.model.attention import fused_attention, ruled_attention
+from scalewright.model.context import Rule
+from scalewright.model.gpu_rows import has_varlen
+from scalewright.model.visible import first_keys
+from scalewright.parallel.inputs import packing_of
 
 Picked = SDPBackend | None  # None: torch's own choice
 
@@ -55,12 +61,12 @@ def attention(check: Check) -> None:
                 with check.trying(key), using(backend):
                     q, k, v = heads_of(check.device, tokens // length, heads, length, head)
                     check.note(key, speed(check, q, k, v, None))
-    with check.trying("document mask, as our model passes it"):
-        check.need(1.0, "document mask")
+    with check.trying("packed documents, as our model runs them"):
+        check.need(1.0, "packed documents")
         length, heads, head = (64, 4, 16) if check.quick else (8192, 32, 64)
         q, k, v = heads_of(check.device, 1, heads, length, head)
-        mask = document_mask(check.device, length)
-        check.note("document mask, as our model passes it", speed(check, q, k, v, mask))
+        rule = documents(check.device, length)
+        check.note("packed documents, as our model runs them", speed(check, q, k, v, rule))
 
 
 def heads_of(
@@ -72,21 +78,23 @@ def heads_of(
     return q, k, v
 
 
-def document_mask(device: torch.device, length: int) -> Tensor:
-    """Causal within four documents of a row, bool [1, 1, S, S]."""
-    index = torch.arange(length, device=device)
-    document = index // (length // 4)
-    visible = (index[:, None] >= index[None]) & (document[:, None] == document[None])
-    return visible[None, None]
+def documents(device: torch.device, length: int) -> Rule:
+    """Four documents of a row."""
+    numbers = np.arange(length, dtype=np.int32)[None] // (length // 4)
+    host = first_keys(torch.arange(length), torch.from_numpy(numbers))
+    segments = packing_of(numbers, device).segments if device.type == "cuda" and has_varlen() else None
+    return Rule(host.to(device), host, segments=segments)
 
 
-def speed(check: Check, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> dict[str, Any]:
+def speed(check: Check, q: Tensor, k: Tensor, v: Tensor, rule: Rule | None) -> dict[str, Any]:
     """TFLOP/s forward and forward with backward, and the kernels that ran."""
     gradient = torch.randn_like(q)
     scale = q.shape[-1] ** -0.5
 
     def forward() -> Tensor:
-        return fused_attention(q, k, v, mask, mask is None, scale)
+        if rule is not None:
+            return ruled_attention(q, k, v, rule, Scores(scale))
+        return fused_attention(q, k, v, None, True, scale)
 
     def both() -> Any:
         return torch.autograd.grad(forward(), (q, k, v), gradient)

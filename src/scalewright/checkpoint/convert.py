@@ -96,7 +96,7 @@ def _to_huggingface(folder: Path, out: Path, dtype: str, max_shard_bytes: int, v
     write_huggingface(out, spec, get, dtype, max_shard_bytes, tokenizer)
     kind, written = torch_dtype(dtype), open_huggingface(out)
     checked = _compare(spec, out, written.read, lambda name: get(name).to(kind))
-    return Converted(str(out), "huggingface", spec.name, count(spec).total, checked, dtype)
+    return Converted(str(out), "huggingface", spec.name, _parameters(spec), checked, dtype)
 
 
 def _from_huggingface(source: Path, out: Path) -> Converted:
@@ -107,7 +107,7 @@ def _from_huggingface(source: Path, out: Path) -> Converted:
     partial = final.with_name(final.name + ".tmp")
     try:
         make_empty(root, partial)
-        chunks = [_chunk(folder, t.name, t.shape) for t in tensors(spec)]
+        chunks = [_chunk(folder, t.name, t.shape) for t in tensors(spec, mtp=True)]
         written = write_chunks(partial, chunks, "model-00000")
         keys = {"step": 0, "samples": 0, "run_id": uuid.uuid4().hex[:12]}
         manifest = merge([written], **keys, model=spec.dump(), layout=Layout().dump())
@@ -120,17 +120,22 @@ def _from_huggingface(source: Path, out: Path) -> Converted:
         raise RunError(f"cannot write {out}: {error.strerror or error}") from error
     reader = CheckpointReader(committed(root)[0])
     checked = _compare(spec, out, reader.read, lambda name: folder.read(name).float())
-    return Converted(str(out), "checkpoint", spec.name, count(spec).total, checked, "float32")
+    return Converted(str(out), "checkpoint", spec.name, _parameters(spec), checked, "float32")
 
 
 def _compare(
     spec: ModelSpec, out: Path, read_back: Callable[[str], Tensor], read: Callable[[str], Tensor]
 ) -> int:
     """The number of tensors compared with their source; raises RunError for one that differs."""
-    for tensor in tensors(spec):
+    for tensor in tensors(spec, mtp=True):
         if not torch.equal(read_back(tensor.name), read(tensor.name)):
             raise RunError(f"tensor '{tensor.name}' reads back otherwise from {out}")
-    return len(tensors(spec))
+    return len(tensors(spec, mtp=True))
+
+
+def _parameters(spec: ModelSpec) -> int:
+    counted = count(spec)
+    return counted.total + counted.mtp
 
 
 def _chunk(folder: HuggingFaceFolder, name: str, shape: tuple[int, ...]) -> Chunk:

@@ -41,6 +41,7 @@ ITEM_BYTES = {
 COMPLEX = "complex_buffers"  # in state.json: the buffers whose last dimension is (real, imaginary)
 # Prefixes of names in a manifest; parameters have none. RANK: a tensor that one rank has, rank/00003/NAME.
 OPTIMIZER, BUFFER, RANK = "optimizer/", "buffer/", "rank/"
+OUTER, ISLAND = "outer/", "island/"  # of runs with islands: outer/<kind>/<name>, island/<i>/<kind>/<name>
 STEP_FOLDER = re.compile(r"^step-(\d{8,})$")
 
 
@@ -73,8 +74,8 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A checkpoint's content. Tensors: parameters by name, `optimizer/<state>/<name>`, `buffer/<name>`, and
-    `rank/<rank>/<name>` of what one rank has alone."""
+    """A checkpoint's content. Tensors: parameters by name, `optimizer/<state>/<name>`, `buffer/<name>`,
+    those of islands, and `rank/<rank>/<name>` of what one rank has alone."""
 
     step: int
     samples: int

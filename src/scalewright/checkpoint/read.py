@@ -19,7 +19,9 @@ from scalewright.checkpoint.finite import finite_first
 from scalewright.checkpoint.format import (
     BUFFER,
     COMPLEX,
+    ISLAND,
     OPTIMIZER,
+    OUTER,
     RANK,
     StoredBox,
     StoredTensor,
@@ -56,8 +58,9 @@ class CheckpointReader:
         self._files: dict[str, Any] = {}
 
     def names(self) -> list[str]:
-        """The model's parameters; buffers, the optimizer's states and what ranks have alone are left out."""
-        return [name for name in self.manifest.tensors if not name.startswith((OPTIMIZER, BUFFER, RANK))]
+        """The model's parameters alone, without buffers, optimizer states, islands and tensors of ranks."""
+        others = (OPTIMIZER, BUFFER, OUTER, ISLAND, RANK)
+        return [name for name in self.manifest.tensors if not name.startswith(others)]
 
     def buffers(self) -> list[str]:
         """The buffers of a user's own module."""

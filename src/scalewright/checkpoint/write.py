@@ -28,8 +28,10 @@ from scalewright.checkpoint.format import (
     BUFFER,
     COMMIT,
     COMPLEX,
+    ISLAND,
     MANIFEST,
     OPTIMIZER,
+    OUTER,
     STATE,
     Manifest,
     StoredBox,
@@ -64,10 +66,23 @@ class Later(Protocol):
         """Makes it."""
 
 
+States = Mapping[str, Mapping[str, Tensor | Later]]  # {weight: {kind: tensor like its master}}
+
+
+@dataclass(frozen=True)
+class IslandTensors:
+    """What a run with islands saves beside the rest (train/diloco.py)."""
+
+    index: int  # this rank's island
+    outer: Mapping[str, Tensor]  # by weight: the model, in the place of masters
+    shared: States  # alike on all islands
+    own: States
+
+
 def save(
     root: Path,
     weights: Weights,
-    states: Mapping[str, Mapping[str, Tensor | Later]],
+    states: States,
     mesh: Mesh,
     *,
     step: int,
@@ -78,6 +93,7 @@ def save(
     state: dict[str, Any],
     buffers: Mapping[str, Tensor] | None = None,
     of_rank: Mapping[str, Tensor] | None = None,
+    islands: IslandTensors | None = None,
     keep: int = 2,
     finite: bool = True,
 ) -> Path:
@@ -86,13 +102,14 @@ def save(
     `states` maps a weight's canonical name to {optimizer state: tensor like the weight's master}. `state` has
     no tensors; `finite`: whether the step's loss and gradient norm were. It is recorded together with whether
     every number written is. `buffers` are the same on every rank, and rank 0 writes them; `of_rank` are this
-    rank's alone. Raises RunError on every rank when any of them could not write; earlier checkpoints stay.
+    rank's alone. `islands`: each writes its own weights and states; those under `optimizer/` are island 0's.
+    Raises RunError on every rank when any of them could not write; earlier checkpoints stay.
     """
     final = step_folder(root, step)
     partial = final.with_name(final.name + ".tmp")
     first = mesh.rank == 0
     _together(mesh, partial, (lambda: make_empty(root, partial)) if first else None)
-    model_chunks, optimizer_chunks = _chunks(weights, states, mesh)
+    model_chunks, optimizer_chunks = _chunks(weights, states, mesh, islands)
     optimizer_chunks += [
         _whole(rank_name(name, mesh.rank), tensor) for name, tensor in (of_rank or {}).items()
     ]
@@ -167,17 +184,33 @@ class Chunk:
 
 
 def _chunks(
-    weights: Weights, states: Mapping[str, Mapping[str, Tensor | Later]], mesh: Mesh
+    weights: Weights, states: States, mesh: Mesh, islands: IslandTensors | None = None
 ) -> tuple[list[Chunk], list[Chunk]]:
     """The boxes of weights and of optimizer states that this rank writes."""
     model: list[Chunk] = []
     optimizer: list[Chunk] = []
+    outer = islands.outer if islands is not None else {}
     for weight in _owned(weights, mesh):
-        model.append(_chunk(weight, weight.name, weight.name, weight.master.detach()))
-        for kind, tensor in states.get(weight.name, {}).items():
-            key = f"{kind}/{weight.name}"
-            optimizer.append(_chunk(weight, OPTIMIZER + key, key, tensor))
+        values = outer.get(weight.name, weight.master.detach())
+        model.append(_chunk(weight, weight.name, weight.name, values))
+        if islands is None:
+            optimizer += _state_chunks(weight, states, OPTIMIZER)
+        else:
+            optimizer += _state_chunks(weight, islands.shared, OUTER)
+    if islands is not None:
+        island = f"{ISLAND}{islands.index}/"
+        for weight in _owned(weights, mesh, apart=True):
+            optimizer += _state_chunks(weight, states, f"{island}{OPTIMIZER}" if islands.index else OPTIMIZER)
+            optimizer += _state_chunks(weight, islands.own, island)
     return model, optimizer
+
+
+def _state_chunks(weight: Weight, states: States, prefix: str) -> list[Chunk]:
+    named = {f"{kind}/{weight.name}": tensor for kind, tensor in states.get(weight.name, {}).items()}
+    return [
+        _chunk(weight, prefix + key, key if prefix == OPTIMIZER else prefix + key, tensor)
+        for key, tensor in named.items()
+    ]
 
 
 def _chunk(weight: Weight, name: str, key: str, tensor: Tensor | Later) -> Chunk:
@@ -229,12 +262,12 @@ def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return unshared
 
 
-def _owned(weights: Weights, mesh: Mesh) -> Iterator[Weight]:
+def _owned(weights: Weights, mesh: Mesh, *, apart: bool = False) -> Iterator[Weight]:
     """The weights whose boxes this rank writes: of those that hold the same box, each takes about as many
     bytes, the next tensor going to the rank with the least so far. Empty boxes aren't written.
 
-    A tied tensor is written by the first of its two ends: the ends hold different tensors besides it, and so
-    would count different bytes.
+    `apart`: in each island, whose numbers are its own. A tied tensor is written by the first of its two ends:
+    the ends hold different tensors besides it, and so would count different bytes.
     """
     taken: dict[tuple[str, ...], list[int]] = {}
     for weight in weights:
@@ -242,7 +275,8 @@ def _owned(weights: Weights, mesh: Mesh) -> Iterator[Weight]:
             continue
         if "tie" in weight.placement.copies and mesh.index("tie"):
             continue
-        axes = tuple(axis for axis in weight.placement.copies if axis != "tie")
+        others = {"tie", "dp_replicate"} if apart else {"tie"}
+        axes = tuple(axis for axis in weight.placement.copies if axis not in others)
         index = 0
         for axis in axes:
             index = index * mesh.size(axis) + mesh.index(axis)

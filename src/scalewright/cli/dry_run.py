@@ -33,9 +33,24 @@ def show_dry_run(document: dict[str, Any]) -> None:
         print_table(("axis", "collective", "of ranks", "count", "bytes"), traffic)
     else:
         print("nothing is sent")
+    if diloco := document.get("diloco"):
+        print(f"\nand every {diloco['inner_steps']} steps, between islands:\n")
+        outer = _traffic_rows(groups, "outer_collectives")
+        print_table(("axis", "collective", "of ranks", "count", "bytes"), outer)
+    if line := _joined(document["process_groups"]):
+        print(line)
     for note in document["notes"]:
         print(f"note: {note}")
     print(f"\n{document['verdict']['words']}")
+
+
+def _joined(groups: dict[str, int]) -> str:
+    """What joining the ranks takes; nothing for one rank."""
+    if not groups["groups"]:
+        return ""
+    parts = [f"process groups: {groups['groups']:,} ({groups['most']} a rank)"]
+    parts += [f"{counted(groups['splits'], 'splits')} of NCCL"] if groups["splits"] else []
+    return "; ".join([*parts, f"{counted(groups['sockets'], 'files')} of Gloo a rank"])
 
 
 def _memory_rows(groups: Sequence[Group], size: int) -> list[tuple[str, ...]]:
@@ -69,11 +84,11 @@ def _stages(numbers: Sequence[int]) -> str:
     return "pp " + " ".join(map(str, numbers))
 
 
-def _traffic_rows(groups: Sequence[Group]) -> list[tuple[str, ...]]:
+def _traffic_rows(groups: Sequence[Group], of: str = "collectives") -> list[tuple[str, ...]]:
     """Every kind of collective once, with the least and the most that a rank has of it."""
     sent: dict[tuple[str, str, int], list[Group]] = {}
     for group in groups:
-        for collective in group["collectives"]:
+        for collective in group.get(of, []):
             key = (collective["axis"], collective["kind"], collective["group_size"])
             sent.setdefault(key, []).append(collective)
     rows: list[tuple[str, ...]] = []

@@ -18,12 +18,14 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 
 from scalewright.dry_run.alike import Alike, alike
 from scalewright.dry_run.rehearse import Played, rehearse
-from scalewright.dry_run.replay import RankStep
+from scalewright.dry_run.replay import RankStep, Traffic
 from scalewright.dry_run.verdict import Verdict, judge
 from scalewright.model.python import build_python_model
 from scalewright.spec.errors import UserError
 from scalewright.spec.grid import Grid, make_grid
+from scalewright.spec.groups import GroupCost, cost, plan_groups, used_axes
 from scalewright.spec.hardware.cluster import load_cluster
+from scalewright.spec.memory import offloads_parameters
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import Placement, place, place_plain
 from scalewright.spec.run import DataSpec, PythonRef, RunSpec
@@ -51,11 +53,8 @@ class Group:
             "params_local": self.params_local,
             "memory_bytes": {**self.step.most, "peak": self.step.peak},
             "memory_at_peak_bytes": self.step.at_peak,
-            "collectives": [
-                {"axis": axis, "kind": kind, "group_size": size, "count": count, "bytes": sent}
-                for (axis, kind, size), (count, sent) in sorted(self.step.traffic.items())
-                if count
-            ],
+            "collectives": _collectives(self.step.traffic),
+            **({"outer_collectives": _collectives(self.step.outer)} if self.step.outer else {}),
         }
 
 
@@ -67,16 +66,27 @@ class DryRun:
     groups: tuple[Group, ...]
     notes: tuple[str, ...]  # what was taken for granted
     verdict: Verdict  # whether it fits the devices of the run's cluster
+    process_groups: GroupCost  # what joining its ranks takes
 
     def dump(self) -> dict[str, Any]:
         """Plain data, as `--json` prints it."""
         return {
             "layout": self.run.layout.dump(),
             "world": self.run.layout.devices,
+            **({"diloco": self.run.diloco.dump()} if self.run.diloco is not None else {}),
             "groups": [group.dump() for group in self.groups],
             "notes": list(self.notes),
             "verdict": self.verdict.dump(),
+            "process_groups": dict(vars(self.process_groups)),
         }
+
+
+def _collectives(traffic: Traffic) -> list[dict[str, Any]]:
+    return [
+        {"axis": axis, "kind": kind, "group_size": size, "count": count, "bytes": sent}
+        for (axis, kind, size), (count, sent) in sorted(traffic.items())
+        if count
+    ]
 
 
 def dry_run(run: str | Path | dict[str, Any] | RunSpec, overrides: Sequence[str] = ()) -> DryRun:
@@ -84,7 +94,8 @@ def dry_run(run: str | Path | dict[str, Any] | RunSpec, overrides: Sequence[str]
     resolved = resolve(read_run(run, overrides), read_data=False)
     spec, notes = _plan(resolved)
     model = spec.model
-    grid = make_grid(spec.layout, model.kv_heads if isinstance(model, ModelSpec) else None)
+    kv_heads = model.kv_heads if isinstance(model, ModelSpec) else None
+    grid = make_grid(spec.layout, kv_heads, islands=spec.diloco is not None)
     placements = _placements(spec)
     played: dict[Any, Played] = {}  # by program
     groups = []
@@ -94,7 +105,16 @@ def dry_run(run: str | Path | dict[str, Any] | RunSpec, overrides: Sequence[str]
         step = played[like.program](like.pp)
         groups.append(Group(like.ranks, _coords(grid, like.ranks[0]), like.params_local, step))
     peaks = [(len(group.ranks), group.step.peak) for group in groups]
-    return DryRun(spec, tuple(groups), tuple(notes), judge(spec, resolved.seq_len, peaks))
+    verdict = judge(spec, resolved.seq_len, peaks)
+    return DryRun(spec, tuple(groups), tuple(notes), verdict, _process_groups(spec, grid))
+
+
+def _process_groups(run: RunSpec, grid: Grid) -> GroupCost:
+    """The groups that `train` makes on the run's devices (`train/build.py`), counted."""
+    model = run.model if isinstance(run.model, ModelSpec) else None
+    axes = used_axes(run.layout, model, islands=run.diloco is not None)
+    gpu = _on_gpus(run)
+    return cost(grid, plan_groups(grid, axes, gpu=gpu, host_sums=offloads_parameters(run.layout)), gpu=gpu)
 
 
 def _rehearse(run: RunSpec, grid: Grid, like: Alike, seq_len: int) -> Played:

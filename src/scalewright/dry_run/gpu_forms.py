@@ -2,11 +2,12 @@
 
     operator         CPU kernel keeps                           CUDA kernel keeps
     rms_norm         x and x / rms(x), both in fp32             x in its own dtype, 1 / rms of each row
-    attention        key heads as they are                      key heads repeated for every query head, where
-                                                                there is a mask, or the dtype is fp32
+    attention of     key heads as they are                      key heads repeated for every query head, where
+    plain rows                                                  the dtype is fp32 (or there is a mask)
 
 A CPU's rms_norm is a chain of operators, CUDA's is one kernel (torch >= 2.9, `_fused_rms_norm`). CUDA's flash
-attention takes groups of query heads but no mask and no fp32 (model/attention.py: `_takes_groups`). Only
+attention takes groups of query heads but no mask and no fp32 (model/attention.py: `_takes_groups`). Packed
+rows, windows, ALiBi and caps keep q, k, v, the output and its lse on both (model/rows.py, gpu_rows.py). Only
 shapes, dtypes and lifetimes are right here: tensors have no numbers in a dry run. All is read from PyTorch's
 source and not measured (docs/gpu-checks.md). What both devices do alike isn't here, such as log_softmax,
 which copies a bf16 input to fp32 on both.
@@ -43,24 +44,24 @@ def gpu_forms() -> Iterator[None]:
 
 
 class _FusedRmsNorm(torch.autograd.Function):
-    """Keeps x, the weight, and one fp32 number a row."""
+    """Keeps x, the weight if there is one, and one fp32 number a row."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None) -> Tensor:
         rstd = torch.empty_like(x[..., :1], dtype=torch.float32)
         ctx.save_for_backward(x, weight, rstd)
         return torch.empty_like(x)
 
     @staticmethod
-    def backward(ctx: Any, *grad_output: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, *grad_output: Tensor) -> tuple[Tensor, Tensor | None]:
         x, weight, _ = ctx.saved_tensors
-        return torch.empty_like(x), torch.empty_like(weight)
+        return torch.empty_like(x), None if weight is None else torch.empty_like(weight)
 
 
 def _rms_norm(
     x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
-    if weight is None or weight.dtype != x.dtype:  # CUDA has no kernel for two dtypes either
+    if weight is not None and weight.dtype != x.dtype:  # CUDA has no kernel for two dtypes either
         return RMS_NORM(x, list(normalized_shape), weight, eps)
     out: Tensor = _FusedRmsNorm.apply(x, weight)  # type: ignore[no-untyped-call]
     return out

@@ -26,7 +26,7 @@ from scalewright.data.batch import IGNORED
 from scalewright.dry_run.gpu_forms import gpu_forms
 from scalewright.dry_run.live_bytes import plain
 from scalewright.dry_run.pieces import PieceRecorder
-from scalewright.dry_run.replay import RankStep, Script, replay, shorten
+from scalewright.dry_run.replay import Bytes, RankStep, Script, Traffic, replay, shorten
 from scalewright.dry_run.watch import Tally, Watch
 from scalewright.parallel.execute import Executor, GradientSync, Plain
 from scalewright.parallel.host import is_host, mark_host
@@ -35,10 +35,13 @@ from scalewright.parallel.mesh import Mesh, leave_world, make_mesh
 from scalewright.parallel.parallelize import Parallel
 from scalewright.parallel.pipeline import Pipeline
 from scalewright.spec.grid import Grid
+from scalewright.spec.groups import ISLANDS, USED
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import DataSpec, RunSpec
 from scalewright.spec.schedule import Schedule, layout_schedule
 from scalewright.train.balance import Balance
+from scalewright.train.build import build_islands
+from scalewright.train.diloco import AXIS
 from scalewright.train.loss import build_loss
 from scalewright.train.network import build_network, load_python, types_explained
 from scalewright.train.optimizer import build_optimizer
@@ -57,7 +60,8 @@ def fake_world(grid: Grid, rank: int) -> Iterator[Mesh]:
     _complete_fakes()
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=grid.world)
     try:
-        yield make_mesh(grid, rank, CPU, share=False, only_own=True)
+        axes = (*USED, *ISLANDS) if grid.islands else USED
+        yield make_mesh(grid, rank, CPU, axes=axes, share=False, only_own=True)
     finally:
         leave_world()
 
@@ -80,7 +84,8 @@ def rehearse(run: RunSpec, grid: Grid, rank: int, seq_len: int, *, bf16: bool, o
             player = Player(run, network.parallel, mesh, seq_len, watch)
             player.warm_up()
             with types_explained(run, network.parallel.model):
-                return player.play()
+                played = player.play()
+            return player.with_outer_steps(played)
 
 
 def _gather_once(parallel: Parallel) -> None:
@@ -116,7 +121,8 @@ class Player:
             run.optimizer, parallel.weights, load_python, mesh, half=run.layout.precision == "bf16"
         )
         vocabulary = run.model.vocab_size if isinstance(run.model, ModelSpec) else None
-        loss = build_loss(run.loss, run.train.z_loss, load_python, mesh, vocabulary)
+        weight = run.train.mtp_weight
+        loss = build_loss(run.loss, run.train.z_loss, load_python, mesh, vocabulary, mtp_weight=weight)
         clip = getattr(run.optimizer, "clip_norm", 0.0)
         balance = Balance.of(run.train.balance, mesh, parallel.model)
         # there are no numbers to look at
@@ -125,6 +131,9 @@ class Player:
         if parallel.compression is not None:
             parallel.compression.steps = parallel.compression.spec.start_after  # a step that is compressed
             watch.keeps(parallel.compression.tensors())
+        self.islands = build_islands(run, parallel, mesh)
+        for state in self.islands.tensors() if self.islands is not None else ():
+            watch.live.tag(state, "optimizer")
 
     def warm_up(self) -> None:
         """Makes what a first step makes once: the optimizer's states, and the space FSDP gathers into."""
@@ -137,6 +146,8 @@ class Player:
 
     def play(self) -> Played:
         """A step."""
+        if self.islands is not None:
+            self.islands.hold_under_way()
         layout, executor = self.run.layout, self.step.parallel.executor
         if isinstance(executor, Pipeline):
             plan = layout_schedule(layout, executor.pairs)
@@ -167,6 +178,22 @@ class Player:
         flops = step.flops + (micros - run) * (flops_after - flops_before)
         return RankStep(flops, traffic, step.most, step.at_peak)
 
+    def with_outer_steps(self, played: Played) -> Played:
+        """Steps as they are, and what joins islands: outer steps of all fragments, one after another."""
+        if self.islands is None:
+            return played
+        watch, islands = self.watch, self.islands
+        islands.under_way, islands.step, islands.last = [], 0, 1
+        watch.clear()
+        watch.updating = True
+        window = watch.live.open()
+        islands.after_step()
+        watch.live.close(window)
+        _, traffic = watch.tally()
+        outer = {key: sent for key, sent in traffic.items() if key[0] == AXIS}
+        most, at_peak = plain(window.most), plain(window.at_peak)
+        return lambda pp: _with_outer(played(pp), outer, most, at_peak)
+
     def run_step(self, micros: int) -> RankStep:
         """A step of some micro-batches, from end to end."""
         watch = self.watch
@@ -196,7 +223,7 @@ class Player:
 
     def micro(self) -> Micro:
         """A micro-batch of zeros; rows hold several documents where the data may have them."""
-        rows, wanted = self.run.layout.micro_batch, wanted_by(self.step.parallel.model)
+        rows, wanted = self.run.layout.micro_batch, wanted_by(self.step.parallel.model, trains=True)
         length = self.seq_len if wanted.cut is None else self.seq_len // wanted.cut.ranks
         arguments: dict[str, Tensor] = {}
         if wanted.cut is not None:
@@ -209,7 +236,17 @@ class Player:
                 else:
                     arguments[name] = torch.zeros((rows, length), dtype=torch.int64)
         tokens = torch.zeros((rows, length), dtype=torch.int64)
-        return Micro(tokens, torch.full((rows, length), IGNORED), arguments)
+        targets = torch.full((rows, length), IGNORED)
+        if wanted.ahead:
+            arguments["ahead"] = torch.zeros((wanted.ahead, rows, length), dtype=torch.int64)
+            targets = torch.full((1 + wanted.ahead, rows, length), IGNORED)
+        return Micro(tokens, targets, arguments)
+
+
+def _with_outer(step: RankStep, outer: Traffic, most: Bytes, at_peak: Bytes) -> RankStep:
+    highest = at_peak if sum(at_peak.values()) > step.peak else step.at_peak
+    of_both = {kind: max(size, most[kind]) for kind, size in step.most.items()}
+    return RankStep(step.flops, step.traffic, of_both, highest, outer)
 
 
 class _Marked:

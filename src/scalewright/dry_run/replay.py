@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from scalewright.parallel.messages import acknowledgements
@@ -43,6 +43,7 @@ class RankStep:
     traffic: Traffic
     most: Bytes  # every kind at its own highest
     at_peak: Bytes  # every kind when their sum is highest
+    outer: Traffic = field(default_factory=dict)  # of the outer steps of all fragments (DiLoCo)
 
     @property
     def peak(self) -> int:

@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scalewright.data.batch import IGNORED
 from scalewright.data.dataset import Dataset
 from scalewright.parallel.collectives import all_sum
+from scalewright.parallel.cross_entropy import CrossEntropy
+from scalewright.parallel.execute import run_losses
 from scalewright.parallel.inputs import Micro, micro_batches, wanted_by
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.shard import release
@@ -68,8 +69,7 @@ def validate(
 
 
 def _total(model: nn.Module, micro: Micro) -> Tensor:
-    logits = model(micro.tokens, **micro.arguments).flatten(0, -2).float()
-    return F.cross_entropy(logits, micro.targets.flatten(), ignore_index=IGNORED, reduction="sum")
+    return run_losses(model, micro.tokens, micro, CrossEntropy())[0]
 
 
 def _shares(

@@ -9,6 +9,7 @@
     context parallel  ring: 3 times the other ranks' keys and values       Liu et al. 2023 §3
                       Ulysses: 8 b s h / c in all-to-alls                  Jacobs et al. 2023 §3.2
                       gather: the ring's, in a gather, one more, a scatter Dubey et al. 2024 §3.3.2
+    expert parallel   4 k b s h a layer: dispatch, combine, gradients      Lepikhin et al. 2020 §3.2
 
     ring              (n-1) alpha + (n-1)/n · B / rate       gather, scatter; an all-reduce is both
     tree              2 log2 n (alpha + B / rate)            reduce and broadcast, not pipelined
@@ -90,6 +91,16 @@ def context_volume(b: int, s: int, h: int, cp: int, kind: str, kv_width: int | N
     if kind == "ulysses":
         return 2 * tokens * (2 * h + 2 * width) * (cp - 1) / cp
     return 3 * (cp - 1) * tokens * 2 * width
+
+
+def expert_volume(b: int, s: int, h: int, top_k: int, copies: int = 1) -> int:
+    """Numbers that a rank sends for its tokens in a layer of experts, forward and backward, its own part too.
+
+    Dispatch and combine: each token to top_k experts and back, and so its gradient (Lepikhin et al. 2020,
+    arXiv 2006.16668 §3.2). `copies`: ranks that share an expert by its width, each of which gets every row,
+    and sends back its part of the sum (Singh et al. 2023, 2303.06318 §4).
+    """
+    return 4 * copies * top_k * b * s * h
 
 
 def ring_seconds(

@@ -20,12 +20,16 @@ def alibi_slopes(heads: int) -> list[float]:
     return slopes + finer[: heads - power]
 
 
-def alibi_bias(query_index: Tensor, key_index: Tensor, heads: int, local: range) -> Tensor:
-    """The bias to add to the scores, fp32 [1, h, Tq, Tk], for the heads in `local` out of `heads`.
+def local_slopes(heads: int, local: range, device: torch.device) -> Tensor:
+    """The slopes of the heads in `local` out of `heads`, fp32 [h]; made on the device."""
+    values = alibi_slopes(heads)[local.start : local.stop]
+    return torch.cat([torch.full((1,), s, dtype=torch.float32, device=device) for s in values])
+
+
+def alibi_bias(query: Tensor, key: Tensor, slopes: Tensor) -> Tensor:
+    """The bias to add to the scores of queries [Q] and keys [T] at these indices, fp32 [1, h, Q, T].
 
     Indices within the row do: inside one document their difference is the distance.
     """
-    values = alibi_slopes(heads)[local.start : local.stop]
-    slopes = torch.cat([torch.full((1,), s, dtype=torch.float32, device=query_index.device) for s in values])
-    distance = (query_index[:, None] - key_index[None, :]).to(torch.float32)
+    distance = (query[:, None] - key[None, :]).to(torch.float32)
     return -slopes[None, :, None, None] * distance

@@ -3,7 +3,11 @@
     x [B,T,D] -> q [B,T,H,K], k, v [B,T,G,K] -> norm -> rotate -> core -> [B,T,H*K] -> o -> [B,T,D]
 
 MHA has G = H, grouped queries (Ainslie et al. 2023, arXiv 2305.13245) G < H, multi-query G = 1. Heads are
-counted from the weights' shapes when it runs, so a module whose weights were cut to some heads still works.
+counted from the weights' shapes when it runs, so a module whose weights were cut to some heads still works. A
+head's sink (gpt-oss) is one learned score more in its softmax, of a key whose value is zero:
+
+    out = sum_j exp(s_j) v_j / (sum_j exp(s_j) + exp(sink))
+
 `core` is a child without parameters: context parallelism puts another one in its place.
 
     B batch  T tokens  D hidden  H query heads  G key-value heads  K head dim
@@ -15,9 +19,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scalewright.model.context import Context
-from scalewright.model.norm import build_norm
+from scalewright.model.attend import Scores, widened
+from scalewright.model.context import Context, Rule
+from scalewright.model.gpu_rows import attend_blocks, attend_segments, takes_segments
+from scalewright.model.norm import build_qk_norm
 from scalewright.model.rope import rotate
+from scalewright.model.rows import attend_rows
 from scalewright.spec.model import ModelSpec
 
 
@@ -29,14 +36,16 @@ class Attention(nn.Module):
         d, k = spec.hidden_size, spec.dim_per_head
         query, kv = spec.num_attention_heads * k, spec.kv_heads * k
         self.layer, self.head_dim, self.clip = layer, k, spec.clip_qkv
-        self.norm_per_head = spec.qk_norm == "head"
+        self.norm_per_head = spec.qk_norm != "full"
         self.sliding = spec.window(layer) is not None
         self.turns, self.interleaved = spec.has_rope(layer), spec.rope.interleaved
         self.q = nn.Linear(d, query, bias=spec.qkv_bias)
         self.k = nn.Linear(d, kv, bias=spec.qkv_bias)
         self.v = nn.Linear(d, kv, bias=spec.qkv_bias)
-        self.q_norm = build_norm(spec, k if self.norm_per_head else query) if spec.qk_norm else None
-        self.k_norm = build_norm(spec, k if self.norm_per_head else kv) if spec.qk_norm else None
+        self.q_norm = build_qk_norm(spec, layer, spec.num_attention_heads)
+        self.k_norm = build_qk_norm(spec, layer, spec.kv_heads)
+        sinks = torch.zeros(spec.num_attention_heads)
+        self.sinks = nn.Parameter(sinks) if spec.attention_sinks else None
         self.core = Core(spec, self.sliding)
         self.o = nn.Linear(query, d, bias=spec.o_bias)
 
@@ -45,10 +54,12 @@ class Attention(nn.Module):
         rope = context.local_rope if self.sliding else context.rope
         if self.turns and rope is not None:
             q, k = rotate(q, *rope, self.interleaved), rotate(k, *rope, self.interleaved)
+        if not self.turns and context.temperature is not None:
+            q = (q * context.temperature).to(q.dtype)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         if context.cache is not None:
             k, v = context.cache.update(self.layer, k, v)
-        out = self.core(q, k, v, context)
+        out = self.core(q, k, v, context, self.sinks)
         return self.o(out.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def _heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -67,7 +78,7 @@ class Attention(nn.Module):
 class Core(nn.Module):
     """Scores, softmax and sum: q [B, H, Tq, K], k [B, G, Tk, K], v [B, G, Tk, W] -> [B, H, Tq, W].
 
-    No parameters. W is K but in latent attention.
+    No parameters: `sinks` [H] are those of its attention. W is K but in latent attention.
     """
 
     def __init__(self, spec: ModelSpec, sliding: bool) -> None:
@@ -75,12 +86,26 @@ class Core(nn.Module):
         self.scale = spec.query_scale if spec.query_scale is not None else spec.dim_per_head**-0.5
         self.softcap, self.sliding = spec.attention_softcap, sliding
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, context: Context) -> Tensor:
-        mask = context.window_mask if self.sliding else context.mask
-        causal = context.window_causal if self.sliding else context.causal
-        if self.softcap is not None:
-            return capped_attention(q, k, v, mask, self.scale, self.softcap)
-        return fused_attention(q, k, v, mask, causal, self.scale)
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, context: Context, sinks: Tensor | None = None
+    ) -> Tensor:
+        view = context.sliding if self.sliding else context.full
+        if view.rule is not None:
+            return ruled_attention(q, k, v, view.rule, Scores(self.scale, self.softcap), sinks)
+        if self.softcap is not None or sinks is not None:
+            return unfused_attention(q, k, v, view.mask, self.scale, self.softcap, sinks)
+        return fused_attention(q, k, v, view.mask, view.causal, self.scale)
+
+
+def ruled_attention(
+    q: Tensor, k: Tensor, v: Tensor, rule: Rule, scores: Scores, sinks: Tensor | None = None
+) -> Tensor:
+    """Attention of rows in which a rule hides keys, by a GPU's kernels where they take it; `sinks` [H]."""
+    if rule.segments is not None and takes_segments(q, scores, sinks):
+        return attend_segments(q, k, v, rule.segments, scores.scale)
+    if rule.blocks is not None:
+        return attend_blocks(q, k, v, rule.blocks, scores, rule.slopes, sinks)
+    return attend_rows(q, k, v, rule.first, scores, host=rule.host, slopes=rule.slopes, sinks=sinks)
 
 
 def fused_attention(
@@ -102,20 +127,29 @@ def fused_attention(
     return out[..., :width]
 
 
-def widened(v: Tensor, width: int) -> Tensor:
-    """v [..., W] with zeros up to `width`; itself where it has that width."""
-    return F.pad(v, (0, width - v.shape[-1])) if v.shape[-1] < width else v
-
-
-def capped_attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, cap: float
+def unfused_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    scale: float,
+    cap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
-    """Attention whose scores are held within ±cap by cap tanh(score / cap) (Gemma 2, arXiv 2408.00118 §2)."""
+    """Attention of a few queries whose scores no fused kernel computes: a tensor [B, H, Tq, Tk] in fp32.
+
+    They are held within ±cap by cap tanh(score / cap) (Gemma 2, arXiv 2408.00118 §2); each head's sink [H]
+    takes its share of every query's softmax (openai/gpt-oss, gpt_oss/torch/model.py: sdpa).
+    """
     k, v = _expand(k, q.shape[1]), _expand(v, q.shape[1])
-    scores = torch.tanh((q @ k.transpose(-1, -2)).float() * (scale / cap)) * cap
+    scores = (q @ k.transpose(-1, -2)).float()
+    scores = scores * scale if cap is None else torch.tanh(scores * (scale / cap)) * cap
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
-    return scores.softmax(dim=-1).to(v.dtype) @ v
+    if sinks is not None:
+        column = sinks.float()[:, None, None].expand(*scores.shape[:3], 1)
+        scores = torch.cat([scores, column], dim=-1)
+    return scores.softmax(dim=-1)[..., : k.shape[2]].to(v.dtype) @ v
 
 
 def _takes_groups(q: Tensor, mask: Tensor | None) -> bool:

@@ -1,44 +1,69 @@
-"""Attention masks (causal, documents, window), rotary tables and cache: made once a forward, for all layers.
+"""What tokens see (causal, documents, window), rotary tables and cache: made once a forward, for all layers.
 
     positions, documents, cache --make_context--> Context --> every Block(x, context)
 
-A mask is made only where one is needed. Without documents, window, ALiBi, softcap or an earlier part in the
-cache, attention is plainly causal and takes the fused path. With them, [B or 1, h or 1, Tq, Tk]:
+    plain rows                               causal                     PyTorch's own attention
+    documents, windows, ALiBi, caps, sinks   a Rule: T numbers a row    rows.py, gpu_rows.py
+    a few queries after a cache, with them   a mask [.., Tq, Tk]        PyTorch's own
 
     visible(q, k) = index_k <= index_q  and  document_k == document_q  and  (index_q - index_k < window)
+                                                          windows side by side:  chunk_q <= index_k
 
-Indices count within the row, so nothing leaks from one document of a packed row into another.
+Indices count within the row, so nothing leaks from one document of a packed row into another (visible.py).
+Windows side by side cut each document from its first token on: chunk_q is where the query's window begins.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from scalewright.model.alibi import alibi_bias
+from scalewright.model.alibi import local_slopes
 from scalewright.model.cache import Cache
+from scalewright.model.gpu_rows import HALF, Packing, Segments, block_mask, bounds_of, has_varlen
 from scalewright.model.rope import rotary_tables
+from scalewright.model.visible import added_mask, first_keys, is_visible
 from scalewright.spec.model import ModelSpec
 
 Tables = tuple[Tensor, Tensor]
+FEW = 16  # queries after a cache, for whose scores a mask is small
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What the queries of whole rows see, in numbers of a row's length."""
+
+    first: Tensor  # int64 [B or 1, T], each token's first visible key
+    host: Tensor | None = None  # the same in host memory, where it is there without waiting
+    slopes: Tensor | None = None  # ALiBi's, fp32 [h]
+    segments: Segments | None = None  # the same for FlashAttention
+    blocks: Any = None  # the same for FlexAttention, where blocks are compiled
+
+
+class View(NamedTuple):
+    """What queries of one kind of layer see: by its rule or mask; without, keys up to their own or all."""
+
+    causal: bool = False
+    rule: Rule | None = None
+    # Added to scores, in the model's dtype; where scores are capped, bool (True = visible).
+    mask: Tensor | None = None
 
 
 @dataclass
 class Context:
-    """One forward's shared values. Mask None: plainly causal if `causal`, else everything is visible."""
+    """One forward's shared values."""
 
     positions: Tensor  # int64 [B or 1, T]
     documents: Tensor | None  # int [B, T]
     rope: Tables | None  # cos, sin: fp32 [B or 1, T, 1, R/2]
     local_rope: Tables | None  # of sliding-window layers with a theta of their own (Gemma 3)
-    # For full layers: added to scores, in the model's dtype; where scores are capped, bool (True = visible).
-    mask: Tensor | None
-    window_mask: Tensor | None  # the same for sliding-window layers
-    causal: bool  # full layers without a mask
-    window_causal: bool  # sliding-window layers without a mask
+    full: View
+    sliding: View  # of sliding-window layers
     cache: Cache | None = None
+    temperature: Tensor | None = None  # fp32 [B or 1, T, 1, 1]: of queries in layers without RoPE (Llama 4)
 
 
 def make_context(
@@ -48,22 +73,32 @@ def make_context(
     device: torch.device,
     dtype: torch.dtype,
     heads: range,
+    batch: int = 1,
     positions: Tensor | None = None,
     documents: Tensor | None = None,
     cache: Cache | None = None,
+    packing: Packing | None = None,
+    compiled: bool = False,
 ) -> Context:
-    """The context of a forward over `length` tokens; `heads` are the query heads that this rank holds."""
+    """The context of a forward over `batch` rows of `length` tokens; `heads`: the query heads of this rank.
+
+    `packing`: the documents as the host has them, without which a GPU's kernels can't skip what they hide.
+    `compiled`: the blocks are.
+    """
     before = cache.length if cache is not None else 0
     if positions is None:
         positions = torch.arange(before, before + length, device=device)[None]
     seen = cache.add_documents(documents) if cache is not None else documents
-    masks = _Masks(spec, before, length, device, dtype, heads, documents, seen)
-    mask, causal = masks.make(None)
-    window_mask, window_causal = mask, causal
+    views = _Views(
+        spec, before, length, batch, device, dtype, heads,
+        seen if documents is not None else None, packing, cache is not None, compiled,
+    )  # fmt: skip
+    full = sliding = views.make(None)
     if spec.sliding_window is not None and any(spec.window_pattern) and before + length > spec.sliding_window:
-        window_mask, window_causal = masks.make(spec.sliding_window)
+        sliding = views.make(spec.sliding_window)
     rope, local_rope = rope_of(spec, positions)
-    return Context(positions, documents, rope, local_rope, mask, window_mask, causal, window_causal, cache)
+    heat = temperature_of(spec, positions)
+    return Context(positions, documents, rope, local_rope, full, sliding, cache, heat)
 
 
 def rope_of(spec: ModelSpec, positions: Tensor) -> tuple[Tables | None, Tables | None]:
@@ -77,63 +112,69 @@ def rope_of(spec: ModelSpec, positions: Tensor) -> tuple[Tables | None, Tables |
     return tables, rotary_tables(positions, rope.local_theta, size, None, spec.context)
 
 
-@dataclass
-class _Masks:
-    """The row's part of a mask is made once; each window adds its own."""
+def temperature_of(spec: ModelSpec, positions: Tensor) -> Tensor | None:
+    """What queries of layers without RoPE are multiplied by at `positions` [B or 1, T], or None."""
+    heat = spec.attention_temperature
+    if heat is None:
+        return None
+    steps = ((positions.to(torch.float32) + 1.0) / heat.floor_scale).floor()
+    return (1.0 + heat.attn_scale * steps.log1p())[..., None, None]
 
+
+@dataclass
+class _Views:
     spec: ModelSpec
     before: int  # tokens in the cache
     length: int  # tokens now
+    batch: int
     device: torch.device
     dtype: torch.dtype
     heads: range
-    documents: Tensor | None  # [B, Tq]
-    seen: Tensor | None  # [B, Tk], with those in the cache
+    documents: Tensor | None  # [B, before + length]
+    packing: Packing | None
+    cached: bool
+    compiled: bool
 
-    def make(self, window: int | None) -> tuple[Tensor | None, bool]:
-        """The mask for this window (None: unlimited), or None and whether to be plainly causal."""
+    def make(self, window: int | None) -> View:
+        """What layers of this window (None: unlimited) see."""
         spec, several = self.spec, self.length > 1
-        plain = window is None and self.documents is None and spec.positions != "alibi"
-        if plain and not (several and (self.before or spec.attention_softcap is not None)):
-            return None, several
-        total = self.before + self.length
-        query = torch.arange(self.before, total, device=self.device)
-        key = torch.arange(total, device=self.device)
-        visible = is_visible(query, key, window, self.documents, self.seen)
-        if spec.attention_softcap is not None and spec.positions != "alibi":
-            return visible, False
-        return added_mask(spec, query, key, visible, self.heads, self.dtype, float("-inf")), False
+        capped, alibi = spec.attention_softcap is not None, spec.positions == "alibi"
+        plain = window is None and self.documents is None and not alibi
+        if plain and not (several and (self.before or capped or spec.attention_sinks)):
+            return View(causal=several)
+        index = torch.arange(self.before + self.length, device=self.device)
+        first = first_keys(index, self.documents, window, spec.window_chunks)
+        slopes = local_slopes(spec.num_attention_heads, self.heads, self.device) if alibi else None
+        if self.cached and self.length <= FEW:
+            query, first = index[self.before :], first[:, self.before :]
+            if capped and not alibi:
+                return View(mask=is_visible(query, index, first))
+            return View(mask=added_mask(query, index, first, slopes, self.dtype, float("-inf")))
+        host, segments, blocks = self._host(window), None, None
+        if self.device.type == "cuda" and not self.cached:
+            if not (alibi or capped or spec.attention_sinks) and self.dtype in HALF:
+                segments = self._segments(window, host)
+            if segments is None and self.compiled:
+                blocks = block_mask(first)
+        return View(rule=Rule(first, host, slopes, segments, blocks))
 
+    def _host(self, window: int | None) -> Tensor | None:
+        """First visible keys in host memory; on a CPU they are there already."""
+        if self.device.type == "cpu" or (self.documents is not None and self.packing is None):
+            return None
+        documents = torch.from_numpy(self.packing.documents) if self.packing is not None else None
+        index = torch.arange(self.before + self.length, device="cpu")
+        return first_keys(index, documents, window, self.spec.window_chunks)
 
-def is_visible(
-    query: Tensor, key: Tensor, window: int | None, documents: Tensor | None, seen: Tensor | None
-) -> Tensor:
-    """Bool [B or 1, 1, Tq, Tk] of queries and keys at these indices of a row; `documents` [B, Tq], `seen`
-    [B, Tk]: theirs."""
-    visible = query[:, None] >= key[None, :]
-    if window is not None:
-        visible = visible & (query[:, None] < key[None, :] + window)
-    visible = visible[None, None]
-    if documents is not None and seen is not None:
-        visible = visible & (documents[:, None, :, None] == seen[:, None, None, :])
-    return visible
-
-
-def added_mask(
-    spec: ModelSpec,
-    query: Tensor,
-    key: Tensor,
-    visible: Tensor,
-    heads: range,
-    dtype: torch.dtype,
-    hidden: float,
-) -> Tensor:
-    """What is added to scores, [B or 1, h or 1, Tq, Tk]: ALiBi's bias or 0, and `hidden` where not visible.
-
-    Once for all layers: from a bool mask, fused attention would make this tensor in each of them, and keep
-    it for the backward.
-    """
-    if spec.positions == "alibi":
-        bias = alibi_bias(query, key, spec.num_attention_heads, heads)
-        return torch.where(visible, bias.to(dtype), hidden)
-    return torch.zeros(visible.shape, dtype=dtype, device=query.device).masked_fill_(~visible, hidden)
+    def _segments(self, window: int | None, host: Tensor | None) -> Segments | None:
+        """Documents, or windows side by side, as FlashAttention takes them."""
+        if host is None or not has_varlen():
+            return None
+        if window is not None and self.spec.window_chunks:
+            ends, longest = bounds_of(host.expand(self.batch, -1).numpy())
+            moved = torch.from_numpy(ends).pin_memory().to(self.device, non_blocking=True)
+            return Segments(moved, longest)
+        if self.documents is not None and self.packing is not None:
+            return self.packing.segments._replace(window=window)
+        bounds = torch.arange(self.batch + 1, dtype=torch.int32, device=self.device) * self.length
+        return Segments(bounds, self.length, window)

@@ -23,6 +23,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from scalewright.model.mxfp4 import BYTES, GROUP, unpacked
 from scalewright.model.names import Location, locations
 from scalewright.model.tensor_file import save_file
 from scalewright.spec.errors import RunError, UserError, unknown
@@ -50,7 +51,8 @@ TOKENIZER_FILES = (
 class HuggingFaceFolder:
     """The tensors of a folder, by our canonical names; opens every file once, and checks names and shapes.
 
-    Raises UserError for a missing, truncated or pickled file, a missing tensor, a shape that isn't right.
+    Raises UserError for a missing, truncated or pickled file, a missing tensor, a shape that isn't right;
+    when it reads, for a prediction module with another embedding or head than the model's.
     """
 
     def __init__(self, folder: str | Path, spec: ModelSpec) -> None:
@@ -58,6 +60,7 @@ class HuggingFaceFolder:
         self._files = {name: _open(inside(self.folder, name)) for name in weight_files(self.folder)}
         self._home = {key: name for name, file in self._files.items() for key in file.keys()}  # noqa: SIM118
         self._locations = locations(spec)
+        self._packed: set[str] = set()  # keys of which the folder has blocks and scales (mxfp4.py)
         self._keys = {
             part.name: self._find(name, part)
             for name, location in self._locations.items()
@@ -80,38 +83,93 @@ class HuggingFaceFolder:
             chosen = range(offsets[0], offsets[0] + max(1, sizes[0]))  # one gives the dtype of none
             boxes = [self._read_box(location.of_expert(e), offsets[1:], sizes[1:]) for e in chosen]
             return torch.stack(boxes)[: sizes[0]]
-        return self._read_box(location, offsets, sizes)
+        box = self._read_box(location, offsets, sizes)
+        for copy in location.copies:
+            if copy in self._home and not torch.equal(self._read_box(location, offsets, sizes, copy), box):
+                raise UserError(
+                    f"'{copy}' differs from '{location.name}', and prediction modules share the model's here",
+                    str(self.folder),
+                    "set mtp_layers to 0 in the model (num_nextn_predict_layers in config.json)",
+                )
+        return box
 
-    def _read_box(self, location: Location, offsets: Sequence[int], sizes: Sequence[int]) -> Tensor:
-        key = self._keys[location.name]
+    def _read_box(
+        self, location: Location, offsets: Sequence[int], sizes: Sequence[int], copy: str | None = None
+    ) -> Tensor:
+        key, dim = copy or self._keys[location.name], location.rows_dim
+        if key in self._packed:
+            return self._read_packed(location, offsets, sizes)
         file_slice = self._files[self._home[key]].get_slice(key)
-        columns = [slice(o, o + s) for o, s in zip(offsets[1:], sizes[1:], strict=True)]
-        parts = []
-        for _, row, count in location.rows.runs(offsets[0], offsets[0] + sizes[0]):
-            box = [slice(row, row + count), *columns]
-            part = file_slice[tuple(box[::-1] if location.transposed else box)]
-            parts.append(part.t() if location.transposed else part)
-        if not parts:
+        if 0 in sizes:
             return torch.empty(tuple(sizes), dtype=file_slice[tuple(slice(0, 1) for _ in sizes)].dtype)
-        return parts[0].contiguous() if len(parts) == 1 else torch.cat(parts)
+        box = [slice(o, o + s) for o, s in zip(offsets, sizes, strict=True)]
+        parts = []
+        for run in location.rows.runs(box[dim].start, box[dim].stop):
+            box[dim] = slice(run.theirs.start, run.theirs.stop)
+            part = file_slice[_stored(box, location)]
+            part = part.transpose(-2, -1) if location.transposed else part
+            parts.append(part[(*[slice(None)] * dim, slice(None, None, run.theirs.step))])
+        return parts[0].contiguous() if len(parts) == 1 else torch.cat(parts, dim)
+
+    def _read_packed(self, location: Location, offsets: Sequence[int], sizes: Sequence[int]) -> Tensor:
+        """A box of a stack in MXFP4, whose matrices lie as ours do: unpacked expert by expert."""
+        out = torch.empty(tuple(sizes), dtype=torch.bfloat16)
+        if 0 in sizes:
+            return out
+        names = [f"{self._keys[location.name]}_{kind}" for kind in ("blocks", "scales")]
+        slices = [self._files[self._home[name]].get_slice(name) for name in names]
+        expert, row, column = offsets
+        (run,) = location.rows.runs(row, row + sizes[1])
+        rows, groups = run.theirs, slice(column // GROUP, -(-(column + sizes[2]) // GROUP))
+        for index in range(sizes[0]):
+            at = (slice(expert + index, expert + index + 1), slice(rows.start, rows.stop), groups)
+            blocks, scales = (part[at][0, :: rows.step] for part in slices)
+            whole = unpacked(blocks, scales)
+            first = column - groups.start * GROUP
+            out[index] = whole[:, first : first + sizes[2]]
+        return out
 
     def _find(self, name: str, location: Location) -> str:
         """The name that this folder has for the tensor, its shape checked."""
-        key = next((k for k in (location.name, *location.other_names) if k in self._home), None)
-        if key is None:
-            raise UserError(
-                f"tensor '{location.name}' is missing",
-                str(self.folder),
-                f"the model's config says it has one (our {name}); check that all files are there",
-            )
+        names = (location.name, *location.other_names)
+        key = next((k for k in names if k in self._home), None)
+        if key is not None:
+            self._check(key, location.shape)
+            return key
+        packed = next((k for k in names if {f"{k}_blocks", f"{k}_scales"} <= self._home.keys()), None)
+        if packed is None or not location.stacked or len(location.shape) != 3:
+            how = f"the model's config says it has one (our {name}); check that all files are there"
+            if name.startswith("mtp."):
+                how = "transformers saves no prediction modules: set train.mtp_weight to 0, or mtp_layers"
+            raise UserError(f"tensor '{location.name}' is missing", str(self.folder), how)
+        experts, width, rows = location.shape
+        self._check(f"{packed}_blocks", (experts, rows, width // GROUP, BYTES))
+        self._check(f"{packed}_scales", (experts, rows, width // GROUP))
+        self._packed.add(packed)
+        return packed
+
+    def _check(self, key: str, expected: tuple[int, ...]) -> None:
+        """Raises UserError when the folder's tensor has another shape."""
         shape = tuple(self._files[self._home[key]].get_slice(key).get_shape())
-        if shape != location.shape:
+        if shape != expected:
             raise UserError(
-                f"tensor '{key}' has shape {shape}, and config.json makes it {location.shape}",
+                f"tensor '{key}' has shape {shape}, and config.json makes it {expected}",
                 str(self.folder / self._home[key]),
                 "use the config.json that belongs to these weights",
             )
-        return key
+
+
+def _stored(box: list[slice], location: Location) -> tuple[slice, ...]:
+    """A box of ours in the order of the dims that the file has."""
+    return (*box[:-2], box[-1], box[-2]) if location.transposed else tuple(box)
+
+
+def has_predictions(folder: Path, spec: ModelSpec) -> bool:
+    """Whether a folder has the prediction modules of its config.json, which transformers doesn't save."""
+    named = locations(spec)["mtp.0.join.weight"]
+    files = (_open(inside(folder, name)) for name in weight_files(folder))
+    stored = {key for file in files for key in file.keys()}  # noqa: SIM118
+    return not stored.isdisjoint((named.name, *named.other_names))
 
 
 def weight_files(folder: Path) -> list[str]:
@@ -164,8 +222,9 @@ def write_huggingface(
 ) -> list[Path]:
     """Writes a folder that `transformers` loads; returns the weight files' paths.
 
-    `get_tensor(canonical name)` returns one whole tensor on any device; it is called once for each, in the
-    model's order. At most one shard is held at a time. Tokenizer files are copied from `tokenizer_dir`.
+    `get_tensor(canonical name)` returns one whole tensor on any device; it is called once for each of
+    theirs, in their order. At most one shard is held at a time. Tokenizer files are copied from
+    `tokenizer_dir`.
     Raises UserError for a family without names, RunError when the disk fails or a tensor has a wrong shape.
     """
     folder = Path(folder)
@@ -202,6 +261,8 @@ def _plan_shards(spec: ModelSpec, itemsize: int, limit: int) -> list[dict[str, P
             parts = tensors.setdefault(part.name, [])
             if all(known != part for _, known in parts):  # a tied head is the embedding once more
                 parts.append((name, part))
+            for copy in part.copies:
+                tensors[copy] = [(name, part)]
     shards: list[dict[str, Parts]] = [{}]
     held = 0
     for key, parts in tensors.items():
@@ -242,15 +303,16 @@ def _join(parts: Parts, stacks: _Stacks, dtype: torch.dtype) -> Tensor:
     """One tensor of theirs out of ours."""
     first = parts[0][1]
     out = torch.empty(first.shape, dtype=dtype)
-    theirs = out.t() if first.transposed else out
+    theirs = (out.transpose(-2, -1) if first.transposed else out).movedim(first.rows_dim, 0)
     for name, location in parts:
         tensor = stacks.get(name, location)
         if tuple(tensor.shape) != location.our_shape:
             raise RunError(
                 f"tensor '{name}' is {tuple(tensor.shape)} here, and {location.our_shape} in the model"
             )
-        for our_row, their_row, count in location.rows.runs(0, location.our_shape[0]):
-            theirs[their_row : their_row + count].copy_(tensor[our_row : our_row + count])
+        tensor = tensor.movedim(location.rows_dim, 0)
+        for run in location.rows.runs(0, len(tensor)):
+            theirs[run.theirs].copy_(tensor[run.ours])
     return out
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from scalewright.model.decoder import Decoder
-from scalewright.model.huggingface import HuggingFaceFolder, torch_dtype
+from scalewright.model.huggingface import HuggingFaceFolder, has_predictions, torch_dtype
 from scalewright.model.init import init_tensor, named_tensors
 from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.model import ModelSpec
@@ -40,7 +40,7 @@ def load_model(source: str | Path, dtype: str = "float32", device: str = "cpu") 
     path = Path(source)
     if path.is_dir():
         return build(open_huggingface(path), dtype, device)
-    return build(FreshWeights(load_model_spec(str(source))), dtype, device)
+    return build(FreshWeights(load_model_spec(str(source)), device=device), dtype, device)
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -53,32 +53,38 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def open_huggingface(folder: Path) -> HuggingFaceFolder:
-    """The tensors of a Hugging Face folder, with the spec of its config.json."""
+    """The tensors of a Hugging Face folder, with the spec of its config.json.
+
+    Without prediction modules where its files have none.
+    """
     if not (folder / "config.json").is_file():
         raise UserError("no config.json here", str(folder), "give a Hugging Face folder or a run's folder")
     spec = load_model_spec(folder)
     check_runs(spec)
+    if spec.mtp_layers and not has_predictions(folder, spec):
+        spec = spec.replace(mtp_layers=0)
     return HuggingFaceFolder(folder, spec)
 
 
 class FreshWeights:
     """The first values of a model as a reader: the start of a training."""
 
-    def __init__(self, spec: ModelSpec, seed: int = 0) -> None:
-        self.spec, self.seed = spec, seed
+    def __init__(self, spec: ModelSpec, seed: int = 0, device: str = "cpu") -> None:
+        self.spec, self.seed, self.device = spec, seed, device
         self._tensors = named_tensors(spec)
 
     def read(self, name: str) -> Tensor:
         """One whole tensor, fp32."""
-        return init_tensor(self._tensors[name], self.spec, self.seed)
+        return init_tensor(self._tensors[name], self.spec, self.seed, self.device)
 
 
 @torch.no_grad()
-def build(reader: TensorReader, dtype: str = "float32", device: str = "cpu") -> Decoder:
-    """A decoder filled from a reader, in evaluation mode."""
+def build(reader: TensorReader, dtype: str = "float32", device: str = "cpu", *, mtp: bool = True) -> Decoder:
+    """A decoder filled from a reader, in evaluation mode; `mtp`: with its prediction modules."""
     module_dtype, module_device = torch_dtype(dtype), torch_device(device)
+    spec = reader.spec if mtp else reader.spec.replace(mtp_layers=0)
     with torch.device("meta"):
-        module = Decoder(reader.spec).to(module_dtype)
+        module = Decoder(spec).to(module_dtype)
     module.to_empty(device=module_device)
     for name, parameter in module.named_parameters():
         parameter.copy_(reader.read(name))

@@ -2,6 +2,9 @@
 
     plain   down(act(up(x)))          gated   down(act(gate(x)) * up(x))     (Shazeer 2020, arXiv 2002.05202)
 
+    swiglu_clamped    g = min(gate(x), 7), u = clip(up(x), -7, 7)            gpt-oss (openai/gpt-oss, gpt_oss/
+                      down((u + 1) * g * sigmoid(1.702 g))                   torch/model.py: swiglu)
+
 gate and up stay two matrices: a layout may then cut each by rows and a checkpoint name each.
 """
 
@@ -16,7 +19,9 @@ from torch import Tensor, nn
 from scalewright.spec.model import MlpType, ModelSpec
 
 _GELU_TANH = partial(F.gelu, approximate="tanh")
+CLAMP, SLOPE = 7.0, 1.702  # of swiglu_clamped
 
+# What a gate passes through, or the up projection of an MLP without one.
 ACTIVATIONS: dict[MlpType, Callable[[Tensor], Tensor]] = {
     "swiglu": F.silu,
     "geglu": F.gelu,
@@ -28,6 +33,21 @@ ACTIVATIONS: dict[MlpType, Callable[[Tensor], Tensor]] = {
 }
 
 
+def hidden_units(kind: MlpType, gate: Tensor | None, up: Tensor) -> Tensor:
+    """The hidden units [..., F] from projections of that shape; `gate` is None in an MLP without one."""
+    if kind == "swiglu_clamped":
+        assert gate is not None
+        return clamped_swiglu(gate, up)
+    act = ACTIVATIONS[kind]
+    return act(up) if gate is None else act(gate) * up
+
+
+def clamped_swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    """gpt-oss's units [..., F]: (u + 1) g sigmoid(1.702 g) of clamped projections."""
+    gate, up = gate.clamp(max=CLAMP), up.clamp(-CLAMP, CLAMP)
+    return (F.silu(gate * SLOPE) / SLOPE) * (up + 1.0)  # silu keeps one tensor for the backward, not two
+
+
 class MLP(nn.Module):
     """x [..., D] -> [..., D] through F hidden units; `size`: F, null for the model's."""
 
@@ -37,9 +57,8 @@ class MLP(nn.Module):
         self.gate = nn.Linear(d, f, bias=bias) if spec.gated else None
         self.up = nn.Linear(d, f, bias=bias)
         self.down = nn.Linear(f, d, bias=bias)
-        self.act = ACTIVATIONS[spec.mlp_type]
+        self.kind = spec.mlp_type
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.gate is None:
-            return self.down(self.act(self.up(x)))  # type: ignore[no-any-return]
-        return self.down(self.act(self.gate(x)) * self.up(x))  # type: ignore[no-any-return]
+        gate = None if self.gate is None else self.gate(x)
+        return self.down(hidden_units(self.kind, gate, self.up(x)))  # type: ignore[no-any-return]

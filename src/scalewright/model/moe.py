@@ -6,8 +6,10 @@
               rows [Nk,D] --experts--> [Nk,D] --back in order, weighted, summed over k--> [N,D]  (+ shared(x))
 
 (Shazeer et al. 2017, arXiv 1701.06538 §2; Fedus et al. 2021, 2101.03961 §2; DeepSeek-AI 2024, 2412.19437
-§2.1.2.) No token is dropped: an expert takes as many as are sent to it. Devices, ranks and groups appear
-nowhere: expert parallelism wraps the forward of `experts`, tensor parallelism `routed` and `shared`.
+§2.1.2.) An expert takes as many tokens as are sent to it, unless training limits them (train/capacity.py).
+With `weigh_input` (Llama 4) it gives f(w x) in place of w f(x). Devices, ranks and groups appear nowhere:
+expert parallelism wraps the forward of `experts`, and of the whole where some are shared, tensor parallelism
+`routed` and `shared`.
 
     B batch  T tokens  N = B T  D hidden  E experts  k experts of a token  F hidden units of an expert
 """
@@ -22,34 +24,37 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from scalewright.model.mlp import ACTIVATIONS, MLP
-from scalewright.model.router import Choice, Router
+from scalewright.model.mlp import MLP, hidden_units
+from scalewright.model.router import Choice, Kept, Router, tally
 from scalewright.spec.model import ModelSpec
 
 
 class MoE(nn.Module):
-    """x [B, T, D] -> [B, T, D]; what the newest forward has routed is in `load` and `auxiliary`."""
+    """x [B, T, D] -> [B, T, D]."""
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         moe = spec.moe
         assert moe is not None, "a layer of a dense model"
-        self.router = Router(spec, moe)
+        self.router, self.weigh_input = Router(spec, moe), moe.weigh_input
         self.experts = Experts(spec, moe.num_experts, moe.moe_intermediate_size)
         self.shared = MLP(spec, moe.shared_size) if moe.shared_size else None
         self.shared_gate = nn.Linear(spec.hidden_size, 1, bias=False) if moe.shared_gate else None
-        self.watch: Callable[[Choice, int], None] | None = (
-            None  # balancing: given each choice, and its rows B
-        )
+        # What training sets; both are given each choice, and its rows B.
+        self.watch: Callable[[Choice, int], None] | None = None  # balancing
+        self.limit: Callable[[Choice, int], Kept | None] | None = None  # capacity
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.routed(x)
-        if self.shared is None:
-            return out
+        return out if self.shared is None else out + self.beside(x)
+
+    def beside(self, x: Tensor) -> Tensor:
+        """x [B, T, D] -> what the shared experts make of it, which takes every token."""
+        assert self.shared is not None
         shared: Tensor = self.shared(x)
         if self.shared_gate is not None:
             shared = torch.sigmoid(self.shared_gate(x)) * shared
-        return out + shared
+        return shared
 
     def routed(self, x: Tensor) -> Tensor:
         """x [B, T, D] -> the weighted sum of its tokens' experts [B, T, D]."""
@@ -57,11 +62,24 @@ class MoE(nn.Module):
         choice: Choice = self.router(rows)
         if self.watch is not None:
             self.watch(choice, len(x))
-        order = choice.experts.flatten().argsort(stable=True)  # of (token, slot) pairs, by expert
-        by_expert = rows[order // choice.experts.shape[1]]
-        done: Tensor = self.experts(by_expert, choice.counts)
-        slots = torch.unflatten(done[inverse(order)], 0, choice.experts.shape)  # [N, k, D]
-        out: Tensor = (slots * choice.weights[..., None].to(x.dtype)).sum(dim=1)
+        kept = None if self.limit is None else self.limit(choice, len(x))
+        experts, counts = choice.experts, choice.counts
+        if kept is not None:
+            experts = experts.masked_fill(~kept.slots, len(counts))  # behind all others
+            counts = tally(experts, len(counts) + 1)[:-1]
+        order = experts.flatten().argsort(stable=True)  # of (token, slot) pairs, by expert
+        number = len(order) if kept is None else on_host([counts.sum()[None]], [kept.most])[0][0]
+        first, weights = order[:number], choice.weights.to(x.dtype)
+        by_expert = rows[first // experts.shape[1]]
+        if self.weigh_input:
+            by_expert = by_expert * weights.flatten()[first][:, None]
+        done: Tensor = self.experts(by_expert, counts)
+        if number < len(order):
+            done = F.pad(done, (0, 0, 0, len(order) - number))  # what no expert takes gives nothing
+        slots = torch.unflatten(done[inverse(order)], 0, experts.shape)  # [N, k, D]
+        if not self.weigh_input:
+            slots = slots * weights[..., None]
+        out: Tensor = slots.sum(dim=1)
         return out.view_as(x)
 
 
@@ -74,7 +92,7 @@ class Experts(nn.Module):
         self.gate = Stack(number, size, d, bias) if spec.gated else None
         self.up = Stack(number, size, d, bias)
         self.down = Stack(number, d, size, bias)
-        self.act = ACTIVATIONS[spec.mlp_type]
+        self.kind = spec.mlp_type
 
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
         """rows [R, D], sorted by expert; counts int64 [E], which add up to R -> [R, D].
@@ -82,8 +100,8 @@ class Experts(nn.Module):
         On a GPU without grouped products the counts are copied to the host.
         """
         sizes = None if self._by_grouped_kernel(rows) else on_host([counts], [len(rows)])[0]
-        up = self.up(rows, counts, sizes)
-        hidden = self.act(up) if self.gate is None else self.act(self.gate(rows, counts, sizes)) * up
+        gate = None if self.gate is None else self.gate(rows, counts, sizes)
+        hidden = hidden_units(self.kind, gate, self.up(rows, counts, sizes))
         out: Tensor = self.down(hidden, counts, sizes)
         return out
 
@@ -104,13 +122,17 @@ class Stack(nn.Module):
 
     def forward(self, rows: Tensor, counts: Tensor, sizes: list[int] | None) -> Tensor:
         """rows [R, in] -> [R, out]; `sizes`: the counts on the host, null for the grouped kernel."""
+        return self.apply_to(rows, counts, sizes, self.bias)
+
+    def apply_to(self, rows: Tensor, counts: Tensor, sizes: list[int] | None, bias: Tensor | None) -> Tensor:
+        """As `forward`, with another bias, or none."""
         if sizes is None:
             ends = counts.cumsum(0).to(torch.int32)
             out: Tensor = torch._grouped_mm(rows, self.weight.transpose(-2, -1), offs=ends)
-            if self.bias is None:
+            if bias is None:
                 return out
-            return out + self.bias.repeat_interleave(counts, dim=0, output_size=len(rows))
-        biases = [None] * len(sizes) if self.bias is None else self.bias.unbind()
+            return out + bias.repeat_interleave(counts, dim=0, output_size=len(rows))
+        biases = [None] * len(sizes) if bias is None else bias.unbind()
         parts = zip(torch.split(rows, sizes), self.weight.unbind(), biases, strict=True)
         return torch.cat([F.linear(part, weight, bias) for part, weight, bias in parts])
 

@@ -4,19 +4,30 @@
     layers.3.attention.q.weight   model.layers.3.self_attn.q_proj.weight  all
     layers.3.attention.k.weight   transformer.h.3.attn.c_attn.weight      D..2D, transposed  (GPT-2)
     layers.3.attention.v.weight   ...attention.query_key_value.weight     2K..3K of each 3K  (NeoX, BLOOM)
+    layers.3.mlp.experts.gate...  model.layers.3.mlp.experts.gate_up_proj 0, 2, 4 .., transposed  (gpt-oss)
 
 No parameter of ours is fused, so every fused one of theirs is a union of ours: row r of ours is row
-start + (r // block) * stride + r % block of theirs. Experts are one stacked tensor here, and one for each
-there: ours is a stack of theirs. One table a family; both directions read it.
+start + (r // block) * stride + r % block of theirs. Experts are one stacked tensor here, and mostly one for
+each there: ours is a stack of theirs. Where theirs are stacked too, rows are those of every expert. A
+prediction module is a layer behind the last of theirs; its copies of embedding and head (`COPIES`) are
+the model's own here. One table a family; both directions read it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.tensors import tensors
+
+
+class Run(NamedTuple):
+    """Rows of ours, and of the fused tensor: as many, perhaps every n-th (`theirs.step`)."""
+
+    ours: slice
+    theirs: slice
 
 
 @dataclass(frozen=True)
@@ -28,20 +39,26 @@ class FusedRows:
     stride: int  # from one such block to the next
     total: int
 
-    def runs(self, first: int, last: int) -> list[tuple[int, int, int]]:
-        """Our rows first..last (last excluded) as runs (our row, their row, count)."""
+    def runs(self, first: int, last: int) -> list[Run]:
+        """Our rows first..last (last excluded) as runs."""
         runs = []
         row = first
+        step = self.stride if self.block == 1 else 1  # single rows are one run, with gaps
         while row < last:
-            count = min(self.block - row % self.block, last - row)
-            runs.append((row, self.start + row // self.block * self.stride + row % self.block, count))
+            count = last - row if self.block == 1 else min(self.block - row % self.block, last - row)
+            start = self.start + row // self.block * self.stride + row % self.block
+            stop = start + (count - 1) * step + 1
+            runs.append(Run(slice(row, row + count), slice(start, stop, step)))
             row += count
         return runs
 
 
 @dataclass(frozen=True)
 class Location:
-    """Where one tensor of ours lies: theirs[rows], transposed if they store [in, out]."""
+    """Where one tensor of ours lies: theirs[rows], transposed if they store [in, out].
+
+    `stacked`: in both the first dim counts experts, and rows are counted along the second of ours.
+    """
 
     name: str
     our_shape: tuple[int, ...]
@@ -51,6 +68,13 @@ class Location:
     other_names: tuple[str, ...] = ()  # in other versions of the same family's files
     experts: int = 0  # where ours stacks so many of theirs, whose names have the expert's number for {e}
     expert: int | None = None  # of which this is the part
+    copies: tuple[str, ...] = ()  # other tensors of theirs that hold the same
+    stacked: bool = False
+
+    @property
+    def rows_dim(self) -> int:
+        """The dim of ours along which rows are counted."""
+        return 1 if self.stacked else 0
 
     @property
     def parts(self) -> list[Location]:
@@ -94,6 +118,13 @@ def _experts(layer: str, router: str, expert: str, gate: str, up: str, down: str
     }
 
 
+def _stacks(experts: str) -> dict[str, str]:
+    """Names of stacked experts, whose gate and up are one tensor; their parameters have no modules."""
+    names = {"gate": "gate_up_proj", "up": "gate_up_proj", "down": "down_proj"}
+    weights = {f"mlp.experts.{part}.weight": f"{experts}.{name}" for part, name in names.items()}
+    return weights | {f"mlp.experts.{part}.bias": f"{experts}.{name}_bias" for part, name in names.items()}
+
+
 def _shared(layer: str, name: str) -> dict[str, str]:
     return {f"mlp.shared.{part}": f"{layer}.{name}.{part}_proj" for part in ("gate", "up", "down")}
 
@@ -109,8 +140,17 @@ _QWEN_2_MOE = {
     **_shared(f"{_LAYER}.mlp", "shared_expert"),
     "mlp.shared_gate": f"{_LAYER}.mlp.shared_expert_gate",
 }
+# A prediction module: layer {n} goes on from the last. GLM-4.5 has DeepSeek-V3's names.
+_PREDICTION = {
+    "mtp.embed_norm": f"{_LAYER}.enorm",
+    "mtp.hidden_norm": f"{_LAYER}.hnorm",
+    "mtp.join": f"{_LAYER}.eh_proj",
+    "mtp.norm": f"{_LAYER}.shared_head.norm",
+}
+COPIES = {"embed": f"{_LAYER}.embed_tokens", "head": f"{_LAYER}.shared_head.head"}
 _GLM_4_MOE = {
     **_MOE,
+    **_PREDICTION,
     **_shared(f"{_LAYER}.mlp", "shared_experts"),
     "mlp.router.bias": f"{_LAYER}.mlp.gate.e_score_correction_bias",
 }
@@ -128,6 +168,19 @@ _GEMMA_2 = {
     "attention_post_norm": "model.layers.{n}.post_attention_layernorm",
     "mlp_norm": "model.layers.{n}.pre_feedforward_layernorm",
     "mlp_post_norm": "model.layers.{n}.post_feedforward_layernorm",
+}
+_GPT_OSS = {
+    **_LLAMA,
+    "attention.sinks": f"{_LAYER}.self_attn.sinks",
+    "mlp.router": f"{_LAYER}.mlp.router",
+    **_stacks(f"{_LAYER}.mlp.experts"),
+}
+_LLAMA_4 = {
+    **_LLAMA,
+    **{f"mlp.{part}": f"{_LAYER}.feed_forward.{part}_proj" for part in ("gate", "up", "down")},
+    "mlp.router": f"{_LAYER}.feed_forward.router",
+    **_shared(f"{_LAYER}.feed_forward", "shared_expert"),
+    **_stacks(f"{_LAYER}.feed_forward.experts"),
 }
 _STARCODER_2 = {**_LLAMA, "mlp.up": "model.layers.{n}.mlp.c_fc", "mlp.down": "model.layers.{n}.mlp.c_proj"}
 _GPT_2 = {
@@ -183,10 +236,12 @@ class FamilyNames:
     modules: dict[str, str]
     fused: str = "none"  # none | concatenated | interleaved
     transposed: bool = False  # GPT-2's Conv1D stores [in, out]
+    stacks: Literal["none", "halves", "alternating"] = "none"  # how gate and up share a stack [E, in, 2 F]
     prefixes: tuple[tuple[str, str], ...] = (("model.", ""),)
 
 
 _WITHIN_VISION = (("model.", ""), ("model.", "language_model.model."), ("model.", "model.language_model."))
+_LLAMA_4_PREFIXES = (*_WITHIN_VISION, ("lm_head.", "language_model.lm_head."))
 
 FAMILIES: dict[str, FamilyNames] = {
     **{f: FamilyNames(_LLAMA) for f in ("llama", "mistral", "qwen2", "qwen3", "gemma", "smollm3", "olmo")},
@@ -197,6 +252,9 @@ FAMILIES: dict[str, FamilyNames] = {
     "glm4_moe": FamilyNames(_GLM_4_MOE),
     "deepseek_v2": FamilyNames(_DEEPSEEK),
     "deepseek_v3": FamilyNames(_DEEPSEEK),
+    "gpt_oss": FamilyNames(_GPT_OSS, stacks="alternating"),
+    "llama4": FamilyNames(_LLAMA_4, stacks="halves", prefixes=_LLAMA_4_PREFIXES),
+    "llama4_text": FamilyNames(_LLAMA_4, stacks="halves", prefixes=_LLAMA_4_PREFIXES),
     "gemma2": FamilyNames(_GEMMA_2),
     "gemma3": FamilyNames(_GEMMA_2, prefixes=_WITHIN_VISION),
     "gemma3_text": FamilyNames(_GEMMA_2, prefixes=_WITHIN_VISION),
@@ -221,11 +279,19 @@ def locations(spec: ModelSpec) -> dict[str, Location]:
         raise UserError(
             f"family '{spec.family}' has no table of Hugging Face names yet", spec.name, f"use {known}"
         )
-    by_name = {t.name: _location(spec, table, t.name, t.shape) for t in tensors(spec)}
+    by_name = {t.name: _location(spec, table, t.name, t.shape) for t in tensors(spec, mtp=True)}
     for t in tensors(spec):
         if t.tied_to is not None:
             by_name[t.tied_to] = by_name[t.name]
     return by_name
+
+
+def _copies(spec: ModelSpec, module: str) -> tuple[str, ...]:
+    """The copies of the embedding, or of the head, that prediction modules have in their files."""
+    both = spec.tie_word_embeddings and module == "embed"
+    names = list(COPIES.values()) if both else [COPIES[module]] if module in COPIES else []
+    behind = range(spec.num_hidden_layers, spec.num_hidden_layers + spec.mtp_layers)
+    return tuple(name.replace("{n}", str(layer)) + ".weight" for layer in behind for name in names)
 
 
 def _location(spec: ModelSpec, table: FamilyNames, name: str, shape: tuple[int, ...]) -> Location:
@@ -233,6 +299,11 @@ def _location(spec: ModelSpec, table: FamilyNames, name: str, shape: tuple[int, 
     layer = ""
     if module.startswith("layers."):
         _, layer, module = module.split(".", 2)
+    elif module.startswith("mtp."):
+        _, index, module = module.split(".", 2)
+        layer = str(spec.num_hidden_layers + int(index))
+        inside = module.startswith("block.")
+        module = module.removeprefix("block.") if inside else f"mtp.{module}"
     whole = table.modules.get(f"{module}.{kind}")  # a parameter with a name of its own
     theirs = whole or table.modules.get(module)
     if theirs is None:
@@ -242,6 +313,9 @@ def _location(spec: ModelSpec, table: FamilyNames, name: str, shape: tuple[int, 
             "set `family` to one whose models have this part",
         )
     full = theirs.replace("{n}", layer) + ("" if whole else f".{kind}")
+    others = tuple(new + full[len(old) :] for old, new in table.prefixes if full.startswith(old))
+    if table.stacks != "none" and module.startswith("mlp.experts."):
+        return _stack(full, others, module, shape, table.stacks)
     sharing = [m for m, t in table.modules.items() if t == theirs]
     rows = _rows(spec, module, sharing, table.fused, shape[0])
     flip = table.transposed and len(shape) == 2 and bool(layer)
@@ -249,8 +323,22 @@ def _location(spec: ModelSpec, table: FamilyNames, name: str, shape: tuple[int, 
     experts = shape[0] if "{e}" in full else 0
     if experts:
         stored, rows = shape[1:], FusedRows(0, shape[1], shape[1], shape[1])
-    others = tuple(new + full[len(old) :] for old, new in table.prefixes if full.startswith(old))
-    return Location(full, shape, stored[::-1] if flip else stored, rows, flip, others, experts)
+    copies = _copies(spec, module) if kind == "weight" else ()
+    return Location(full, shape, stored[::-1] if flip else stored, rows, flip, others, experts, copies=copies)
+
+
+def _stack(name: str, others: tuple[str, ...], module: str, shape: tuple[int, ...], way: str) -> Location:
+    """Experts that are stacked there too: [E, in, out] for our [E, out, in], biases [E, out]."""
+    size, number = shape[1], {"mlp.experts.gate": 0, "mlp.experts.up": 1}.get(module)
+    if number is None:
+        rows = FusedRows(0, size, size, size)
+    elif way == "halves":
+        rows = FusedRows(number * size, size, size, 2 * size)
+    else:
+        rows = FusedRows(number, 1, 2, 2 * size)
+    flip = len(shape) == 3
+    stored = (shape[0], *shape[2:], rows.total)
+    return Location(name, shape, stored, rows, flip, others, stacked=True)
 
 
 def _rows(spec: ModelSpec, module: str, sharing: list[str], fused: str, size: int) -> FusedRows:

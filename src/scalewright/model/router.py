@@ -5,7 +5,8 @@
 
     groups     experts are chosen among those of the best groups alone: a group counts as its largest s
                (softmax: DeepSeek-V2 §2.1.2), or as its two largest s + b (sigmoid: DeepSeek-V3 §2.1.2)
-    normalized w / sum of w, over the k chosen; then times `routed_scale`
+    normalized w / sum of w, over the k chosen, then times `routed_scale`; after a softmax that is the softmax
+               of the k chosen logits (gpt-oss)
 
 All in fp32, whatever the network computes in: a rounded score sends a token elsewhere. The sigmoid's b has no
 gradient; it is moved by the load of the experts (train/balance.py).
@@ -32,6 +33,13 @@ class Choice(NamedTuple):
     counts: Tensor  # int64 [E]: tokens of each expert
 
 
+class Kept(NamedTuple):
+    """The part of a choice that experts of a limited capacity take."""
+
+    slots: Tensor  # bool [N, k]
+    most: int  # of the N k slots: as many as may be kept, for a dry run, which has no numbers
+
+
 class Router(nn.Module):
     """rows [N, D] -> Choice."""
 
@@ -56,13 +64,22 @@ class Router(nn.Module):
             ranked = scores if bias is None else scores + bias
         if moe.groups > 1:
             ranked = _within_groups(ranked, moe)
-        experts = ranked.topk(moe.top_k, dim=-1).indices
+        return self.choice(ranked.topk(moe.top_k, dim=-1).indices, logits, scores)
+
+    def choice(self, experts: Tensor, logits: Tensor, scores: Tensor) -> Choice:
+        """The choice of these experts [N, k], with their weights by the scores [N, E]."""
+        moe = self.moe
         weights = scores.gather(-1, experts)
         if moe.normalize_top_k:
             weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20)
-        counts = torch.zeros(moe.num_experts, dtype=torch.int64, device=rows.device)
-        counts = counts.scatter_add_(0, experts.flatten(), torch.ones_like(experts.flatten()))
-        return Choice(experts, weights * moe.routed_scale, logits, scores, counts)
+        return Choice(experts, weights * moe.routed_scale, logits, scores, tally(experts, moe.num_experts))
+
+
+def tally(experts: Tensor, number: int) -> Tensor:
+    """How often each of so many experts is chosen: int64 [...] -> int64 [number]."""
+    chosen = experts.flatten()
+    counts = torch.zeros(number, dtype=torch.int64, device=chosen.device)
+    return counts.scatter_add_(0, chosen, torch.ones_like(chosen))
 
 
 def _within_groups(ranked: Tensor, moe: MoE) -> Tensor:

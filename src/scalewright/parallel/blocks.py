@@ -12,6 +12,13 @@ from __future__ import annotations
 
 from torch import nn
 
+from scalewright.model.decoder import Decoder
+
+
+def blocks_of(stage: nn.Module) -> list[nn.Module]:
+    """The blocks of a model of ours, or of one stage of it, as it lists them; a user's are searched for."""
+    return stage.blocks if isinstance(stage, Decoder) else find_blocks(stage)
+
 
 def find_blocks(model: nn.Module) -> list[nn.Module]:
     """The model's repeated blocks in order: the modules of one class, in lists of equal siblings, that save

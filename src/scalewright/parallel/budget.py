@@ -22,6 +22,8 @@ PRODUCTS = frozenset(
     | ({torch.ops.aten._grouped_mm.default} if hasattr(torch.ops.aten, "_grouped_mm") else set())
 )
 CORE = "attention.core"
+# PyTorch's, ours (model/rows.py), and those of a GPU for packed rows (model/gpu_rows.py)
+CORES = ("_scaled_dot_product_", "scalewright::attend_rows", "torch_attn::_varlen_attn", "flex_attention")
 
 
 def budget_contexts(kept: tuple[bool, ...], core: bool) -> Any:
@@ -50,8 +52,9 @@ class Policy:
 
 
 def is_core(operator: Any) -> bool:
-    """Whether an operator is one of torch's fused attention kernels."""
-    return "_scaled_dot_product_" in operator.name() and "backward" not in operator.name()
+    """Whether an operator is attention's core, from q, k and v to the output."""
+    name = operator.name()
+    return "backward" not in name and any(core in name for core in CORES)
 
 
 def _policy(keep: bool) -> CheckpointPolicy:

@@ -40,7 +40,7 @@ class Buffers:
     @torch.no_grad()
     def share(self) -> None:
         """Copies rank 0's buffers to every rank, in one message; the host waits for nothing."""
-        group = self.mesh.group("world")
+        group = self.mesh.group(self.mesh.together)
         if group is None:
             return
         tensors = sorted(self.named().values(), key=lambda t: -t.element_size())  # views stay aligned
@@ -48,9 +48,9 @@ class Buffers:
         if not tensors:
             return
         flat = torch.cat([tensor.reshape(-1).view(torch.uint8) for tensor in tensors])
-        with self.mesh.timers.comm("world"):
-            dist.broadcast(flat, src=0, group=group)
-        if self.mesh.rank == 0:
+        with self.mesh.timers.comm(self.mesh.together):
+            dist.broadcast(flat, group=group, group_src=0)
+        if dist.get_rank(group) == 0:
             return
         start = 0
         for tensor in tensors:

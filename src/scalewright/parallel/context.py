@@ -16,7 +16,8 @@ half of the queries sees all:
 
 Weights know nothing of it: their gradients are sums over `fsdp` (dp_shard x cp) or `gradient`, as over other
 ranks with other tokens. The model stays plain: `apply_context` puts another core into every attention, and
-makes the masks of a forward once for all layers, for this rank's queries.
+describes the parts of a forward once for all layers, for this rank's queries: which keys each sees, in a few
+numbers a token, from which the core makes masks tile by tile (model/attend.py).
 """
 
 from __future__ import annotations
@@ -29,14 +30,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
+from scalewright.model.alibi import local_slopes
+from scalewright.model.attend import Part, Scores
 from scalewright.model.attention import Attention, Core
 from scalewright.model.cache import Cache
-from scalewright.model.context import Context, added_mask, is_visible, rope_of
+from scalewright.model.context import Context, View, rope_of, temperature_of
 from scalewright.model.decoder import Decoder
+from scalewright.model.gpu_rows import Packing
 from scalewright.model.latent_attention import LatentAttention
-from scalewright.parallel.attend import Part, Scores, hidden_score
-from scalewright.parallel.functions import AxisGroup, axis_group, swap
+from scalewright.model.visible import Span, Visible, first_keys
+from scalewright.parallel.functions import AxisGroup, axis_group, local_part, swap
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.ring import attend_parts
 from scalewright.spec.layout import Layout
@@ -45,7 +50,7 @@ from scalewright.spec.sequence_cut import SequenceCut
 
 @dataclass
 class RankContext(Context):
-    """One forward's shared values, for the queries of this rank; `masks` are made for parts, below."""
+    """One forward's shared values, for the queries of this rank."""
 
     parts: tuple[Part | None, ...] = ()  # of every turn; none where a window hides all its keys
     window_parts: tuple[Part | None, ...] = ()
@@ -67,7 +72,7 @@ def apply_context(decoder: Decoder, layout: Layout, mesh: Mesh) -> None:
         share = len(decoder.heads) // group.size
         first = decoder.heads.start + group.index * share
         decoder.heads = range(first, first + share)
-    for block in decoder.layers.values():
+    for block in decoder.blocks:
         attention = block.attention
         assert isinstance(attention, Attention | LatentAttention)
         assert isinstance(attention.core, Core)
@@ -87,10 +92,12 @@ class PartsCore(nn.Module):
         self.passes, self.group = cut.kind == "ring", group
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # messages go on while it computes: a graph would wait for them
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, context: RankContext) -> Tensor:
-        """q [B, H, T/cp, K], k [B, G, T/cp, K], v [B, G, T/cp, W] -> [B, H, T/cp, W]."""
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, context: RankContext, sinks: Tensor | None = None
+    ) -> Tensor:
+        """q [B, H, T/cp, K], k [B, G, T/cp, K], v [B, G, T/cp, W], sinks [H] -> [B, H, T/cp, W]."""
         parts = context.window_parts if self.sliding else context.parts
-        return attend_parts(q, k, v, parts, self.scores, self.group, passes=self.passes)
+        return attend_parts(q, k, v, parts, self.scores, self.group, passes=self.passes, sinks=sinks)
 
 
 class HeadsCore(nn.Module):
@@ -100,8 +107,10 @@ class HeadsCore(nn.Module):
         super().__init__()
         self.core, self.group = core, group
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, context: Context) -> Tensor:
-        """q [B, H, T/cp, K], k [B, G, T/cp, K], v [B, G, T/cp, W] -> [B, H, T/cp, W].
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, context: Context, sinks: Tensor | None = None
+    ) -> Tensor:
+        """q [B, H, T/cp, K], k [B, G, T/cp, K], v [B, G, T/cp, W], sinks [H] -> [B, H, T/cp, W].
 
         Where cp doesn't divide the key-value heads they are repeated first: to cp of them, or to H.
         """
@@ -113,7 +122,8 @@ class HeadsCore(nn.Module):
             q, k, v = self._whole_rows(q, k, v)
         else:
             (q, k), (v,) = self._whole_rows(q, k), self._whole_rows(v)
-        return swap(self.core(q, k, v, context), 2, 1, self.group)
+        part = None if sinks is None else local_part(sinks, 0, self.group)
+        return swap(self.core(q, k, v, context, part), 2, 1, self.group)
 
     def _whole_rows(self, *several: Tensor) -> tuple[Tensor, ...]:
         """Each [B, H, T/cp, K] -> [B, H/cp, T, K], in one exchange."""
@@ -125,79 +135,99 @@ class HeadsCore(nn.Module):
 
 def _whole_context(
     decoder: Decoder, plain: Any, cut: SequenceCut, x: Tensor, length: int, positions: Tensor | None,
-    documents: Tensor | None, cache: Cache | None,
+    documents: Tensor | None, cache: Cache | None, packing: Packing | None = None,
 ) -> Context:  # fmt: skip
-    """Masks of whole rows, for this rank's heads; rotation by this rank's positions."""
+    """Whole rows, for this rank's heads; rotation by this rank's positions."""
     assert positions is not None, "a rank's tokens need their positions"
-    context: Context = plain(x, length * cut.ranks, positions, documents, cache)
+    context: Context = plain(x, length * cut.ranks, positions, documents, cache, packing)
     return context
 
 
 def _parts_context(
     decoder: Decoder, plain: Any, cut: SequenceCut, x: Tensor, length: int, positions: Tensor | None,
-    documents: Tensor | None, cache: Cache | None,
+    documents: Tensor | None, cache: Cache | None, packing: Packing | None = None,
 ) -> RankContext:  # fmt: skip
-    """Parts with masks where the model or the rows need them."""
+    """Parts, with which keys are visible where the model or the rows need that."""
     assert positions is not None, "a rank's tokens need their positions"
     assert cache is None, "a cache holds whole rows"
     spec = decoder.spec
     rope, local_rope = rope_of(spec, positions)
-    masks = _PartMasks(decoder, cut, length * cut.ranks, x, documents)
-    parts = window_parts = masks.make(None)
+    makers = _Parts(decoder, cut, length * cut.ranks, x.device, documents, packing)
+    parts = window_parts = makers.make(None)
     if (
         spec.sliding_window is not None
         and any(spec.window_pattern)
         and length * cut.ranks > spec.sliding_window
     ):
-        window_parts = masks.make(spec.sliding_window)
+        window_parts = makers.make(spec.sliding_window)
     return RankContext(
-        positions, documents, rope, local_rope, None, None, False, False,
-        parts=parts, window_parts=window_parts,
+        positions, documents, rope, local_rope, View(), View(),
+        temperature=temperature_of(spec, positions), parts=parts, window_parts=window_parts,
     )  # fmt: skip
 
 
 @dataclass
-class _PartMasks:
+class _Parts:
     decoder: Decoder
     cut: SequenceCut
     length: int  # of whole rows
-    like: Tensor  # whose device and dtype masks have
+    device: torch.device
     documents: Tensor | None  # [B, T]
+    packing: Packing | None
 
     def make(self, window: int | None) -> tuple[Part | None, ...]:
-        """The parts of all turns."""
-        return tuple(self._part(turn, window) for turn in range(self.cut.ranks))
+        """The parts of all turns; none of a turn whose keys a window hides from all queries."""
+        spec = self.decoder.spec
+        plain = window is None and self.documents is None and spec.positions != "alibi"
+        if plain:
+            return tuple(Part(*self._slices(turn), causal=turn == 0) for turn in range(self.cut.ranks))
+        index = torch.arange(self.length, device=self.device)
+        first = first_keys(index, self.documents, window, spec.window_chunks)
+        host, slopes = self._host(window, first), None
+        if spec.positions == "alibi":
+            slopes = local_slopes(spec.num_attention_heads, self.decoder.heads, self.device)
+        return tuple(self._part(turn, first, host, slopes) for turn in range(self.cut.ranks))
 
-    def _part(self, turn: int, window: int | None) -> Part | None:
-        cut, spec = self.cut, self.decoder.spec
-        source, half = (cut.rank - turn) % cut.ranks, self.length // cut.ranks // 2
-        queries, keys = slice(None), slice(None)
-        if source < cut.rank:
-            keys = slice(0, half)
-        elif source > cut.rank:
-            queries = slice(half, None)
-        if window is None and self.documents is None and spec.positions != "alibi":
-            return Part(queries, keys, causal=turn == 0)
-        of_queries, of_keys = cut.tokens(self.length)[queries], cut.tokens(self.length, source)[keys]
-        if window is not None and not (_distances(of_queries, of_keys) < window).any():
+    def _slices(self, turn: int) -> tuple[slice, slice]:
+        """Of this rank's tokens as queries, and of the source's as keys: those that may see each other."""
+        source, half = self._source(turn), self.length // self.cut.ranks // 2
+        queries = slice(half, None) if source > self.cut.rank else slice(None)
+        return queries, slice(0, half) if source < self.cut.rank else slice(None)
+
+    def _source(self, turn: int) -> int:
+        return (self.cut.rank - turn) % self.cut.ranks
+
+    def _part(
+        self, turn: int, first: Tensor, host: NDArray[np.int64] | None, slopes: Tensor | None
+    ) -> Part | None:
+        queries, keys = self._slices(turn)
+        query = self.cut.tokens(self.length)[queries]
+        key = self.cut.tokens(self.length, self._source(turn))[keys]
+        known = None if host is None else host[:, query]
+        if known is not None and not _any_visible(query, key, known):
             return None
-        query, key = (_on_device(index, self.like.device) for index in (of_queries, of_keys))
-        ours = theirs = None
-        if self.documents is not None:
-            ours, theirs = self.documents[:, query], self.documents[:, key]
-        visible = is_visible(query, key, window, ours, theirs)
-        dtype = self.like.dtype
-        return Part(
-            queries, keys,
-            mask=added_mask(spec, query, key, visible, self.decoder.heads, dtype, hidden_score(dtype)),
-        )  # fmt: skip
+        on_device = _on_device(query, self.device), _on_device(key, self.device)
+        visible = Visible(*on_device, first[:, on_device[0]], slopes, Span(query, key, known))
+        return Part(queries, keys, visible=visible)
+
+    def _host(self, window: int | None, first: Tensor) -> NDArray[np.int64] | None:
+        """First visible keys on the host, where they are there without waiting for the device."""
+        if self.documents is None or self.packing is not None:
+            with unset_fake_temporarily():  # a dry run's own numbers are there too
+                index = torch.arange(self.length, device="cpu")
+                documents = None if self.packing is None else torch.from_numpy(self.packing.documents)
+                first = first_keys(index, documents, window, self.decoder.spec.window_chunks)
+        if first.device.type != "cpu" or isinstance(first, FakeTensor):
+            return None
+        values: NDArray[np.int64] = first.numpy()
+        return values
 
 
-def _distances(queries: NDArray[np.int64], keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The smallest distance of each query to a key that isn't after it; large where there is none."""
-    last = np.searchsorted(keys, queries, side="right") - 1
-    far = np.iinfo(np.int64).max
-    return np.where(last >= 0, queries - keys[np.maximum(last, 0)], far)
+def _any_visible(query: NDArray[np.int64], key: NDArray[np.int64], first: NDArray[np.int64]) -> bool:
+    """Whether any query sees a key: its last one that isn't after it isn't before its first visible one."""
+    last = np.searchsorted(key, query, side="right") - 1
+    nearest = np.where(last >= 0, key[np.maximum(last, 0)], -1)
+    return bool((nearest >= first).any())
 
 
 def _on_device(index: NDArray[np.int64], device: torch.device) -> Tensor:

@@ -9,17 +9,44 @@ Either leaves gradients as sums over this rank's micro-batches, reduced over the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from scalewright.model.decoder import Decoder
+from scalewright.parallel.cross_entropy import CrossEntropy
 from scalewright.parallel.inputs import Micro
 from scalewright.parallel.stages import take_auxiliary
 from scalewright.spec.schedule import Action, Schedule
 
-# (the model's logits, targets [B, T]) -> (sum of token losses, sum of auxiliary losses), fp32 scalars
-Loss = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+# (what the model gave: logits, or `Predictions`; targets) -> (sum of token losses, sum of auxiliary losses),
+# fp32 scalars
+Loss = Callable[[Any, Tensor], tuple[Tensor, Tensor]]
+
+
+def run_losses(stage: nn.Module, inputs: Tensor, micro: Micro, loss: Loss) -> tuple[Tensor, Tensor]:
+    """A whole model, or the last stage of one, and the loss of what it makes of `inputs`.
+
+    Our own network hands the built-in loss its head's input and weight, and the loss makes logits as it needs
+    them. Other losses, and a user's own network, have whole logits between them.
+    """
+    if not (isinstance(loss, CrossEntropy) and isinstance(stage, Decoder)):
+        return loss(stage(inputs, **micro.arguments), micro.targets)
+    made, cap = stage(inputs, **micro.arguments, product=_operands), stage.spec.logit_softcap
+    if "ahead" not in micro.arguments:
+        losses: tuple[Tensor, Tensor] = loss.of_head(micro.targets, cap)(*made)
+        return losses
+    depths = zip(micro.targets, [made.logits, *made.ahead], strict=True)
+    return loss.with_predictions([loss.of_head(targets, cap)(*operands) for targets, operands in depths])
+
+
+def _operands(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """What a head would multiply, for later: FSDP frees its buffer of the last gather when the forward ends.
+
+    Views, since FSDP leaves a hook on what a module returns, which would stay with a parameter.
+    """
+    return hidden, weight.view_as(weight), None if bias is None else bias.view_as(bias)
 
 
 class Recorder:
@@ -82,9 +109,7 @@ class Plain:
             self.gradients.begin(0, last)
             forward, backward = Action("forward", 0, index), Action("backward", 0, index)
             self.recorder.before(forward)
-            logits = self.model(micro.tokens, **micro.arguments)
-            total, extra = loss(logits, micro.targets)
-            del logits  # its memory is the largest of all; the graph keeps the tensors for the backward
+            total, extra = run_losses(self.model, micro.tokens, micro, loss)
             if (auxiliary := take_auxiliary(self.model)) is not None:
                 extra = extra + auxiliary
             self.recorder.after(forward)
@@ -99,5 +124,5 @@ class Plain:
     @torch.no_grad()
     def total(self, micro: Micro, loss: Loss) -> Tensor:
         """The loss sum of one micro-batch."""
-        total, _ = loss(self.model(micro.tokens, **micro.arguments), micro.targets)
+        total, _ = run_losses(self.model, micro.tokens, micro, loss)
         return total

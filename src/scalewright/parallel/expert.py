@@ -8,7 +8,11 @@
 
 (Lepikhin et al. 2020, arXiv 2006.16668 §3.2.) The sizes of an all-to-all's parts are known on the host: the
 counts of all ranks are exchanged first, and copied once a layer. With etp each rank of it sends its rows to
-the others, and gets their sums back: F is cut, so each computes a part of every output.
+the others, and gets their sums back: F is cut, so each computes a part of every output. A bias of outputs is
+added once, to the sum, by the rank that gets it.
+
+Shared experts compute while rows travel, since they need no other token (parallel/beside.py). How rows travel
+is behind one interface, `Trip`: another backend is another class of it, made where `AllToAll` is.
 
 The model stays plain: `apply_expert` wraps the forward of every `experts`, whose weights `cut_parameters` has
 made this rank's part. An expert without tokens works on no rows, so that its gradients are zeros.
@@ -17,46 +21,109 @@ made this rank's part. An expert without tokens works on no rows, so that its gr
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from scalewright.model.decoder import Decoder
-from scalewright.model.moe import MoE, inverse, on_host
-from scalewright.parallel.functions import AxisGroup, axis_group, exchange, exchanged, gathered
+from scalewright.model.moe import MoE, Stack, inverse, on_host
+from scalewright.parallel.beside import Beside
+from scalewright.parallel.functions import (
+    AxisGroup,
+    UnderWay,
+    axis_group,
+    exchange,
+    exchanged,
+    gathered,
+    start_exchange,
+)
 from scalewright.parallel.mesh import Mesh
+from scalewright.spec.expert_volumes import overlaps_shared
+from scalewright.spec.layout import Layout
 
 Experts = Callable[[Tensor, Tensor], Tensor]
 
 
-def apply_expert(decoder: Decoder, mesh: Mesh) -> None:
-    """Makes the experts of a decoder, or of a pipeline's cut of one, take tokens from all ranks, in place."""
-    if mesh.size("ep") * mesh.size("etp") == 1:
-        return
-    ep, etp = (axis_group(mesh, axis) if mesh.size(axis) > 1 else None for axis in ("ep", "etp"))
-    for module in decoder.modules():
-        if isinstance(module, MoE):
-            experts = module.experts
-            experts.forward = partial(_experts_of_all, experts.forward, ep, etp)  # type: ignore[method-assign]
+class Coming(Protocol):
+    """Rows on their way."""
+
+    def arrived(self) -> Tensor:
+        """The rows, when they are there; once."""
 
 
-def _experts_of_all(
-    inner: Experts, ep: AxisGroup | None, etp: AxisGroup | None, rows: Tensor, counts: Tensor
-) -> Tensor:
-    """rows [R, D], sorted by expert; counts int64 [E] -> [R, D]."""
-    trip = _Trip(counts, len(rows), ep, etp)
-    arrived = trip.there(rows)
-    by_expert = trip.experts.argsort(stable=True)
-    done = inner(arrived[by_expert], trip.counts)
-    return trip.back(done[inverse(by_expert)])
-
-
-class _Trip:
-    """Rows to the ranks of their experts, and back.
+class Trip(Protocol):
+    """One forward's way of rows to the ranks of their experts, and back; both have a backward.
 
     `counts` int64 [E/ep]: the rows that each of this rank's experts gets; `experts`: the expert of each row.
     """
+
+    counts: Tensor
+    experts: Tensor
+
+    def there(self, rows: Tensor) -> Coming:
+        """Starts [R, D], sorted by expert, on their way -> the rows that come to this rank's experts."""
+
+    def back(self, rows: Tensor, bias: Tensor | None) -> Coming:
+        """Starts what became of those that arrived on their way -> [R, D], each row in its place.
+
+        Where ranks share an expert by its width, `bias` [E/ep, D] is still to be added to their sum.
+        """
+
+
+# (rows of each expert on this rank int64 [E], how many rows in all) -> a trip
+MakeTrip = Callable[[Tensor, int], Trip]
+
+
+def apply_expert(decoder: Decoder, layout: Layout, mesh: Mesh, make_trip: MakeTrip | None = None) -> None:
+    """Makes the experts of a decoder, or of a pipeline's cut of one, take tokens from all ranks, in place.
+
+    `make_trip` is how tokens travel; null: by all-to-alls. After `apply_tensor`.
+    """
+    if mesh.size("ep") * mesh.size("etp") == 1:
+        return
+    if make_trip is None:
+        ep, etp = (axis_group(mesh, axis) if mesh.size(axis) > 1 else None for axis in ("ep", "etp"))
+        make_trip = partial(AllToAll, ep=ep, etp=etp)
+    overlaps = overlaps_shared(decoder.spec, layout)
+    for module in decoder.modules():
+        if isinstance(module, MoE):
+            beside = Beside(module) if overlaps else None
+            experts = module.experts
+            down, inner = experts.down, experts.forward
+            if mesh.size("etp") > 1 and down.bias is not None:
+                down.forward = partial(down.apply_to, bias=None)  # type: ignore[method-assign]
+            experts.forward = partial(  # type: ignore[method-assign]
+                _experts_of_all, inner, down, make_trip, beside
+            )
+
+
+def _experts_of_all(
+    inner: Experts,
+    down: Stack,
+    make_trip: MakeTrip,
+    beside: Beside | None,
+    rows: Tensor,
+    counts: Tensor,
+) -> Tensor:
+    """rows [R, D], sorted by expert; counts int64 [E] -> [R, D]."""
+    trip = make_trip(counts, len(rows))
+    there = trip.there(rows)
+
+    def compute() -> Coming:
+        arrived = there.arrived()
+        by_expert = trip.experts.argsort(stable=True)
+        done = inner(arrived[by_expert], trip.counts)
+        return trip.back(done[inverse(by_expert)], down.bias)
+
+    back = compute() if beside is None else beside.around(compute)
+    return back.arrived()
+
+
+class AllToAll:
+    """A `Trip` by all-to-alls of uneven parts: over ep, and over etp, whose ranks each get all rows."""
 
     def __init__(self, counts: Tensor, rows: int, ep: AxisGroup | None, etp: AxisGroup | None) -> None:
         self.ep, self.etp = ep, etp
@@ -71,20 +138,73 @@ class _Trip:
         local = torch.arange(send.shape[1], device=counts.device).expand(len(self.shared) * ranks, -1)
         self.experts = local.flatten().repeat_interleave(all_come.flatten(), output_size=sum(self.shared))
 
-    def there(self, rows: Tensor) -> Tensor:
-        """[R, D] -> the rows that come to this rank's experts."""
-        if self.ep is not None:
-            rows = exchange(rows, self.sent, self.come, self.ep)
-        if self.etp is None:
-            return rows
-        return exchange(rows.repeat(self.etp.size, 1), [len(rows)] * self.etp.size, self.shared, self.etp)
+    def there(self, rows: Tensor) -> Coming:
+        """Over ep while others compute; then over etp."""
+        if self.ep is None:
+            assert self.etp is not None
+            return _start(*self._to_all(rows), self.etp)
+        then = None if self.etp is None else self._over_etp
+        return _start(rows, self.sent, self.come, self.ep, then)
 
-    def back(self, rows: Tensor) -> Tensor:
-        """What `there` returned, each row in its place -> [R, D]."""
-        if self.etp is not None:
-            count = self.shared[self.etp.index]
-            parts = exchange(rows, self.shared, [count] * self.etp.size, self.etp)
-            rows = parts.view(self.etp.size, count, -1).sum(dim=0)
-        if self.ep is not None:
-            rows = exchange(rows, self.come, self.sent, self.ep)
-        return rows
+    def back(self, rows: Tensor, bias: Tensor | None) -> Coming:
+        """The last exchange of the two while others compute."""
+        if self.etp is None:
+            assert self.ep is not None
+            return _start(rows, self.come, self.sent, self.ep)
+        parts = [self.shared[self.etp.index]] * self.etp.size
+        if self.ep is None:
+            return _start(rows, self.shared, parts, self.etp, partial(self._summed, bias=bias))
+        summed = self._summed(exchange(rows, self.shared, parts, self.etp), bias)
+        return _start(summed, self.come, self.sent, self.ep)
+
+    def _over_etp(self, rows: Tensor) -> Tensor:
+        assert self.etp is not None
+        return exchange(*self._to_all(rows), self.etp)
+
+    def _to_all(self, rows: Tensor) -> tuple[Tensor, list[int], list[int]]:
+        """What an exchange over etp takes: a copy of the rows for each of its ranks."""
+        assert self.etp is not None
+        return rows.repeat(self.etp.size, 1), [len(rows)] * self.etp.size, self.shared
+
+    def _summed(self, parts: Tensor, bias: Tensor | None) -> Tensor:
+        """The ranks' parts of every output [etp R, D] -> their sums [R, D], with their experts' bias."""
+        assert self.etp is not None
+        sums = parts.view(self.etp.size, self.shared[self.etp.index], -1).sum(dim=0)
+        if bias is None:
+            return sums
+        return sums + bias[torch.split(self.experts, self.shared)[self.etp.index]]
+
+
+@dataclass(frozen=True)
+class _InFlight:
+    """An exchange that was started, and what is still to be done with what arrives."""
+
+    way: UnderWay
+    then: Callable[[Tensor], Tensor] | None = None
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # a graph would wait for it where it starts
+    def arrived(self) -> Tensor:
+        rows = self.way.arrived()
+        return rows if self.then is None else self.then(rows)
+
+
+def _start(
+    rows: Tensor,
+    send: list[int],
+    receive: list[int],
+    group: AxisGroup,
+    then: Callable[[Tensor], Tensor] | None = None,
+) -> Coming:
+    coming: Coming = _in_flight(rows, send, receive, group, then)
+    return coming
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _in_flight(
+    rows: Tensor,
+    send: list[int],
+    receive: list[int],
+    group: AxisGroup,
+    then: Callable[[Tensor], Tensor] | None,
+) -> Coming:
+    return _InFlight(start_exchange(rows, send, receive, group), then)

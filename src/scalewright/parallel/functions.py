@@ -9,6 +9,8 @@
     gather_slice    all-gather along a dim       this rank's slice  where all ranks then do the same work
     swap            all-to-all of two dims       all-to-all back    whole rows of some heads (Ulysses)
     exchange        all-to-all of uneven parts   all-to-all back    tokens to their experts
+    start_exchange  its start, then the wait     the mirror's start, then the wait: in between both passes
+                                                 compute something else
 
 (Shoeybi et al. 2019, arXiv 1909.08053 §3: f, g; Korthikanti et al. 2022, arXiv 2205.05198 §4.2: g, g-bar.)
 Nothing here computes: matrix products stay `F.linear`, so that a backward can be split into an input part and
@@ -16,7 +18,10 @@ a weight part. A gradient that arrives is complete where tensors are equal on al
 be summed, where each rank did a part of the work; these functions turn one kind into the other.
 
 The collectives are PyTorch's functional ones: they trace under `torch.compile`, have shapes without a network
-(fake tensors), and a dispatch mode sees the group's name.
+(fake tensors), and a dispatch mode sees the group's name. In a compiled graph a gather along a later dim is a
+gather along the first, split and concatenated, and a reduce-scatter the mirror of that: so
+torch.distributed._functional_collectives has them, and inductor's pass for overlap inside a matrix product
+(`_micro_pipeline_tp`, off by default: async TP) finds them.
 """
 
 from __future__ import annotations
@@ -102,6 +107,12 @@ def exchange(x: Tensor, send: list[int], receive: list[int], group: AxisGroup) -
     return out
 
 
+def start_exchange(x: Tensor, send: list[int], receive: list[int], group: AxisGroup) -> UnderWay:
+    """As `exchange`, not waited for."""
+    way = _Way(send, receive, group)
+    return UnderWay(_Start.apply(x, way), way)  # type: ignore[no-untyped-call]
+
+
 def local_part(x: Tensor, dim: int, group: AxisGroup) -> Tensor:
     """This rank's part of x along `dim`; no communication."""
     length = x.shape[dim] // group.size
@@ -137,13 +148,18 @@ def gathered(x: Tensor, dim: int, group: AxisGroup) -> Tensor:
         out: Tensor = torch.ops._c10d_functional.wait_tensor(started)  # [size * x.shape[0], ...]
     if dim == 0:
         return out
+    if torch.compiler.is_compiling():  # the form that inductor fuses with matrix products: see above
+        return torch.cat(out.chunk(size), dim)
     return out.view(size, *x.shape).movedim(0, dim).flatten(dim, dim + 1)
 
 
 def scattered(x: Tensor, dim: int, group: AxisGroup) -> Tensor:
     """This rank's part along `dim` of the sum of x over the group's ranks."""
-    cut = x.reshape(*x.shape[:dim], group.size, -1, *x.shape[dim + 1 :])
-    parts = cut.movedim(dim, 0).flatten(0, 1).contiguous()
+    if torch.compiler.is_compiling():
+        parts = torch.cat(x.chunk(group.size, dim)) if dim else x.contiguous()
+    else:
+        cut = x.reshape(*x.shape[:dim], group.size, -1, *x.shape[dim + 1 :])
+        parts = cut.movedim(dim, 0).flatten(0, 1).contiguous()
     with _clock(group):
         started = torch.ops._c10d_functional.reduce_scatter_tensor(parts, "sum", group.size, group.name)
         out: Tensor = torch.ops._c10d_functional.wait_tensor(started)
@@ -162,9 +178,22 @@ def swapped(x: Tensor, split: int, join: int, group: AxisGroup) -> Tensor:
 
 def exchanged(x: Tensor, send: list[int], receive: list[int], group: AxisGroup) -> Tensor:
     """`send[i]` rows of x go to rank i, `receive[i]` come from it; those of rank 0 first."""
+    return arrived(sent(x, send, receive, group), group)
+
+
+def sent(x: Tensor, send: list[int], receive: list[int], group: AxisGroup) -> Tensor:
+    """The same, on its way: its numbers are there when it has `arrived`."""
     with _clock(group):
-        started = torch.ops._c10d_functional.all_to_all_single(x.contiguous(), receive, send, group.name)
-        out: Tensor = torch.ops._c10d_functional.wait_tensor(started)
+        started: Tensor = torch.ops._c10d_functional.all_to_all_single(
+            x.contiguous(), receive, send, group.name
+        )
+    return started
+
+
+def arrived(coming: Tensor, group: AxisGroup) -> Tensor:
+    """The tensor that was on its way, when all of it is there."""
+    with _clock(group):
+        out: Tensor = torch.ops._c10d_functional.wait_tensor(coming)
     return out
 
 
@@ -177,9 +206,7 @@ class Sent:
 
     def arrived(self) -> Tensor:
         """What the rank before has sent."""
-        with _clock(self.group):
-            out: Tensor = torch.ops._c10d_functional.wait_tensor(self.tensor)
-        return out
+        return arrived(self.tensor, self.group)
 
 
 def send_on(x: Tensor, group: AxisGroup) -> Sent:
@@ -272,3 +299,51 @@ class _Exchange(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None, None]:
         return exchanged(grad_outputs[0], ctx.receive, ctx.send, ctx.group), None, None, None
+
+
+@dataclass
+class _Way:
+    """One exchange's sizes, and the gradient that is on its way back."""
+
+    send: list[int]
+    receive: list[int]
+    group: AxisGroup
+    returning: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class UnderWay:
+    """An exchange that was started. Its tensor has no numbers before it has arrived."""
+
+    coming: Tensor
+    way: _Way
+
+    def arrived(self) -> Tensor:
+        """What came; its gradient starts on its way back, and is waited for where this one started."""
+        out: Tensor = _Finish.apply(self.coming, self.way)  # type: ignore[no-untyped-call]
+        return out
+
+
+class _Start(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, way: _Way) -> Tensor:
+        ctx.way = way
+        return sent(x, way.send, way.receive, way.group)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
+        returning, ctx.way.returning = ctx.way.returning, None
+        return arrived(returning, ctx.way.group), None
+
+
+class _Finish(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, coming: Tensor, way: _Way) -> Tensor:
+        ctx.way = way
+        return arrived(coming, way.group).view_as(coming)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
+        way = ctx.way
+        way.returning = sent(grad_outputs[0], way.receive, way.send, way.group)
+        return grad_outputs[0], None  # of the shape that came: `_Start` takes what has been sent

@@ -1,7 +1,16 @@
-"""Batches on their way to the model: cut into micro-batches, moved to the device, without needless masks.
+"""Batches on their way to the model: cut into micro-batches, moved to the device, without needless documents.
 
 Under context parallelism a rank gets its tokens of each row, with their positions, and whose documents the
-whole row has: its queries look at the keys of other ranks.
+whole row has: its queries look at the keys of other ranks. On a GPU, documents come with what its kernels
+need to have on the host: where each begins, and how long the longest is.
+
+Prediction modules (multi-token prediction) take the token of depth k ahead of each place, and have the target
+of that token. Both are read from whole rows here, so that no rank has to ask another for them:
+
+    tokens        the  cat  sat  <eod>  a    dog       targets       cat  sat   <eod>  -100  dog   ran
+    ahead 1       cat  sat  <eod>  a   dog   0         of depth 1    sat  <eod>  -100  -100  ran  -100
+
+At the end of a row and of a document nothing is counted: the token that would be predicted lies beyond it.
 """
 
 from __future__ import annotations
@@ -15,12 +24,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from scalewright.model.decoder import Decoder
+from scalewright.model.gpu_rows import Packing, Segments, bounds_of
+from scalewright.model.visible import first_keys
+from scalewright.parallel.loss_chunk import IGNORED
 from scalewright.parallel.stages import stages_of
 from scalewright.spec.sequence_cut import SequenceCut
 
 
 class BatchArrays(Protocol):
-    """A batch of the data, as numpy arrays [B, T]; `documents` where attention may need a mask."""
+    """A batch of the data, as numpy arrays [B, T]; `documents` where rows may hold several."""
 
     @property
     def tokens(self) -> NDArray[np.int64]: ...
@@ -36,9 +49,10 @@ class Micro(NamedTuple):
     """One micro-batch on the device."""
 
     tokens: Tensor  # [B, T]; T/cp under context parallelism
-    targets: Tensor  # the same
-    # `positions` [B or 1, as tokens] and `documents` [B, T], or `position_ids` [B, T], where needed
-    arguments: dict[str, Tensor]
+    targets: Tensor  # the same; with prediction modules [1 + depths, as tokens]
+    # `positions` [B or 1, as tokens], `documents` [B, T], `packing`; or `position_ids` [B, T]; where needed;
+    # `ahead` [depths, as tokens] with prediction modules
+    arguments: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -47,6 +61,8 @@ class Wanted:
 
     arguments: frozenset[str] = frozenset()  # of `positions`, `documents` and `position_ids`
     cut: SequenceCut | None = None  # this rank's tokens of each row; null: all
+    packing: bool = False  # documents as the host has them, too
+    ahead: int = 0  # depths of prediction modules to be trained
 
     def of_row(self, values: NDArray[Any]) -> NDArray[Any]:
         """This rank's part of rows [..., T]."""
@@ -59,10 +75,16 @@ def micro_batches(batch: BatchArrays, size: int, device: torch.device, wanted: W
     return [_micro_batch(batch, slice(start, start + size), device, wanted) for start in starts]
 
 
-def wanted_by(model: nn.Module) -> Wanted:
-    """What a model takes, or one rank's stages of it."""
-    stage = next(iter(stages_of(model).values()))
-    return Wanted(_accepted_arguments(stage), getattr(stage, "sequence_cut", None))
+def wanted_by(model: nn.Module, *, trains: bool = False) -> Wanted:
+    """What a model takes, or one rank's stages of it; `trains`: for its prediction modules, too."""
+    stages = stages_of(model).values()
+    stage = next(iter(stages))
+    return Wanted(
+        _accepted_arguments(stage),
+        getattr(stage, "sequence_cut", None),
+        packing=isinstance(stage, Decoder),
+        ahead=max(len(getattr(s, "mtp", ())) for s in stages) if trains else 0,
+    )
 
 
 def _accepted_arguments(stage: nn.Module) -> frozenset[str]:
@@ -89,7 +111,7 @@ def document_arguments(accepts: frozenset[str]) -> dict[str, str]:
 
 
 def _micro_batch(batch: BatchArrays, rows: slice, device: torch.device, wanted: Wanted) -> Micro:
-    """Rows of one document each need no mask and no positions: plain causal attention is the same, faster."""
+    """Rows of one document each need no documents, no positions: causal attention is the same, faster."""
     arguments: dict[str, NDArray[Any]] = {}
     documents = None if batch.documents is None else batch.documents[rows]
     if documents is not None and documents.any():
@@ -98,11 +120,43 @@ def _micro_batch(batch: BatchArrays, rows: slice, device: torch.device, wanted: 
     if wanted.cut is not None:
         whole = arguments.get("positions", np.arange(batch.tokens.shape[-1])[None])
         arguments["positions"] = wanted.of_row(whole)
+    targets = batch.targets[rows]
+    if wanted.ahead:
+        ahead, further = ahead_of(batch.tokens[rows], targets, documents, wanted.ahead)
+        arguments["ahead"] = wanted.of_row(ahead)
+        targets = np.concatenate([targets[None], further])
+    moved: dict[str, Any] = {name: _move(values, device) for name, values in arguments.items()}
+    if wanted.packing and "documents" in arguments and device.type == "cuda":
+        moved["packing"] = packing_of(arguments["documents"], device)
     return Micro(
         _move(wanted.of_row(batch.tokens[rows]), device),
-        _move(wanted.of_row(batch.targets[rows]), device),
-        {name: _move(values, device) for name, values in arguments.items()},
+        _move(wanted.of_row(targets), device),
+        moved,
     )
+
+
+def packing_of(documents: NDArray[Any], device: torch.device) -> Packing:
+    """What a GPU's kernels need of documents [B, T] on the host."""
+    index = torch.arange(documents.shape[1])
+    first = first_keys(index, torch.from_numpy(np.ascontiguousarray(documents)))
+    bounds, longest = bounds_of(first.numpy())
+    return Packing(documents, Segments(_move(bounds, device), longest))
+
+
+def ahead_of(
+    tokens: NDArray[np.int64], targets: NDArray[np.int64], documents: NDArray[np.int32] | None, depths: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The tokens ahead of each place of whole rows [B, T], and their targets; both [depths, B, T].
+
+    A target is counted where its token is, and lies in the document of the place that predicts it.
+    """
+    ahead = np.zeros((depths, *tokens.shape), np.int64)
+    further = np.full((depths, *tokens.shape), IGNORED, np.int64)
+    for k in range(1, min(depths, tokens.shape[-1] - 1) + 1):
+        ahead[k - 1, :, :-k] = tokens[:, k:]
+        within = True if documents is None else documents[:, k:] == documents[:, :-k]
+        further[k - 1, :, :-k] = np.where(within, targets[:, k:], IGNORED)
+    return ahead, further
 
 
 def _move(array: NDArray[Any], device: torch.device) -> Tensor:

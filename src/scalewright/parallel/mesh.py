@@ -3,10 +3,10 @@
     Grid (spec, pure) --make_mesh--> Mesh: rank 5 of [pp 2 | dp_replicate 1 | dp_shard 2 | cp 1 | tp 2]
                                            group("tp") = {4, 5}, group("fsdp") = {5, 7}, group("pp") = {1, 5}
 
-Groups are made in one order on every rank, and axes that join the same ranks share one group, but for those
-in APART. An axis of size 1 has no group: a collective over it is the identity (`parallel/collectives.py`).
-Only axes that something communicates over get groups (USED): a group costs every rank a connection to every
-other member, and with NCCL a split of the whole world.
+Which groups are made, and in which order on every rank, is data (`spec/groups.py`): only axes that the run
+communicates over, and axes that join the same ranks share their groups. NCCL's are made an axis at a time,
+by one split of the world's communicator, Gloo's one by one. An axis of size 1 has no group: a collective over
+it is the identity (`parallel/collectives.py`).
 """
 
 from __future__ import annotations
@@ -24,25 +24,9 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from scalewright.parallel.timers import Timers
 from scalewright.spec.grid import Grid
-from scalewright.spec.model import ModelSpec
+from scalewright.spec.groups import HEADS, HOST, USED, AxisGroups, plan_groups
 
 TIMEOUT = timedelta(minutes=30)  # of a world whose run states none (`train.timeouts.start_s`)
-
-# Axes that collectives and messages go over, in the order in which their groups are made.
-USED = (
-    "world", "control", "pp_down", "pp_up", "dp_replicate", "cp", "tp", "fsdp", "loss", "gradient", "kv",
-    "tie", "ep", "etp", "efsdp", "ehsdp",
-)  # fmt: skip
-EXPERTS = frozenset({"ep", "etp", "efsdp", "ehsdp"})  # of them those that only experts use
-# Axes that may carry tensors of the host beside those of a GPU: gradients of offloaded weights.
-HOST_SUMS = frozenset({"tp", "kv", "tie"})
-
-# Axes whose group is never another's: control is Gloo's everywhere; NCCL sends and receives in the order
-# in which they were started, so that each direction of a pipeline needs a communicator of its own, and keys
-# and values on their way round, and tokens to experts, don't wait behind FSDP's gathers over the same ranks.
-APART = frozenset({"control", "pp_down", "pp_up", "cp", "ep", "etp"})
-# More communicators over the ranks of a longer pipeline, for GPUs alone (see parallel/messages.py).
-LANES = tuple(f"pp_{way}_{lane}" for way in ("down", "up") for lane in (1, 2))
 
 
 @dataclass(frozen=True)
@@ -52,7 +36,7 @@ class Mesh:
     rank: int
     grid: Grid
     device: torch.device
-    groups: Mapping[str, dist.ProcessGroup | None] = field(repr=False)
+    groups: Mapping[str, dist.ProcessGroup] = field(repr=False)
     axes: tuple[str, ...] = USED  # those that have groups, where they have two ranks or more
     timers: Timers = field(default_factory=Timers, repr=False, compare=False)  # of this rank's step
 
@@ -74,32 +58,37 @@ class Mesh:
         """This rank's index along an axis."""
         return self.coords[axis]
 
-    def group(self, axis: str) -> dist.ProcessGroup | None:
+    @property
+    def together(self) -> str:
+        """The axis of the ranks that take a step together: all, or those of an island."""
+        return "island" if self.grid.islands else "world"
+
+    @property
+    def replicas(self) -> dist.ProcessGroup | None:
+        """The replicas that sum gradients in each step; islands don't."""
+        return None if self.grid.islands else self.group("dp_replicate")
+
+    def group(self, axis: str, tensors: torch.device | None = None) -> dist.ProcessGroup | None:
         """The process group along an axis; None when this rank is alone there.
 
-        Raises ValueError for an axis that no group was made for: its collectives would do nothing.
+        `tensors`: the device of those that it is to carry, where that may be the host beside a GPU. Raises
+        ValueError for an axis that no group was made for: its collectives would do nothing.
         """
-        if axis not in self.groups and axis not in self.axes and self.grid.size_of.get(axis, 1) > 1:
-            raise ValueError(f"no group was made for axis '{axis}': name it in make_mesh(axes=...)")
-        return self.groups.get(axis)
+        on_host = tensors is not None and tensors.type == "cpu" and self.device.type != "cpu"
+        name = f"{axis}{HOST}" if on_host else axis
+        if name not in self.groups and self.grid.size_of.get(axis, 1) > 1:
+            if on_host:
+                raise ValueError(f"no group for tensors in host memory was made for axis '{axis}'")
+            if axis not in self.axes:
+                raise ValueError(f"no group was made for axis '{axis}': name it in make_mesh(axes=...)")
+        return self.groups.get(name)
 
     def axis_of(self, group_name: str) -> str | None:
         """A process group's axis, by torch's name for it; unambiguous when made with `share=False`."""
         for axis, group in self.groups.items():
-            if group is not None and group.group_name == group_name:
+            if group.group_name == group_name:
                 return axis
         return None
-
-
-def axes_of(model: Any) -> tuple[str, ...]:
-    """The axes that training this model communicates over: `tie` only where embedding and head are one, those
-    of experts only where there are any."""
-    unused: set[str] = set()
-    if not isinstance(model, ModelSpec) or not model.tie_word_embeddings:
-        unused.add("tie")
-    if not isinstance(model, ModelSpec) or model.moe is None:
-        unused |= EXPERTS
-    return tuple(axis for axis in USED if axis not in unused)
 
 
 def make_mesh(
@@ -111,34 +100,52 @@ def make_mesh(
     host_sums: bool = False,
     share: bool = True,
     only_own: bool = False,
+    row: int | None = None,
+    timeout: timedelta | None = None,
 ) -> Mesh:
     """Builds the groups of `axes`; all ranks must call it together, after `join_world`.
 
     `host_sums`: gradients of offloaded weights are summed in host memory, so that the groups of HOST_SUMS
     need Gloo beside NCCL. `share=False` makes a group of its own for every axis, so that a group's name is
     one axis's. `only_own` makes this rank's groups alone: for a process that only plays a rank (the dry run).
+    `row`: ranks of a row of control's tree (None: by the world's size). `timeout`: of each group, until
+    `set_timeout` changes it (None: torch's default).
     """
-    groups: dict[str, dist.ProcessGroup | None] = {}
-    if grid.world == 1:
-        return Mesh(rank, grid, device, groups, axes)
-    default = None if only_own else backend_for(device)
-    by_ranks: dict[tuple[Any, ...], dist.ProcessGroup | None] = {}
-    if share:
-        by_ranks[(default, *range(grid.world))] = dist.group.WORLD
-    lanes = LANES if device.type == "cuda" and grid.size_of["pp"] > 2 else ()
-    for axis in [*axes, *lanes]:
-        backend = None if only_own else backend_for(device, axis, host_sums=host_sums)
-        for ranks in grid.groups("pp" if axis in LANES else axis):
-            if len(ranks) == 1 or (only_own and rank not in ranks):
-                continue
-            key = (backend, *ranks) if share and axis not in APART and axis not in LANES else (axis, *ranks)
-            if key not in by_ranks:
-                # The world's own backend by its absence: only then does NCCL split the world's communicator.
-                other_backend = None if backend == default else backend
-                by_ranks[key] = dist.new_group(list(ranks), backend=other_backend, group_desc=axis)
-            if rank in ranks:
-                groups[axis] = by_ranks[key]
+    gpu = device.type == "cuda"
+    groups: dict[str, dist.ProcessGroup] = {}
+    plan = plan_groups(grid, axes, gpu=gpu, host_sums=host_sums, share=share, row=row)
+    splits = gpu and not only_own and _bound_to_a_device()
+    for made in plan:
+        if made.same_as is not None:
+            group = dist.group.WORLD if made.same_as == "default" else groups.get(made.same_as)
+        elif splits and made.backend == "nccl":
+            every = [list(ranks) for ranks in made.ranks]
+            group = dist.split_group(split_ranks=every, timeout=timeout, group_desc=made.axis)
+        else:
+            group = _one_by_one(made, rank, device, timeout, only_own=only_own)
+        if group is not None:
+            groups[made.axis] = group
     return Mesh(rank, grid, device, groups, axes)
+
+
+def _bound_to_a_device() -> bool:
+    """Whether the world's own communicator is there, so that it can be split: as `join_world` makes it."""
+    default = dist.group.WORLD if dist.is_initialized() else None
+    return default is not None and default.bound_device_id is not None
+
+
+def _one_by_one(
+    made: AxisGroups, rank: int, device: torch.device, timeout: timedelta | None, *, only_own: bool
+) -> dist.ProcessGroup | None:
+    """This rank's group of an axis. Every rank calls for all of them, so that all count the same names; with
+    Gloo those of others cost it nothing."""
+    backend = None if only_own or made.backend == backend_for(device) else made.backend
+    own: dist.ProcessGroup | None = None
+    for ranks in made.ranks:
+        if rank in ranks or not only_own:
+            group = dist.new_group(list(ranks), timeout, backend, group_desc=made.axis)
+            own = group if rank in ranks else own
+    return own
 
 
 def join_world(
@@ -153,8 +160,8 @@ def join_world(
 ) -> None:
     """Joins the others at `rendezvous` (file:///... or tcp://host:port).
 
-    `timeout` holds for every group made later, too, until `set_timeout` changes it. A restarted job
-    (attempt > 0) looks its peers up where the old attempt's addresses can't be.
+    `timeout` is that of meeting, and of torch's own group of all ranks until `set_timeout` changes it. A
+    restarted job (attempt > 0) looks its peers up where the old attempt's addresses can't be.
     """
     dist.init_process_group(
         backend_for(device),
@@ -166,22 +173,17 @@ def join_world(
     )
 
 
-def backend_for(device: torch.device, axis: str = "world", *, host_sums: bool = False) -> str:
-    """NCCL for a GPU's tensors, Gloo for the CPU's and for control; both only where both kinds are summed.
-
-    Gloo connects every member of a group with every other: N - 1 sockets and a thread, for each group.
-    """
-    if device.type != "cuda" or axis == "control":
-        return "gloo"
-    return "cpu:gloo,cuda:nccl" if host_sums and axis in HOST_SUMS else "nccl"
+def backend_for(device: torch.device) -> str:
+    """NCCL for a GPU's tensors, Gloo for the CPU's."""
+    return "nccl" if device.type == "cuda" else "gloo"
 
 
 def set_timeout(mesh: Mesh, seconds: float) -> None:
     """How long collectives and messages that begin from now on may take, but those of `control`.
 
-    `control` is left at the timeout of `join_world`: ranks wait there while another writes a checkpoint.
+    `control` is left at the timeout of `make_mesh`: ranks wait there while another writes a checkpoint.
     """
-    groups = [group for axis, group in mesh.groups.items() if group is not None and axis != "control"]
+    groups = [group for axis, group in mesh.groups.items() if axis not in ("control", HEADS)]
     for group in {id(group): group for group in groups}.values():
         _set_pg_timeout(timedelta(seconds=seconds), group)
 

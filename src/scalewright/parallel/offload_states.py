@@ -43,6 +43,11 @@ def allocate(model: nn.Module, layout: Layout, device: torch.device) -> None:
             module._buffers[name] = buffer.to(device)
 
 
+def masters_device(layout: Layout, device: torch.device) -> torch.device:
+    """Where a rank's masters lie: in host memory, or on its device."""
+    return torch.device("cpu") if offloads_optimizer(layout) or offloads_parameters(layout) else device
+
+
 def apply_offload(weights: Weights, layout: Layout, device: torch.device) -> None:
     """Moves masters to the host, or marks those that are there, before gradients and optimizer are made."""
     if offloads_optimizer(layout):

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from scalewright.model.decoder import Decoder
 from scalewright.model.moe import MoE
-from scalewright.parallel.blocks import find_blocks
+from scalewright.parallel.blocks import blocks_of
 from scalewright.parallel.buffers import Buffers
 from scalewright.parallel.compile import apply_compile
 from scalewright.parallel.context import apply_context
@@ -42,7 +42,7 @@ from scalewright.spec.memory import is_sharded, offloads_activations
 from scalewright.spec.placement import Box, Placement
 from scalewright.spec.tensors import TensorSpec
 
-# Returns the part of a true tensor that a box describes, in fp32 on the CPU.
+# Returns the part of a true tensor that a box describes, in fp32, on any device.
 Source = Callable[[TensorSpec, Box], Tensor]
 
 
@@ -111,8 +111,8 @@ def parallelize(
             cut_parameters(stage, placements, mesh)
             apply_tensor(stage, layout, mesh)
             apply_context(stage, layout, mesh)
-            apply_expert(stage, mesh)
-    blocks = {number: find_blocks(stage) for number, stage in stages.items()}
+            apply_expert(stage, layout, mesh)
+    blocks = {number: blocks_of(stage) for number, stage in stages.items()}
     every_block = [block for of_stage in blocks.values() for block in of_stage]
     for number, stage in stages.items():
         spec = stage.spec if isinstance(stage, Decoder) else None
@@ -120,6 +120,9 @@ def parallelize(
         apply_recompute(blocks[number], kind, random=random, model=spec, layout=layout, seq_len=seq_len)
     if compile_blocks:
         apply_compile(every_block, backend, forward_only=offloads_activations(layout))
+        for stage in stages.values():
+            if isinstance(stage, Decoder):
+                stage.compiled = True
     apply_offload_activations(every_block, layout, mesh.device)
     sharded = is_sharded(layout)
     half = torch.float16 if layout.precision == "fp16" else torch.bfloat16 if bf16 else None

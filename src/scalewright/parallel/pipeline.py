@@ -40,7 +40,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from scalewright.model.decoder import Decoder
 from scalewright.parallel.backward import Pending, backward, backward_input, in_parts
-from scalewright.parallel.execute import GradientSync, Loss, Recorder
+from scalewright.parallel.execute import GradientSync, Loss, Recorder, run_losses
 from scalewright.parallel.inputs import Micro
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.messages import Messages, acknowledgements
@@ -104,13 +104,13 @@ class Pipeline:
             before, after = plan.before(stage), plan.after(stage)
             if before is not None and plan.rank_of[before] != self.rank:
                 hidden = self.messages.receive(self.shape(micro), self.dtype, plan.rank_of[before])
-            out: Tensor = cut(hidden, **micro.arguments)
-            take_auxiliary(cut)
             if after is None:
-                loss_sum, _ = loss(out, micro.targets)
-            elif plan.rank_of[after] != self.rank:
-                self.messages.send(out, plan.rank_of[after])
-            hidden = out
+                loss_sum, _ = run_losses(cut, hidden, micro, loss)
+            else:
+                hidden = cut(hidden, **micro.arguments)
+                if plan.rank_of[after] != self.rank:
+                    self.messages.send(hidden, plan.rank_of[after])
+            take_auxiliary(cut)
         return loss_sum
 
     def shape(self, micro: Micro) -> tuple[int, int, int]:
@@ -222,12 +222,16 @@ class _StepState:
         if self.plan.before(stage) is not None:
             graph.input = self.inputs.pop(unit).requires_grad_()
             graph.boundary = get_gradient_edge(graph.input)
-        out: Tensor = cut(graph.input if graph.input is not None else micro.tokens, **micro.arguments)
+        inputs = graph.input if graph.input is not None else micro.tokens
+        is_last = self.plan.after(stage) is None
+        if is_last:
+            loss, extra = run_losses(cut, inputs, micro, self.loss)
+        else:
+            out: Tensor = cut(inputs, **micro.arguments)
         if graph.input is None and self.pipeline.embedded is not None:
             graph.boundary, self.pipeline.embedded[0] = self.pipeline.embedded[0], None
         auxiliary = take_auxiliary(cut)
-        if self.plan.after(stage) is None:
-            loss, extra = self.loss(out, micro.targets)
+        if is_last:
             auxiliary = extra if auxiliary is None else extra + auxiliary
             self._add_output(graph, loss + auxiliary, self.scale)
             self.losses += torch.stack([loss.detach(), auxiliary.detach()]) * self.scale

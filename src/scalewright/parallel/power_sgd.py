@@ -112,7 +112,7 @@ class PowerSGD:
 
 
 def _sum(tensor: Tensor, group: dist.ProcessGroup) -> dist.Work:
-    handle = dist.all_reduce(tensor, group=group, async_op=True)
+    handle: dist.Work | None = dist.all_reduce(tensor, group=group, async_op=True)
     assert handle is not None  # this rank is in the group
     return handle
 
@@ -146,7 +146,7 @@ class _Plan:
         """The first message: every P, then what is sent whole."""
         sizes = sum(self.p_sizes) + sum(self.whole_sizes)
         message = self.matrices[0].error.new_empty(sizes)
-        *ps, whole = message.split([*self.p_sizes, sum(self.whole_sizes)])
+        *ps, whole = torch.split(message, [*self.p_sizes, sum(self.whole_sizes)])
         for matrix, p in zip(self.matrices, ps, strict=True):
             torch.add(matrix.gradient, matrix.error, out=matrix.next_error)  # M, until its loss is known
             torch.bmm(matrix.next_error, matrix.q, out=self._p(matrix, p))
@@ -156,8 +156,8 @@ class _Plan:
 
     def go_on(self, message: Tensor) -> Tensor:
         """The second message: every Q. The errors are known with it."""
-        *ps, whole = message.split([*self.p_sizes, sum(self.whole_sizes)])
-        parts = whole.split(self.whole_sizes) if self.whole else ()
+        *ps, whole = torch.split(message, [*self.p_sizes, sum(self.whole_sizes)])
+        parts = torch.split(whole, self.whole_sizes) if self.whole else ()
         for tensor, part in zip(self.whole, parts, strict=True):
             tensor.copy_(part.view(tensor.shape))
         begin = 0
@@ -165,7 +165,7 @@ class _Plan:
             orthogonalize(message[begin : begin + size].view(-1, rows, self.rank))
             begin += size
         second = message.new_empty(sum(self.q_sizes))
-        for matrix, p, q in zip(self.matrices, ps, second.split(self.q_sizes), strict=True):
+        for matrix, p, q in zip(self.matrices, ps, torch.split(second, self.q_sizes), strict=True):
             local_q = q.view(matrix.q.shape)
             torch.bmm(matrix.next_error.mT, self._p(matrix, p), out=local_q)
             matrix.next_error.baddbmm_(self._p(matrix, p), local_q.mT, alpha=-1)
@@ -173,8 +173,8 @@ class _Plan:
 
     def end(self, first: Tensor, second: Tensor) -> None:
         """The gradients; and the next step's Qs."""
-        *ps, _ = first.split([*self.p_sizes, sum(self.whole_sizes)])
-        for matrix, p, q in zip(self.matrices, ps, second.split(self.q_sizes), strict=True):
+        *ps, _ = torch.split(first, [*self.p_sizes, sum(self.whole_sizes)])
+        for matrix, p, q in zip(self.matrices, ps, torch.split(second, self.q_sizes), strict=True):
             summed = q.view(matrix.q.shape)
             torch.bmm(self._p(matrix, p), summed.mT, out=matrix.gradient)
             # a column of zeros would stay one for ever: M 0 = 0

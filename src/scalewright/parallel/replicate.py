@@ -11,7 +11,7 @@ Buckets are reduced in one order, that of their numbers, whatever order they fil
 leave different parameters unused would otherwise sum one rank's bucket 0 with another's bucket 1.
 
 In a pipeline a stage's buckets start together after its last backward, while other stages still run.
-An embedding that two stages of a rank share (the tied head of a V) waits for both.
+An embedding that two stages of a rank share (both ends of a V) waits for both.
 """
 
 from __future__ import annotations

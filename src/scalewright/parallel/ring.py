@@ -18,7 +18,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalewright.parallel.attend import Part, Scores, attend, attend_backward, merge
+from scalewright.model.attend import (
+    Part,
+    Scores,
+    add_sinks,
+    attend,
+    attend_backward,
+    merge,
+    sinks_gradient,
+)
 from scalewright.parallel.functions import AxisGroup, Sent, gathered, scattered, send_on
 
 
@@ -31,20 +39,21 @@ def attend_parts(
     group: AxisGroup,
     *,
     passes: bool,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """q [B, H, T/cp, K], k [B, G, T/cp, K], v [B, G, T/cp, W] -> [B, H, T/cp, W]; `parts[i]` is of rank - i.
 
-    The first part shows every query a key, itself at least.
+    The first part shows every query a key, itself at least. `sinks` [H]: of this rank's heads, or None.
     """
-    out: Tensor = _AttendParts.apply(q, k, v, parts, scores, group, passes)  # type: ignore[no-untyped-call]
+    out: Tensor = _AttendParts.apply(q, k, v, sinks, parts, scores, group, passes)  # type: ignore[no-untyped-call]
     return out
 
 
 class _AttendParts(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, parts: tuple[Part | None, ...], scores: Scores,
-        group: AxisGroup, passes: bool,
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, parts: tuple[Part | None, ...],
+        scores: Scores, group: AxisGroup, passes: bool,
     ) -> Tensor:  # fmt: skip
         turns, sizes = _turns(torch.cat([k, v], dim=-1), group, passes=passes), [k.shape[-1], v.shape[-1]]
         out = lse = q.new_empty(0)
@@ -60,14 +69,16 @@ class _AttendParts(torch.autograd.Function):
                 out, lse = more.float(), more_lse.float()
             else:
                 merge(out[:, :, rows], lse[:, :, rows], more, more_lse)
+        if sinks is not None:
+            add_sinks(out, lse, sinks)
         out = out.to(q.dtype)
-        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.save_for_backward(q, k, v, out, lse, sinks)
         ctx.parts, ctx.scores, ctx.group, ctx.passes = parts, scores, group, passes
         return out
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, out, lse = ctx.saved_tensors
+        q, k, v, out, lse, sinks = ctx.saved_tensors
         grad_output = grad_outputs[0].contiguous()
         turns = _turns(torch.cat([k, v], dim=-1), ctx.group, passes=ctx.passes)
         sizes = [k.shape[-1], v.shape[-1]]
@@ -87,7 +98,8 @@ class _AttendParts(torch.autograd.Function):
                 grads[:, :, columns] = torch.cat([of_k, of_v], dim=-1)
             home.add(turn, grads)
         grad_k, grad_v = torch.split(home.total(), sizes, dim=-1)
-        return grad_q.to(q.dtype), grad_k, grad_v, None, None, None, None
+        grad_sinks = None if sinks is None else sinks_gradient(grad_output, out, lse, sinks)
+        return grad_q.to(q.dtype), grad_k, grad_v, grad_sinks, None, None, None, None
 
 
 def _turns(local: Tensor, group: AxisGroup, *, passes: bool) -> _Passed | _Gathered:

@@ -11,9 +11,9 @@ optimizer's state. A step of n micro-batches gathers the parameters and reduces 
                                                      of the rank's own part over the replicas
 
 Units, each gathered and reduced at once: every block; its experts apart, over `efsdp`; the last norm and
-the head, where they share no weight with an embedding in their stage; the root, which is the rest. Head and
-root are gathered once for forward and backward together; in a pipeline, where some micro-batch is always
-between the two, once a step.
+the head, where they share no weight with an embedding in their stage and no prediction module uses them; the
+root, which is the rest. Head and root are gathered once for forward and backward together; in a pipeline,
+where some micro-batch is always between the two, once a step.
 `parallel/shard_gradients.py` sets the flags of every backward.
 
 Every module sums: nothing divides by the number of ranks, since the loss is already divided by the tokens of
@@ -70,7 +70,7 @@ def apply_shard(
     shard = partial(fully_shard, mp_policy=precision, offload_policy=offload)
     blocks, free = list(blocks), layout.zero_stage == 3
     head = head_modules(model)
-    experts = [module.experts for module in model.modules() if isinstance(module, MoE)]
+    experts = _expert_units(model)
     if experts:
         expert_mesh = _device_mesh(mesh, "efsdp")
         for stacked in experts:
@@ -99,13 +99,15 @@ def head_modules(stage: nn.Module) -> list[nn.Module]:
     """The last norm and the head of a stage that begins with an embedding of its own; otherwise none.
 
     By themselves they are gathered and reduced beside the blocks. A stage without an embedding has no root
-    but them, and a tied head needs the embedding's unit.
+    but them, a tied head needs the embedding's unit, and one that prediction modules use again is done only
+    when the root is.
     """
     if (
         not isinstance(stage, Decoder)
         or stage.embed is None
         or stage.head is None
         or stage.head.weight is None
+        or stage.mtp
     ):
         return []
     return [module for module in (stage.norm, stage.head) if module is not None]
@@ -130,15 +132,25 @@ def reduces_unused(layout: Layout) -> bool:
 
 
 def _prefetch_backward(stage: nn.Module, blocks: list[nn.Module]) -> None:
-    """Each block's backward gathers the one below it ahead of time, and the lowest none.
+    """Each unit's backward gathers the one before it ahead of time, and the lowest none.
+
+    A block's experts are a unit that comes before the rest of it.
 
     By itself FSDP goes back through the forwards of all micro-batches since the step began. In a pipeline the
-    forward before the lowest block's is another micro-batch's highest block: gathered for nothing, at the
+    forward before the lowest unit's is another micro-batch's highest block: gathered for nothing, at the
     step's end too.
     """
-    below = [*blocks[:1], *blocks]  # the lowest names itself, since an empty list would be no choice
-    for module, target in zip([*blocks, stage], below, strict=True):
+    units = [unit for block in blocks for unit in (*_expert_units(block), block)]
+    below = [*units[:1], *units[:-1]]  # the lowest names itself, since an empty list would be no choice
+    for module, target in zip(units, below, strict=True):
         _fsdp(module).set_modules_to_backward_prefetch([_fsdp(target)])
+    # The root's backward follows those of prediction modules, which run after its forward.
+    predictions = len(stage.mtp) if isinstance(stage, Decoder) else 0
+    _fsdp(stage).set_modules_to_backward_prefetch([_fsdp(blocks[len(blocks) - predictions - 1])])
+
+
+def _expert_units(block: nn.Module) -> list[nn.Module]:
+    return [module.experts for module in block.modules() if isinstance(module, MoE)]
 
 
 def _fsdp(module: nn.Module) -> FSDPModule:
@@ -148,7 +160,7 @@ def _fsdp(module: nn.Module) -> FSDPModule:
 
 def _device_mesh(mesh: Mesh, axis: str) -> DeviceMesh:
     """The mesh to shard over an axis: (fsdp), or (dp_replicate, fsdp) where shards are replicated."""
-    shards, replicas = mesh.group(axis) or _alone(mesh), mesh.group("dp_replicate")
+    shards, replicas = mesh.group(axis) or _alone(mesh), mesh.replicas
     if replicas is None:
         return DeviceMesh.from_group(shards, mesh.device.type, mesh_dim_names=(axis,))
     both = next(

@@ -52,8 +52,8 @@ FLAGS = {  # by ZeRO stage: between backwards, in a backward, in the step's last
 class ShardedGradients:
     """The gradients of every stage of this rank, reduced when the ZeRO stage reduces them.
 
-    A stage whose embedding another stage of this rank multiplies with (the tied head of a V) lends it: the
-    embedding is reduced when both stages are done.
+    A stage whose embedding another stage of this rank uses, too (both ends of a V), lends it: the embedding
+    is reduced when both stages are done.
     """
 
     def __init__(self, stages: Mapping[int, nn.Module], weights: Weights, layout: Layout) -> None:

@@ -29,7 +29,7 @@ def time_shards(module: FSDPModule, mesh: Mesh) -> None:
     reduce_scatter = _ReduceScatter(mesh.timers)
     module.set_custom_all_gather(_AllGather(mesh.timers))
     module.set_custom_reduce_scatter(reduce_scatter)
-    if mesh.group("dp_replicate") is not None:
+    if mesh.replicas is not None:
         module.set_all_reduce_hook(reduce_scatter.reduced)
 
 

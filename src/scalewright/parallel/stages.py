@@ -3,8 +3,9 @@
     pp 2, 1f1b            rank 0: stage 0 [embed, layers 0-3]      rank 1: stage 1 [layers 4-7, norm, head]
     pp 2, zbv (a V)       rank 0: stages 0 and 3                   rank 1: stages 1 and 2
 
-Where both ends of a tied embedding are on one rank (a V), there is one parameter: the last stage borrows it.
-Elsewhere each end holds a copy, and their gradients are summed over `tie`.
+The last stage uses the embedding, too, where the head is tied to it or prediction modules look tokens up.
+Where both ends are on one rank (a V), there is one parameter: the last stage borrows it. Elsewhere each end
+holds a copy, and their gradients are summed over `tie`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from itertools import accumulate
 from torch import Tensor, nn
 
 from scalewright.model.decoder import Decoder
+from scalewright.model.gpu_rows import Packing
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import stage_layers
@@ -34,7 +36,12 @@ class Stages(nn.Module):
         return {int(stage): cut for stage, cut in self.cuts.items()}
 
     def forward(
-        self, tokens: Tensor, positions: Tensor | None = None, documents: Tensor | None = None
+        self,
+        tokens: Tensor,
+        positions: Tensor | None = None,
+        documents: Tensor | None = None,
+        packing: Packing | None = None,
+        ahead: Tensor | None = None,
     ) -> Tensor:
         """Raises; the signature is that of each stage."""
         raise NotImplementedError("a pipeline runs its stages one by one")
@@ -52,32 +59,33 @@ def cut_stages(model: ModelSpec, layout: Layout, rank: int) -> Decoder | Stages:
     owners = stage_ranks(layout.schedule, layout.pp, layout.virtual_stages)
     ends = list(accumulate(stage_layers(model, layout), initial=0))
     last = len(owners) - 1
-    borrowed = model.tie_word_embeddings and owners[0] == owners[last]
+    used = model.tie_word_embeddings or model.mtp_layers > 0
+    borrowed = used and owners[0] == owners[last]
     cuts = {
         stage: Decoder(
             model,
             range(ends[stage], ends[stage + 1]),
             first=stage == 0,
             last=stage == last,
-            own_head=False if stage == last and borrowed else None,
+            borrows=stage == last and borrowed,
         )
         for stage, owner in enumerate(owners)
         if owner == rank
     }
     if borrowed and rank == owners[0]:
         lender = cuts[0]
-        cuts[last].tied = lambda: _embedding(lender)
+        cuts[last].lender = lambda: _embedding(lender)
     return Stages(cuts)
 
 
-def _embedding(lender: Decoder) -> Tensor:
+def _embedding(lender: Decoder) -> nn.Module:
     assert lender.embed is not None
-    return lender.embed.weight
+    return lender.embed
 
 
 def tied_stages(stages: Mapping[int, nn.Module]) -> frozenset[int]:
-    """The stages of a rank that share one embedding (the tied head of a V), its holder first; mostly none."""
-    borrowers = [number for number, stage in stages.items() if getattr(stage, "tied", None) is not None]
+    """The stages of a rank that share one embedding (both ends of a V), its holder first; mostly none."""
+    borrowers = [number for number, stage in stages.items() if getattr(stage, "lender", None) is not None]
     return frozenset({min(stages), *borrowers}) if borrowers else frozenset()
 
 

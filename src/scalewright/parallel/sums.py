@@ -3,7 +3,7 @@
     tp     norms and biases under sequence parallelism, and routers: each rank saw its part of the tokens
     etp    biases of experts that several ranks hold: each rank added them to its part of the tokens
     kv     KV heads that several tp ranks hold: each rank saw its part of the query heads
-    tie    an embedding on the first stage and the same as a head on the last
+    tie    an embedding on the first stage, and on the last: as a tied head, or for prediction modules
 
 Small ones travel together, in one all-reduce an axis; large ones on their own, without a copy. All are local
 fp32 shards: tensors that are cut by then are summed in their pieces.
@@ -36,7 +36,7 @@ def sum_partial(
             for weight, gradient in zip(trained, gradients, strict=True)
             if axis in weight.placement.grad_sum
         ]
-        if not partial or mesh.group(axis) is None:  # an untied model's mesh has no group for `tie`
+        if not partial or mesh.group(axis) is None:  # no group for `tie` where one end alone uses it
             continue
         small = []
         for gradient in partial:

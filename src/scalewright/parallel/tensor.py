@@ -5,6 +5,7 @@
     positions                                              slice
     * attention                                            enter
     * attention.q, k, v             rows (heads)
+    * attention.sinks               rows (heads)
     * attention.q_norm, k_norm      rows (heads)                       means over all ranks' heads
     * attention.o                   columns (heads)                    leave, then the bias
     * attention, latent                                    nothing
@@ -28,6 +29,8 @@ residual stream, and with it every norm, has T/tp tokens of each row on a rank; 
 block keeps its part of an entered input, and gathers it again in the backward (regather.py). A norm of single
 heads (`qk_norm: head`) stays whole. Latent attention's projections down stay whole too: with sp they take
 T/tp tokens, and their small outputs are gathered in place of x.
+
+A prediction module's block is one of these (`*`); its norms and its `join` stay whole, as other norms do.
 
 The model stays plain: `cut_parameters` replaces parameters by smaller ones, as `spec/placement.py` places
 them, and `apply_tensor` wraps the `forward` of the modules in PLAN. Attention counts its heads from the
@@ -116,7 +119,7 @@ def rule_of(name: str, latent: bool = False) -> Rule:
 
     `latent`: the model has latent attention.
     """
-    key = re.sub(r"^layers\.\d+", "layers.*", name)
+    key = re.sub(r"^(layers\.\d+|mtp\.\d+\.block)(?=\.|$)", "layers.*", name)
     return LATENT[key] if latent and key in LATENT else PLAN.get(key, Rule())
 
 
@@ -156,7 +159,7 @@ def apply_tensor(decoder: Decoder, layout: Layout, mesh: Mesh) -> None:
                 _sum_columns(module, leave)
     if decoder.last:
         whole = decoder.logits
-        decoder.logits = lambda hidden: whole(enter(hidden))  # type: ignore[method-assign]
+        decoder.logits = lambda hidden, product=None: whole(enter(hidden), product)  # type: ignore[method-assign]
 
 
 def _route_part(moe: MoE, group: AxisGroup) -> None:

@@ -29,6 +29,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from scalewright.spec.groups import HEADS, HOST, LANES
+
 T = TypeVar("T")
 PHASES = ("data", "compute", "optimizer")
 # The mesh's axes as users know them: `fsdp` is dp_shard (x cp); what joins all carries scalars: control.
@@ -39,14 +41,19 @@ _REPORTED = {
     "ehsdp": "dp_shard",  # as `gradient`, of experts
     "pp_down": "pp",
     "pp_up": "pp",
+    **dict.fromkeys(LANES, "pp"),
+    HEADS: "control",
     "loss": "control",
     "world": "control",
+    "island": "control",
+    "islands": "control",
     "batch": "control",
 }
 
 
 def reported_axis(axis: str) -> str:
     """The axis's name in what users read: breakdowns, dry runs, reports of hangs."""
+    axis = axis.removesuffix(HOST)
     return _REPORTED.get(axis, axis)
 
 

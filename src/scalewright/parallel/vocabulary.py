@@ -15,16 +15,13 @@ with it. Everything is fp32, whatever the logits' dtype.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from scalewright.parallel.functions import AxisGroup, axis_group, gather_slice, gathered
+from scalewright.parallel.loss_chunk import IGNORED, Chunk
 from scalewright.parallel.mesh import Mesh
-from scalewright.spec.loss_chunks import chunk_tokens
-
-IGNORED = -100  # the target of a token that isn't counted, as in PyTorch's losses
 
 
 @dataclass(frozen=True)
@@ -55,21 +52,6 @@ def make_columns(mesh: Mesh, vocabulary: int) -> VocabularyColumns:
     return VocabularyColumns(axis_group(mesh, "tp"), vocabulary)
 
 
-def parallel_cross_entropy(
-    logits: Tensor, targets: Tensor, columns: VocabularyColumns, z_loss: float = 0.0
-) -> tuple[Tensor, Tensor]:
-    """Cross-entropy and z-loss of local logits [B, T, V/tp] against targets [B, T], fp32 sums.
-
-    Both are the same on all ranks of tp, to the bit. Where a gradient is wanted it takes the logits' place;
-    that of the first sum is of both, and the second has none. A second backward through one graph raises.
-    """
-    keep = logits.requires_grad and torch.is_grad_enabled()
-    losses: tuple[Tensor, Tensor] = _ParallelCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        logits.flatten(0, -2), targets.flatten(), columns, z_loss, keep
-    )
-    return losses
-
-
 def full_logits(logits: Tensor, columns: VocabularyColumns) -> Tensor:
     """Local logits [B, T, V/tp] -> [B, T, V] on every rank, for a loss that can't work on a part.
 
@@ -78,50 +60,19 @@ def full_logits(logits: Tensor, columns: VocabularyColumns) -> Tensor:
     return gather_slice(logits, -1, columns.group)[..., : columns.vocabulary]
 
 
-def store_gradient(gradient: Tensor, factor: Tensor, logits: Tensor) -> None:
-    """Puts gradient [n, V] x factor [n] in the place of logits [n, V]; in fp16 with `_headroom`."""
-    torch.mul(gradient, (factor * _headroom(logits.dtype))[:, None], out=logits)
-
-
-def scale_gradient(gradient: Tensor, grad_output: Tensor) -> Tensor:
-    """A stored gradient times the loss's, in place: there is no second backward."""
-    return gradient.mul_(grad_output / _headroom(gradient.dtype))
-
-
-def _headroom(dtype: torch.dtype) -> float:
-    """The gradient of an unlikely token, below 2^-24, would be 0 in fp16; the likeliest is 1."""
-    return 1024.0 if dtype == torch.float16 else 1.0
-
-
-class _ParallelCrossEntropy(torch.autograd.Function):
-    """By chunks of tokens, each with a gather of its own."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, logits: Tensor, targets: Tensor, columns: VocabularyColumns, z_loss: float, keep: bool
-    ) -> tuple[Tensor, Tensor]:
-        total, auxiliary = torch.zeros(2, device=logits.device).unbind()
-        logits, size = logits.detach(), chunk_tokens(columns.width)
-        for part, wanted in zip(torch.split(logits, size), torch.split(targets, size), strict=True):
-            counted, column = wanted != IGNORED, wanted - columns.start
-            is_local = counted & (column >= 0) & (column < columns.true)
-            column = column.clamp(0, columns.width - 1)
-            exp_logits, highest, log_z, target = _normalise(part, column, is_local, columns)
-            total = total + ((log_z - target) * counted).sum()
-            auxiliary = auxiliary + z_loss * (log_z.square() * counted).sum()
-            if keep:
-                factor = (highest - log_z).exp() * (1.0 + 2.0 * z_loss * log_z)
-                exp_logits.scatter_add_(1, column[:, None], -(is_local / factor)[:, None])
-                store_gradient(exp_logits, factor * counted, part)
-            del exp_logits
-        ctx.mark_non_differentiable(auxiliary)
-        ctx.save_for_backward(logits if keep else None)
-        return total, auxiliary
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None, None, None]:
-        (gradient,) = ctx.saved_tensors
-        return scale_gradient(gradient, grad_outputs[0]), None, None, None, None
+def cut_rows(logits: Tensor, targets: Tensor, columns: VocabularyColumns, z_loss: float, keep: bool) -> Chunk:
+    """The chunk of local logits [n, V/tp] and targets [n]: its sums are the same on all ranks, to the bit."""
+    counted, column = targets != IGNORED, targets - columns.start
+    is_local = counted & (column >= 0) & (column < columns.true)
+    column = column.clamp(0, columns.width - 1)
+    exp_logits, highest, log_z, target = _normalise(logits, column, is_local, columns)
+    total = ((log_z - target) * counted).sum()
+    auxiliary = z_loss * (log_z.square() * counted).sum()
+    if not keep:
+        return Chunk(total, auxiliary)
+    factor = (highest - log_z).exp() * (1.0 + 2.0 * z_loss * log_z)
+    exp_logits.scatter_add_(1, column[:, None], -(is_local / factor)[:, None])
+    return Chunk(total, auxiliary, exp_logits, factor * counted)
 
 
 def _normalise(

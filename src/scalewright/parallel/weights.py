@@ -163,7 +163,7 @@ def hold(model: nn.Module, placements: tuple[Placement, ...], mesh: Mesh) -> Wei
                 compute,
                 _master(compute, local),
                 box(placement, mesh.coords, mesh.grid.size_of),
-                copies(placement, mesh.grid.size_of),
+                copies(placement, mesh.grid.copying),
                 stage,
             )
         )

@@ -4,6 +4,8 @@
     weights               after the last step, with SGD; of the          max |mine - control|
                           worst tensor                                   / max(max |control|, FLOOR)
 
+A run with `diloco` is no one-device run: its control are its islands, trained in turn in one process.
+
 fp32 sums in another order differ by about 1e-7; ten steps carry that on. A wrong layout (a gradient summed
 once too often, a norm that isn't reduced) is off by 1e-3 or more within two steps, so the tolerance need not
 be fine-tuned.
@@ -20,7 +22,7 @@ from typing import Any
 import torch
 
 from scalewright.checkpoint.read import CheckpointReader, find_checkpoint
-from scalewright.parity.ranks import Left, Runs
+from scalewright.parity.ranks import Left, Runs, replays_routes
 from scalewright.parity.result import Deviation, Parity, step_deviations
 from scalewright.parity.setup import Setup, set_up
 from scalewright.spec.layout import Layout
@@ -39,6 +41,7 @@ TOLERANCES: dict[str, tuple[float, str]] = {
 # of 0, so it holds nothing but rounding.
 FLOOR = 1e-2
 
+GIVEN = "the layout's routers take the control's choices: rounding would send tokens elsewhere"
 Tell = Callable[[str], None]
 
 
@@ -69,11 +72,8 @@ def _compare(setup: Setup, steps: int, tolerance: float | None, runs: Runs, tell
     allowed, reason = TOLERANCES.get(layout.precision, TOLERANCES["fp32"])
     if tolerance is not None:
         allowed, reason = tolerance, "as asked"
-    many = f"{layout.devices} rank{'s' if layout.devices > 1 else ''}"
-    tell(f"training the layout: {steps} steps on {many}, twice")
-    mine = runs.train(setup.layout)
-    tell(f"training the control: {steps} steps on one device, twice")
-    control = runs(setup.control)
+    given = replays_routes(setup.control)
+    mine, control = _train_both(setup, steps, runs, tell, given=given)
     result = Parity(
         control=setup.control.layout.dump(),
         layout=layout.dump(),
@@ -81,14 +81,30 @@ def _compare(setup: Setup, steps: int, tolerance: float | None, runs: Runs, tell
         tolerance=allowed,
         reason=reason,
         shrunk=setup.shrunk,
-        notes=setup.notes,
+        notes=(*setup.notes, GIVEN) if given else setup.notes,
     )
     other = cut_otherwise(setup.control.layout)
     if result.ok or tolerance is not None or other is None or not math.isfinite(result.worst):
         return result
     tell("beyond the tolerance: training the control again, its micro-batches cut otherwise")
-    again = runs(setup.control.replace(layout=other.dump()))
+    changed = setup.control.replace(layout=other.dump())
+    again = runs.train(changed, control) if given else runs(changed)
     return replace(result, noise=deviation(again, control))
+
+
+def _train_both(setup: Setup, steps: int, runs: Runs, tell: Tell, *, given: bool) -> tuple[Left, Left]:
+    """What the layout left, and the control, which comes first where its choices of experts are given."""
+
+    def control() -> Left:
+        where = "on one device" if setup.control.diloco is None else "of islands in turn, in one process"
+        tell(f"training the control: {steps} steps {where}, twice")
+        return runs(setup.control)
+
+    first = control() if given else None
+    ranks = setup.layout.layout.devices
+    tell(f"training the layout: {steps} steps on {ranks} rank{'s' if ranks > 1 else ''}, twice")
+    mine = runs.train(setup.layout, first)
+    return mine, first or control()
 
 
 def deviation(mine: Left, control: Left) -> Deviation:
@@ -125,8 +141,9 @@ def training_rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def cut_otherwise(layout: Layout) -> Layout | None:
-    """One device with other micro-batches of the same batch; None when a batch is one sample."""
-    sizes = [size for size in range(1, layout.global_batch + 1) if layout.global_batch % size == 0]
+    """The control with other micro-batches of the same batch; None when a batch is one sample."""
+    share = layout.global_batch // layout.dp  # of an island; without islands all
+    sizes = [size for size in range(1, share + 1) if share % size == 0]
     others = [size for size in sizes if size != layout.micro_batch]
     if not others:
         return None

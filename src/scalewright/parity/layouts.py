@@ -76,6 +76,18 @@ def one_device(layout: Layout, micro_batch: int | None = None) -> Layout:
     return Layout(devices=1, micro_batch=micro, global_batch=layout.global_batch, precision=layout.precision)
 
 
+def islands_alone(layout: Layout, micro_batch: int | None = None) -> Layout:
+    """The control of a run with `diloco`: as many islands, each of them one device."""
+    count = layout.dp_replicate
+    micro = micro_batch or layout.micro_batch
+    while layout.global_batch % (micro * count):
+        micro -= 1
+    return Layout(
+        devices=count, dp_replicate=count, zero_stage=0, micro_batch=micro, global_batch=layout.global_batch,
+        precision=layout.precision,
+    )  # fmt: skip
+
+
 def without_idle_chunks(layout: Layout) -> Layout:
     """A layout whose schedule names a pipeline's although there is none, made plain."""
     if layout.pp == 1 and find_kind(layout.schedule).chunked:

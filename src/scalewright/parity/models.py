@@ -93,7 +93,7 @@ def _keys(model: ModelSpec, before: Layout, after: Layout, seq_len: int, head_di
         "head_dim": head_dim,
         "context": seq_len,
         "learned_positions": min(model.learned_positions, seq_len),
-        "mtp_layers": 0,
+        "mtp_layers": min(model.mtp_layers, 2),
     }
     if model.vocab_size < 256:
         keys["vocab_size"] = model.vocab_size
@@ -101,6 +101,10 @@ def _keys(model: ModelSpec, before: Layout, after: Layout, seq_len: int, head_di
         keys["embedding_scale"] = sqrt(hidden)
     if model.query_scale is not None:
         keys["query_scale"] = head_dim**-0.5
+    if model.rope_every_not is not None:
+        keys["rope_every_not"] = min(model.rope_every_not, keys["num_hidden_layers"])
+    if model.attention_temperature is not None:
+        keys["attention_temperature"]["floor_scale"] = max(1, seq_len // 4)
     keys.update(_windows(model, keys["num_hidden_layers"], seq_len))
     keys["rope"] = _rope(keys["rope"], head_dim)
     if keys["moe"]:
@@ -118,10 +122,11 @@ def _windows(model: ModelSpec, layers: int, seq_len: int) -> dict[str, Any]:
         return {}
     pattern = model.window_pattern
     seen = {pattern[layer % len(pattern)] for layer in range(layers)}
-    return {
-        "sliding_window": min(model.sliding_window, max(2, seq_len // 2)),
-        "window_pattern": list(pattern) if seen == set(pattern) else [True, False],
-    }
+    if seen == set(pattern):
+        shorter = list(pattern)
+    else:  # full attention in the last layers, as where RoPE is left out
+        shorter = [layer + 1 < layers for layer in range(layers)]
+    return {"sliding_window": min(model.sliding_window, max(2, seq_len // 2)), "window_pattern": shorter}
 
 
 def _rope(rope: dict[str, Any], head_dim: int) -> dict[str, Any]:

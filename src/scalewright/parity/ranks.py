@@ -14,10 +14,15 @@ from typing import Any
 
 from scalewright.launch.local import prepare_workers, run_local
 from scalewright.launch.rank import RankContext
+from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import OptimizerSpec, RunSpec
 from scalewright.train.resolve import resolve
+from scalewright.train.routes import Routes
 from scalewright.train.run import PRELOAD, enter
+from scalewright.train.simulate import simulate_in_turn
 
+# Precisions that keep so few bits that another layout's rounding decides which experts a token goes to.
+ROUNDED = ("tf32", "fp16", "bf16")
 Target = Callable[[RankContext, Sequence[dict[str, Any]]], None]
 
 
@@ -27,6 +32,7 @@ class Left:
 
     own: Path
     sgd: Path
+    routes: Path | None = None  # folder of its routers' choices, by the name of the run's folder
 
 
 class Runs:
@@ -47,22 +53,38 @@ class Runs:
         self._folder.cleanup()
 
     def __call__(self, run: RunSpec) -> Left:
-        """The folders that the run left, training it unless it was trained already."""
+        """The folders that a control left, trained unless it was trained already; islands are simulated."""
         key = json.dumps({**run.dump(), "out_dir": None}, sort_keys=True)
         if key not in self._made:
-            self._made[key] = self.train(run)
+            self._made[key] = self.train(run, simulated=run.diloco is not None)
         return self._made[key]
 
-    def train(self, run: RunSpec) -> Left:
-        """Trains a run on its ranks with its own optimizer and with SGD."""
+    def train(self, run: RunSpec, replays: Left | None = None, *, simulated: bool = False) -> Left:
+        """Trains a run on its ranks with its own optimizer and with SGD.
+
+        `simulated`: its islands in turn, in one process. Where choices of routers are given
+        (`replays_routes`), a control writes its own down, and a run that `replays` it takes them over.
+        """
         folder = Path(tempfile.mkdtemp(dir=self._folder.name))
         variants = [("own", run)]
         if not (isinstance(run.optimizer, OptimizerSpec) and run.optimizer.name == "sgd"):
             variants.append(("sgd", run.replace(optimizer=plain_sgd(run).dump())))
         name, last = variants[-1]
         variants[-1] = (name, last.replace(checkpoint={"at_end": True}))
-        start([variant.replace(out_dir=str(folder / name)) for name, variant in variants], self._target)
-        return Left(folder / "own", folder / name)
+        routes = folder / "routes" if replays is None and not simulated and replays_routes(run) else None
+        source = routes if replays is None else replays.routes
+        jobs = [
+            _job(
+                variant.replace(out_dir=str(folder / name)),
+                None if source is None else Routes(str(source / name), replay=replays is not None),
+            )
+            for name, variant in variants
+        ]
+        if simulated:
+            start(jobs, 1, simulate_in_turn)
+        else:
+            start(jobs, run.layout.devices, self._target)
+        return Left(folder / "own", folder / name, routes)
 
 
 def plain_sgd(run: RunSpec) -> OptimizerSpec:
@@ -74,15 +96,21 @@ def plain_sgd(run: RunSpec) -> OptimizerSpec:
     return OptimizerSpec(name="sgd", lr=0.1, weight_decay=0.0, clip_norm=clip or 1.0)
 
 
-def start(runs: Sequence[RunSpec], target: Target) -> None:
-    """Trains runs of one layout, one after another, in one world of processes."""
-    world = runs[0].layout.devices
+def replays_routes(run: RunSpec) -> bool:
+    """Whether a run is compared with its routers' choices given: rounding would decide them."""
+    mixture = isinstance(run.model, ModelSpec) and run.model.moe is not None and run.diloco is None
+    return mixture and run.layout.precision in ROUNDED
+
+
+def start(jobs: Sequence[dict[str, Any]], world: int, target: Target) -> None:
+    """Trains the runs of some jobs, of one layout, one after another in one world of processes."""
     prepare_workers(PRELOAD)
-    jobs: list[dict[str, Any]] = []
-    for run in runs:
-        device = "cpu" if run.device == "auto" else run.device
-        jobs.append({"resolved": resolve(run), "device": device, "quiet": True})
     run_local(target, (jobs,), world, preload=PRELOAD)
+
+
+def _job(run: RunSpec, prepare: Routes | None) -> dict[str, Any]:
+    device = "cpu" if run.device == "auto" else run.device
+    return {"resolved": resolve(run), "device": device, "quiet": True, "prepare": prepare}
 
 
 def train_in_turn(context: RankContext, jobs: Sequence[dict[str, Any]]) -> None:

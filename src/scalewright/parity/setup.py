@@ -1,7 +1,8 @@
 """From a user's run to the two runs that are compared: its layout, and one device, scaled to this machine.
 
 run ──model, layout, data that fit──► layout's run     out_dir, tracking, saves: none of the user's
-                                 └──► control's run    the same on one device
+                                 └──► control's run    the same on one device; with `diloco` islands of one
+                                                       device each, simulated (train/simulate.py)
 """
 
 from __future__ import annotations
@@ -9,10 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from scalewright.parity.layouts import by_hand, one_device, smallest, with_micro_batches, without_idle_chunks
+from scalewright.parity.layouts import (
+    by_hand,
+    islands_alone,
+    one_device,
+    smallest,
+    with_micro_batches,
+    without_idle_chunks,
+)
 from scalewright.parity.models import fewer_kv_heads, small_model, small_seq_len
 from scalewright.parity.room import Room, find_room, too_large
 from scalewright.spec.compress import word
+from scalewright.spec.diloco import DilocoSpec, check_diloco
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.layout_check import check_layout
@@ -22,6 +31,7 @@ from scalewright.spec.run import DataSpec, OptimizerSpec, PythonRef, RunSpec
 from scalewright.train.elementwise import cuts
 from scalewright.train.resolve import check_trainable
 
+MATHEMATICS = ("z_loss", "balance")  # keys of `train` that change what is computed
 SHOWN = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads",
          "num_key_value_heads", "head_dim", "vocab_size")  # fmt: skip
 
@@ -47,10 +57,13 @@ def set_up(run: RunSpec, *, device: str, steps: int, micro_batch: int | None = N
     seq_len = run.seq_len
     layout = without_idle_chunks(run.layout)
     check_trainable(model, layout, run.stated_seq_len)
+    check_diloco(run.diloco, layout, model.num_hidden_layers if isinstance(model, ModelSpec) else None)
     small, fitted, length = _fit(model, layout, seq_len, steps, room, device)
     shrunk = _differences(layout, fitted) + _differences(model, small)
     if length != seq_len:
         shrunk.append(f"seq_len {seq_len} -> {length}")
+    diloco = often_enough(run.diloco, steps)
+    shrunk += [f"diloco.{line}" for line in _differences(run.diloco, diloco)] if run.diloco else []
     data, notes = _data(run, small, length, changed=small != model or length != seq_len)
     if run.init != "random" and small != model:
         notes.append("weights are random: those of init don't fit the small model")
@@ -64,15 +77,17 @@ def set_up(run: RunSpec, *, device: str, steps: int, micro_batch: int | None = N
         resume="never",
         init=run.init if small == model else "random",
         lr_schedule={"kind": "constant"},  # a warm-up would hardly move the weights in so few steps
-        train={"steps": steps, "z_loss": run.train.z_loss, "compile": False},
+        train={"steps": steps, **{key: run.train.dump()[key] for key in MATHEMATICS}, "compile": False},
         checkpoint={"at_end": False},
+        diloco=diloco.dump() if diloco is not None else None,
         track={},
         profile={},
         environment=None,
     )
+    alone = one_device if diloco is None else islands_alone
     return Setup(
         base.replace(layout=mine.dump(), train={**base.train.dump(), "compile": run.train.compile}),
-        base.replace(layout=one_device(mine, micro_batch).dump()),
+        base.replace(layout=alone(mine, micro_batch).dump()),
         tuple(shrunk),
         tuple(notes),
     )
@@ -94,6 +109,15 @@ def _check_comparable(run: RunSpec) -> None:
             "optimizer.name",
             "compare with optimizer.name=adamw or adamw_bf16",
         )
+
+
+def often_enough(diloco: DilocoSpec | None, steps: int) -> DilocoSpec | None:
+    """Islands that meet at least twice in so many steps, as far as fragments and overlap let them."""
+    if diloco is None or diloco.inner_steps * 2 <= steps:
+        return diloco
+    inner = max(steps // 2 // diloco.fragments, 1) * diloco.fragments
+    inner = min(inner, diloco.inner_steps)
+    return diloco.replace(inner_steps=inner, overlap=min(diloco.overlap, inner - 1))
 
 
 def _fit(

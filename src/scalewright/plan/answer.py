@@ -73,6 +73,7 @@ def setting(request: Request) -> dict[str, Any]:
         },
         "framework": trainer.name,
         "optimizer": request.optimizer.written,
+        **({"diloco": request.diloco.dump()} if request.diloco is not None else {}),
     }
 
 

@@ -57,6 +57,7 @@ class Question:
         framework: str | None,
         version: str | None,
         optimizer: str | None = None,
+        diloco: Mapping[str, Any] | None = None,
         **keys: Any,
     ) -> Question:
         """Checks the arguments and fills in defaults. Raises UserError."""
@@ -76,6 +77,7 @@ class Question:
         record, optimizer_notes = defaults.resolve_optimizer(optimizer, framework)
         check_names(keys.get("options"))
         keys |= {"framework": framework or OURS, "version": version, "optimizer": record}
+        keys["diloco"] = defaults.resolve_diloco(diloco, framework)
         assumed = (*notes, *trainer_notes, *optimizer_notes, *cluster.assumed)
         return cls(spec, cluster, devices, given["global_batch"], length, counts, keys, assumed)
 

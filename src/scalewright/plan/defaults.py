@@ -16,6 +16,7 @@ from scalewright.plan.chips import WIDTHS
 from scalewright.plan.frameworks import OURS, Framework, check_name, find_framework
 from scalewright.plan.request import Request
 from scalewright.plan.rows.cells import MOST
+from scalewright.spec.diloco import DilocoSpec
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.layout import Layout
@@ -148,3 +149,12 @@ def resolve_optimizer(name: str | None, framework: str | None) -> tuple[Optimize
             f"leave --framework out: {OURS}'s own trainer is planned with each of its optimizers",
         )
     return record, []
+
+
+def resolve_diloco(keys: Mapping[str, Any] | None, framework: str | None) -> DilocoSpec | None:
+    """A run file's `diloco`; null: replicas are no islands. Other trainers are priced without."""
+    if keys is None:
+        return None
+    if framework not in (None, OURS):
+        raise UserError(f"{framework} is priced without diloco", "--diloco", "leave --framework out")
+    return DilocoSpec.parse(dict(keys), "--diloco")

@@ -29,6 +29,7 @@ from scalewright.plan.rows.rows import has_no_layout, request_of
 from scalewright.plan.rows.usual import best_usual
 from scalewright.plan.terms import PART_TERMS
 from scalewright.spec.compress import Compress
+from scalewright.spec.diloco import DilocoSpec
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.layout import Layout
@@ -253,16 +254,17 @@ def predict(
     optimizer: Optimizer = ADAMW,
     compress: Compress = "none",
     documents: bool = True,
+    diloco: DilocoSpec | None = None,
     c: Constants | None = None,
 ) -> Prediction:
     """The cost of one layout. Raises UserError when the cluster is too small or lacks the precision.
 
-    `optimizer`, `documents`, `compress`: as `request.run_facts` reads them from a run file.
+    `optimizer`, `documents`, `compress`, `diloco`: as `request.run_facts` reads them from a run file.
     """
     cluster.check_devices(layout.devices)
     request = from_layout(
         model, cluster, layout, seq_len or model.context, framework, version, options,
-        optimizer=optimizer, documents=documents, compress=compress,
+        optimizer=optimizer, compress=compress, documents=documents, diloco=diloco,
     )  # fmt: skip
     return predict_table([request], c)[0]
 

@@ -17,10 +17,13 @@ from scalewright.plan.curves import narrow_is_fast
 from scalewright.plan.frameworks import FUSED_ATTENTION, OURS, Framework, find_framework
 from scalewright.plan.switches import NO_SWITCHES, Switches, read_switches
 from scalewright.spec.compress import Compress, check_compress
+from scalewright.spec.diloco import DilocoSpec
+from scalewright.spec.expert_volumes import kept_share
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.optimizers import ADAMW, Optimizer
+from scalewright.spec.presets import load_model_spec
 from scalewright.spec.primitives import Kernels, Sizes
 from scalewright.spec.run import DataSpec, OptimizerSpec, RunSpec
 from scalewright.spec.schedules.kinds import KINDS
@@ -68,6 +71,7 @@ class Request:
     optimizer: Optimizer = ADAMW  # other trainers are priced with AdamW only
     compress: Compress = "none"  # of gradients; of this package's own trainer
     documents: bool = True  # several per row of tokens, masked from each other (our default)
+    diloco: DilocoSpec | None = None  # replicas are islands
     assumed: tuple[str, ...] = ()
 
     @property
@@ -141,10 +145,11 @@ def from_layout(
     optimizer: Optimizer = ADAMW,
     compress: Compress = "none",
     documents: bool = True,
+    diloco: DilocoSpec | None = None,
 ) -> Request:
     """A layout of the spec as a request; its legality isn't checked here.
 
-    `optimizer`, `documents`, `compress`: as `run_facts` reads them from a run file.
+    `optimizer`, `documents`, `compress`, `diloco`: as `run_facts` reads them from a run file.
 
     Raises UserError for a precision that the device hasn't.
     """
@@ -170,20 +175,27 @@ def from_layout(
         optimizer=optimizer,
         compress=compress,
         documents=documents,
+        diloco=diloco if layout.dp_replicate > 1 else None,
     )
 
 
 def run_facts(run: RunSpec) -> dict[str, Any]:
-    """The optimizer, document mask and compression of a run file, as keywords of `from_layout`.
+    """What a run file has beside its layout, as keywords of `from_layout`: optimizer, compression, document
+    mask, islands, capacity. They change its memory and what it sends.
 
-    A user's own optimizer counts as AdamW, which keeps the most state. Raises UserError for compression that
-    the layout has no use for.
+    A user's own optimizer counts as AdamW, which keeps the most state. A capacity counts as far as it
+    drops tokens at even loads. Raises UserError for compression that the layout has no use for.
     """
     optimizer, data = run.optimizer, run.data
     record = optimizer.record if isinstance(optimizer, OptimizerSpec) else ADAMW
     masked = isinstance(data, DataSpec) and data.masked
-    check_compress(run.train.compress, run.layout)
-    return {"optimizer": record, "documents": masked, "compress": run.train.compress}
+    check_compress(run.train.compress, run.layout, islands=run.diloco is not None)
+    factor, model = run.train.balance.capacity_factor, run.model
+    model = load_model_spec(model) if isinstance(model, str) and factor is not None else model
+    share = kept_share(factor, model.moe, run.seq_len) if isinstance(model, ModelSpec) else 1.0
+    options = {"options": {"capacity": f"{share:.12g}"}} if share < 1 else {}
+    facts = {"optimizer": record, "documents": masked, "compress": run.train.compress, "diloco": run.diloco}
+    return {**facts, **options}
 
 
 def recompute_of(layout: Layout, trainer: Framework, switches: Switches) -> tuple[str, float]:

@@ -69,7 +69,10 @@ class Loaded:
 def load_for_generation(
     source: str, device: str = "cpu", dtype: str = "float32", trust_code: bool = False, verify: bool = True
 ) -> Loaded:
-    """The model and tokenizer at `source`; raises UserError when either is missing."""
+    """The model and tokenizer at `source`; raises UserError when either is missing.
+
+    Prediction modules are left out: generation has no use for them yet.
+    """
     path = Path(source)
     if not path.exists():
         raise UserError(
@@ -79,11 +82,11 @@ def load_for_generation(
         step = find_checkpoint(path)
         folders = [step, step.parent.parent]
         tokenizer = _tokenizer(folders)
-        model = _from_checkpoint(step, dtype, device, trust_code, verify)
+        model = _from_checkpoint(step, dtype, device, trust_code, verify, mtp=False)
         return Loaded(model, tokenizer, _end_of_text(folders), _beginning(folders, tokenizer))
     tokenizer = _tokenizer([path])
     return Loaded(
-        build(open_huggingface(path), dtype, device),
+        build(open_huggingface(path), dtype, device, mtp=False),
         tokenizer,
         _end_of_text([path]),
         _beginning([path], tokenizer),
@@ -100,18 +103,20 @@ class Checkpoint:
     def __init__(self, reader: CheckpointReader) -> None:
         self._reader = reader
         self.spec = ModelSpec.parse(reader.manifest.model, str(reader.folder))
-        reader.check({reader.stored_name(tensor.name): tensor.shape for tensor in tensors(self.spec)})
+        reader.check({reader.stored_name(t.name): t.shape for t in tensors(self.spec, mtp=True)})
 
     def read(self, name: str) -> Tensor:
         """One whole tensor; a tied head is the embedding."""
         return self._reader.read(self._reader.stored_name(name))
 
 
-def _from_checkpoint(folder: Path, dtype: str, device: str, trust_code: bool, verify: bool) -> nn.Module:
-    """The network of a checkpoint: ours, or the user's own module that it was made with."""
+def _from_checkpoint(
+    folder: Path, dtype: str, device: str, trust_code: bool, verify: bool, *, mtp: bool = True
+) -> nn.Module:
+    """The network of a checkpoint: ours (`mtp`: with prediction modules), or the user's own module."""
     reader = CheckpointReader(folder, verify)
     if "python" not in reader.manifest.model:
-        return build(Checkpoint(reader), dtype, device)
+        return build(Checkpoint(reader), dtype, device, mtp=mtp)
     ref = PythonRef.parse(reader.manifest.model, str(folder / MANIFEST))
     check_trusted(ref.python, str(folder / MANIFEST), trust_code)
     module = build_python_model(ref.python, ref.arguments, seed=0)

@@ -1,9 +1,9 @@
 """What is to be run, on what, and how it is split: plain, validated data that knows no torch.
 
-a run       run.py (guard.py, sweep.py, user_code.py)          base.py, errors.py: strict data, its errors
+a run       run.py (guard.py, diloco.py, sweep.py, user_code.py)   base.py, errors.py: strict data, its errors
 a model     model.py, presets.py (shapes.py, huggingface.py), families/
             tensors.py: every tensor    operators.py, block.py (primitives.py, mixers.py): every operator
-a layout    layout.py, layout_check.py, layout_fix.py          grid.py: ranks and groups
+a layout    layout.py, layout_check.py, layout_fix.py          grid.py, groups.py: ranks and groups
             trains.py: what `train` runs                       schedule.py, schedules/: pipelines
 its costs   placement.py: which part of each tensor            memory.py, optimizers.py: bytes a rank holds
             volumes.py, compress.py: bytes that a rank sends   recompute_budget.py: what a block keeps

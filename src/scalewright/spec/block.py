@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from scalewright.spec.loss_chunks import LossSizes
 from scalewright.spec.mixers import deltanet_operators, mamba_operators
 from scalewright.spec.model import MLA, Mixer, Mlp, ModelSpec, MoE
 from scalewright.spec.primitives import (
@@ -41,22 +42,34 @@ def before(m: ModelSpec, s: Sizes) -> Iterator[Operator]:
 def after(m: ModelSpec, s: Sizes) -> Iterator[Operator]:
     """Final norm, head and loss."""
     last, vocab = m.num_hidden_layers, ceil_div(m.vocab_size, s.tp)
+    sizes, ours, in_chunks = loss_sizes(m, s), s.kernels != "fused", head_in_chunks(m, s)
     if m.final_norm:
-        last_norm = norm(m, s, "norm", last, s.stream, m.hidden_size, whole=True)
-        gathered = (s.rows - s.stream) * m.hidden_size * float(s.width) if s.kernels != "fused" else 0.0
+        last_norm = norm(m, s, "norm", last, s.stream, m.hidden_size, keeps_out=not in_chunks, whole=True)
+        gathered = (s.rows - s.stream) * m.hidden_size * float(s.width) if ours and not in_chunks else 0.0
         kept = last_norm.saved + gathered  # with sp the head keeps all tokens of its input
         yield replace(last_norm, saved=kept, saved_selective=kept, saved_full=kept)
     names = ["embed"] if m.tie_word_embeddings else []
     weights = tuple(w for name in [*names, "head"] for w in weights_of(m, name))
-    yield matmul(m, s, "head", last, s.rows, vocab, m.hidden_size, kind="head", weights=weights)
+    head = matmul(m, s, "head", last, s.rows, vocab, m.hidden_size, kind="head", weights=weights)
+    yield replace(head, summed=float(sizes.traffic)) if in_chunks else head
     logits = float(s.rows * vocab)
-    capped = logits * s.width if m.logit_softcap else 0.0  # tanh keeps its output
-    # ours keeps the logits' gradient in their place (train/loss.py), others probabilities in fp32
-    kept = logits * (4.0 if s.kernels == "fused" else s.width) + capped
+    # others keep probabilities in fp32, ours what spec/loss_chunks.py has; tanh keeps its output
+    kept = float(sizes.kept) if ours else logits * (4.0 + s.width * sizes.capped)
     yield Operator(
         "loss", "loss", last, read=logits * s.width, written=4 * logits,
         saved=kept, saved_selective=kept, saved_full=kept,
     )  # fmt: skip
+
+
+def loss_sizes(m: ModelSpec, s: Sizes) -> LossSizes:
+    """The sizes of head and loss on one rank."""
+    columns = ceil_div(m.vocab_size, s.tp)
+    return LossSizes(s.rows, columns, m.hidden_size, s.width, m.logit_softcap is not None)
+
+
+def head_in_chunks(m: ModelSpec, s: Sizes) -> bool:
+    """Whether the forward makes the head's gradients, beside the loss: in our own trainer, at some sizes."""
+    return s.kernels != "fused" and bool(loss_sizes(m, s).head_in_chunks)
 
 
 def block(m: ModelSpec, s: Sizes, layer: int) -> Iterator[Operator]:
@@ -65,18 +78,23 @@ def block(m: ModelSpec, s: Sizes, layer: int) -> Iterator[Operator]:
 
 
 def multi_token(m: ModelSpec, s: Sizes, index: int) -> Iterator[Operator]:
-    """A multi-token-prediction layer (DeepSeek-V3 §2.2): two norms, a join, a block, head and loss."""
-    d, fqn, layer = m.hidden_size, f"mtp.{index}", m.num_hidden_layers
+    """A module of multi-token prediction (DeepSeek-V3 §2.2): two norms, a join, a block, head and loss.
+
+    Its block is as the model's last. The hidden state that it takes is kept by the head already, but for sp,
+    where that keeps all tokens of it, and for a head in chunks, which keeps a gradient in its place.
+    """
+    d, fqn, last = m.hidden_size, f"mtp.{index}", m.num_hidden_layers - 1
+    layer, apart = last + 1 + index, (s.sp and s.tp > 1) or head_in_chunks(m, s)
     yield Operator(f"{fqn}.embed", "embedding", layer, read=float(s.stream * d * s.width),
                    written=float(s.stream * d * s.width))  # fmt: skip
-    yield norm(m, s, f"{fqn}.embed_norm", layer, s.stream, d)
-    yield norm(m, s, f"{fqn}.hidden_norm", layer, s.stream, d)
+    yield norm(m, s, f"{fqn}.embed_norm", layer, s.stream, d, whole=True)
+    yield norm(m, s, f"{fqn}.hidden_norm", layer, s.stream, d, keeps_in=apart, whole=True)
     yield matmul(m, s, f"{fqn}.join", layer, s.stream, d, 2 * d)
-    for operator in _block(m, s, layer - 1, "attention", "experts" if m.moe else "dense"):
+    for operator in _block(m, s, last, "attention", "experts" if m.moe else "dense"):
         name = operator.name.split(".", 2)[2]
         yield replace(operator, name=f"{fqn}.block.{name}", layer=layer, weights=())
     for operator in after(m, s):
-        yield replace(operator, name=f"{fqn}.{operator.name}", weights=())
+        yield replace(operator, name=f"{fqn}.{operator.name}", layer=layer, weights=())
 
 
 def _block(m: ModelSpec, s: Sizes, layer: int, mixer: Mixer | None, mlp: Mlp | None) -> Iterator[Operator]:
@@ -149,10 +167,16 @@ def _attention(m: ModelSpec, s: Sizes, fqn: str, layer: int, block_input: float)
         across = m.qk_norm == "full" and s.tp > 1  # statistics of all heads, each rank has a part
         names = (("q", query), ("k", key), ("v", key)) if m.qk_norm == "qkv" else (("q", query), ("k", key))
         for name, size in names:
-            yield norm(m, s, f"{fqn}.{name}_norm", layer, s.rows, size, keeps_in=False, across=across)
+            yield norm(
+                m, s, f"{fqn}.{name}_norm", layer, s.rows, size,
+                keeps_in=False, across=across, weight=m.qk_norm != "l2",
+            )  # fmt: skip
     if m.has_rope(layer):
         moved = float(s.rows * (query + key) * s.width)
         yield Operator(f"{fqn}.rope", "rope", layer, read=moved, written=moved)
+    elif m.attention_temperature is not None:
+        moved = float(s.rows * query * s.width)
+        yield Operator(f"{fqn}.temperature", "rope", layer, read=moved, written=moved)
     yield _core(m, s, fqn, layer, heads, kv, k, k)
     if m.attention_gate:  # its input, attention's output, is kept already
         out = float(s.rows * query * s.width)
@@ -164,12 +188,14 @@ def _mla(m: ModelSpec, mla: MLA, s: Sizes, fqn: str, layer: int) -> Iterator[Ope
     """Latent attention: both down projections are whole on every tp rank, the up projections are split.
 
     A key is a part of kv_up's output beside a copy of the rotated one: with fused kernels the copy alone is
-    kept more. PyTorch keeps joined keys; on a CPU values too are copies, as wide as keys, of what then goes.
+    kept more. PyTorch keeps joined keys; of plain rows on a CPU values too are copies, as wide as keys, of
+    what then goes.
     """
     d, fqn, heads = m.hidden_size, f"{fqn}.attention", ceil_div(m.num_attention_heads, s.tp)
     latent, rope = mla.kv_lora_rank, mla.qk_rope_head_dim
     qk = mla.qk_nope_head_dim + rope
-    beside_up = {"fused": rope, "cuda": qk, "cpu": qk + qk - mla.qk_nope_head_dim - mla.v_head_dim}
+    widened = 0 if _is_ruled(m, s, layer) else qk - mla.qk_nope_head_dim - mla.v_head_dim
+    beside_up = {"fused": rope, "cuda": qk, "cpu": qk + widened}
     # our tensor parallelism gathers the normed latent and the key together
     joined = 0.0 if s.kernels == "fused" else float((s.rows * (latent + rope) - s.stream * latent) * s.width)
     if mla.q_lora_rank:
@@ -193,20 +219,20 @@ def _mla(m: ModelSpec, mla: MLA, s: Sizes, fqn: str, layer: int) -> Iterator[Ope
 def _core(m: ModelSpec, s: Sizes, fqn: str, layer: int, heads: int, kv: int, qk: int, v: int) -> Operator:
     """Scores, softmax and their product with the values: 2 R T H (qk + v) FLOPs over the full square.
 
-    Context parallelism cuts the square, and its unmasked pairs, into equal parts.
+    Context parallelism cuts the square, and its unmasked pairs, into equal parts. Of the square nothing is
+    kept by a fused kernel, nor by ours (model/rows.py), which makes the scores of a tile at a time.
     """
     pairs = s.batch * s.seq_len * s.seq_len / s.cp
     flops = 2.0 * pairs * heads * (qk + v)
     unmasked = attention_pairs(s.seq_len, m.window(layer), m.window_chunks) / s.seq_len**2
     out = float(s.rows * heads * v * s.width)
     inputs = float(s.rows * (heads * qk + kv * (qk + v)) * s.width)
-    # the CPU's kernel keeps an output as wide as keys, of which `o` keeps a copy
-    widened = float(s.rows * heads * qk * s.width) if s.kernels == "cpu" and v < qk else 0.0
+    # of plain rows the CPU's kernel keeps an output as wide as keys, of which `o` keeps a copy
+    plain = s.kernels == "cpu" and v < qk and not _is_ruled(m, s, layer)
+    widened = float(s.rows * heads * qk * s.width) if plain else 0.0
     repeated = _repeated_heads(m, s, layer, heads - kv) * float(s.rows * (qk + v) * s.width)
     if s.attention != "fused":
         core = square = pairs * heads * s.width
-    elif m.attention_softcap and s.kernels != "fused":  # tanh and softmax in fp32, the latter also cast
-        core, square = pairs * heads * (8.0 + (s.width if s.width < 4 else 0)), 0.0
     else:  # of the square only the softmax's logsumexp is kept, in fp32
         core, square = float(s.rows * heads * 4), 0.0
     return Operator(
@@ -220,30 +246,17 @@ def _core(m: ModelSpec, s: Sizes, fqn: str, layer: int, heads: int, kv: int, qk:
 def _repeated_heads(m: ModelSpec, s: Sizes, layer: int, missing: int) -> int:
     """Key and value heads that are kept beyond the model's: copies for query heads that share one.
 
-    PyTorch's unfused attention needs a copy for each; so do CUDA's fused kernels with a mask, or in fp32.
+    CUDA's fused kernels need one for each in fp32; ours (model/rows.py) needs none.
     """
-    if s.kernels == "fused":
-        return 0
-    unfused = m.attention_softcap is not None
-    return missing if unfused or (s.kernels == "cuda" and (s.width == 4 or _is_masked(m, s, layer))) else 0
+    return missing if s.kernels == "cuda" and s.width == 4 and not _is_ruled(m, s, layer) else 0
 
 
-def _is_masked(m: ModelSpec, s: Sizes, layer: int) -> bool:
-    """Whether a layer's attention takes an explicit mask, as it is more than causal."""
+def _is_ruled(m: ModelSpec, s: Sizes, layer: int) -> bool:
+    """Whether a layer's attention is more than causal, or capped: our operator does it (model/rows.py)."""
     window = m.window(layer)
-    return s.documents or m.positions == "alibi" or (window is not None and s.seq_len > window)
-
-
-def mask_bytes(m: ModelSpec, s: Sizes) -> float:
-    """Bytes of the masks that one forward of a stage builds and its blocks share (model/context.py)."""
-    rows = s.batch if s.documents else 1
-    square = float(s.seq_len) ** 2
-    alibi, window = m.positions == "alibi", m.sliding_window
-    windowed = window is not None and any(m.window_pattern) and s.seq_len > window
-    width = 1 if m.attention_softcap and not alibi else s.width
-    heads = ceil_div(m.num_attention_heads, s.tp) if alibi else 1
-    plain = s.documents or alibi or m.attention_softcap is not None
-    return (plain + windowed) * rows * heads * square * width
+    hides = s.documents or (window is not None and s.seq_len > window)
+    capped = m.attention_softcap is not None or m.attention_sinks
+    return hides or capped or m.positions == "alibi"
 
 
 # -- MLP and experts ------------------------------------------------------------------------------
@@ -271,7 +284,8 @@ def _experts(m: ModelSpec, moe: MoE, s: Sizes, fqn: str, layer: int, keeps: floa
     if moe.latent_size:
         yield matmul(m, s, f"{fqn}.latent_down", layer, tokens, d_in, d)
     moved = float(routed * d_in * s.width)
-    yield Operator(f"{fqn}.dispatch", "dispatch", layer, read=moved, written=moved, saved=moved)
+    weighed = float(tokens * moe.top_k * d_in * s.width) if moe.weigh_input else 0.0  # rows before it
+    yield Operator(f"{fqn}.dispatch", "dispatch", layer, read=moved, written=moved, saved=moved + weighed)
     for name in ("gate", "up") if m.gated else ("up",):
         yield matmul(
             m, s, f"{fqn}.experts.{name}", layer, routed, f, d_in,
@@ -280,7 +294,7 @@ def _experts(m: ModelSpec, moe: MoE, s: Sizes, fqn: str, layer: int, keeps: floa
     yield activation(m, s, f"{fqn}.experts", layer, routed * f)
     yield matmul(
         m, s, f"{fqn}.experts.down", layer, routed, d_in, f,
-        kind="grouped_linear", keeps_out=True, groups=local,
+        kind="grouped_linear", keeps_out=not moe.weigh_input, groups=local,
     )  # fmt: skip
     yield Operator(f"{fqn}.combine", "combine", layer, read=moved, written=float(tokens * d_in * s.width))
     if moe.latent_size:

@@ -56,8 +56,11 @@ def read_compress(value: Any) -> Any:
     )
 
 
-def check_compress(compress: Compress, layout: Layout) -> None:
-    """Raises UserError where there is nothing to compress, or where compressing would do something else."""
+def check_compress(compress: Compress, layout: Layout, *, islands: bool = False) -> None:
+    """Raises UserError where there is nothing to compress, or where compressing would do something else.
+
+    `islands`: replicas are islands (spec/diloco.py), which sum no gradients with each other.
+    """
     if compress == "none":
         return
     where, written = "train.compress", word(compress)
@@ -67,7 +70,7 @@ def check_compress(compress: Compress, layout: Layout) -> None:
             where,
             "use layout.zero_stage=0, or train.compress=none",
         )
-    if layout.dp * layout.cp == 1:
+    if layout.dp * layout.cp == (layout.dp_replicate if islands else 1):
         raise UserError(
             f"{written} has nothing to compress: no other rank holds the same weights",
             where,

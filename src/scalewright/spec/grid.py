@@ -14,6 +14,9 @@ The world is one array; an axis is one of its dimensions, or several flattened. 
     tie   = the two ranks that hold a tied embedding and its head; one rank in a V schedule
             (zbv, dualpipev), which has the first and the last stage on the same rank
     mirror = the two ranks that hold the same stage, one for each way (dualpipe, which is only planned)
+    island = the ranks that take a step together: all, or under DiLoCo those of one index of dp_replicate,
+             which then is no part of loss, gradient and ehsdp either (spec/diloco.py)
+    islands = the ranks of dp_replicate, for the reports of islands
 
 Pure arithmetic: the trainer builds its process groups from it, the planner its topology.
 """
@@ -33,6 +36,8 @@ SPARSE = ("pp", "dp_replicate", "efsdp", "ep", "etp")
 # Axis: (its view, the dimensions of that view that it flattens).
 AXES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "world": (DENSE, DENSE),
+    "island": (DENSE, DENSE),
+    "islands": (DENSE, ("dp_replicate",)),
     "control": (DENSE, DENSE),
     "pp": (DENSE, ("pp",)),
     "pp_down": (DENSE, ("pp",)),
@@ -51,6 +56,8 @@ AXES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "efsdp": (SPARSE, ("efsdp",)),
     "ehsdp": (SPARSE, ("dp_replicate", "efsdp")),
 }
+# Axes over which islands don't sum
+WITHIN = frozenset({"island", "hsdp", "loss", "gradient", "ehsdp"})
 
 
 @dataclass(frozen=True)
@@ -61,12 +68,13 @@ class Grid:
     kv_parts: int  # KV heads that tp can cut: min(tp, KV heads)
     stage_ranks: tuple[int, ...] = (0,)  # pipeline rank of every stage (dualpipe: each stage twice)
     mirrored: bool = False  # every stage is on two ranks, r and pp - 1 - r
+    islands: bool = False  # every index of dp_replicate trains by itself between outer steps
 
     @cached_property
     def size_of(self) -> dict[str, int]:
         """Ranks along every axis."""
         base = dict(self.sizes)
-        sizes = {axis: prod(base[part] for part in parts) for axis, (_, parts) in AXES.items()}
+        sizes = {axis: prod(base[part] for part in self._dimensions(axis)) for axis in AXES}
         sizes["kv"] = base["tp"] // self.kv_parts
         sizes["tie"] = len(set(self.tied_ranks))
         sizes["mirror"] = 2 if self.mirrored else 1
@@ -78,6 +86,11 @@ class Grid:
         return self.stage_ranks[0], self.stage_ranks[-1]
 
     @property
+    def copying(self) -> dict[str, int]:
+        """`size_of` among ranks that hold the same numbers: islands hold other ones."""
+        return {**self.size_of, "dp_replicate": 1} if self.islands else self.size_of
+
+    @property
     def world(self) -> int:
         """The number of all ranks."""
         return self.size_of["world"]
@@ -87,9 +100,9 @@ class Grid:
         base = {**self._place(rank, DENSE), **self._place(rank, SPARSE)}
         size = dict(self.sizes)
         coords = dict(base)
-        for axis, (_, parts) in AXES.items():
+        for axis in AXES:
             index = 0
-            for part in parts:
+            for part in self._dimensions(axis):
                 index = index * size[part] + base[part]
             coords[axis] = index
         coords["kv"] = base["tp"] % self.size_of["kv"]
@@ -119,12 +132,18 @@ class Grid:
                 for group in self.groups("pp")
                 for index in range(len(group) // 2)
             )
-        view, parts = AXES[axis]
+        view, parts = AXES[axis][0], self._dimensions(axis)
         groups: dict[tuple[int, ...], list[int]] = {}
         for rank in range(self.world):
             coords = self._place(rank, view)
             groups.setdefault(tuple(coords[name] for name in view if name not in parts), []).append(rank)
         return tuple(tuple(ranks) for ranks in groups.values())
+
+    def _dimensions(self, axis: str) -> tuple[str, ...]:
+        """The dimensions of its view that an axis flattens."""
+        parts = AXES[axis][1]
+        apart = self.islands and axis in WITHIN
+        return tuple(part for part in parts if part != "dp_replicate") if apart else parts
 
     def _place(self, rank: int, view: tuple[str, ...]) -> dict[str, int]:
         size = dict(self.sizes)
@@ -134,8 +153,9 @@ class Grid:
         return coords
 
 
-def make_grid(layout: Layout, kv_heads: int | None = None) -> Grid:
-    """The grid of a layout; with fewer `kv_heads` than tp, tp ranks share a KV head."""
+def make_grid(layout: Layout, kv_heads: int | None = None, *, islands: bool = False) -> Grid:
+    """The grid of a layout; with fewer `kv_heads` than tp, tp ranks share a KV head. `islands`: of a run with
+    `diloco`."""
     efsdp = layout.dp_shard * layout.cp * layout.tp // (layout.ep * layout.etp)
     sizes = {
         "pp": layout.pp,
@@ -152,4 +172,5 @@ def make_grid(layout: Layout, kv_heads: int | None = None) -> Grid:
         min(layout.tp, kv_heads or layout.tp),
         stage_ranks(layout.schedule, layout.pp, layout.virtual_stages),
         mirrored=find_kind(layout.schedule).both_ways and layout.pp > 1,
+        islands=islands,
     )

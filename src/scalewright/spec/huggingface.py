@@ -14,7 +14,7 @@ from typing import Any
 
 from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.families import FAMILIES
-from scalewright.spec.model import ModelSpec
+from scalewright.spec.model import Mixer, Mlp, ModelSpec
 
 # Families whose network `model/` builds, with the outputs of transformers.
 RUNS: frozenset[str] = frozenset(name for name, family in FAMILIES.items() if family.write is not None)
@@ -94,12 +94,19 @@ def to_huggingface(model: ModelSpec) -> dict[str, Any]:
 
 
 def _differences(model: ModelSpec, back: ModelSpec) -> list[tuple[str, Any]]:
-    """Keys that a round trip changed; patterns of windows are compared layer by layer."""
+    """Keys that a round trip changed; patterns of windows and of RoPE are compared layer by layer."""
     layers = range(model.num_hidden_layers)
     same_windows = [model.window(i) for i in layers] == [back.window(i) for i in layers]
     skip = {"window_pattern", "sliding_window"} if same_windows else set()
+    if [model.has_rope(i) for i in layers] == [back.has_rope(i) for i in layers]:
+        skip.add("rope_every_not")
     keys, keys_back = model.dump(), back.dump()
     return [(key, value) for key, value in keys.items() if key not in skip and value != keys_back[key]]
+
+
+def _last_parts(model: ModelSpec) -> tuple[Mixer | None, Mlp | None]:
+    """The parts of the last layer, as which a prediction module's block runs."""
+    return model.parts(model.num_hidden_layers - 1)
 
 
 def why_not_running(model: ModelSpec) -> str | None:
@@ -124,16 +131,23 @@ def why_not_running(model: ModelSpec) -> str | None:
             scaling is not None and scaling.kind == "longrope",
             "RoPE scaling 'longrope' is counted but doesn't run yet",
         ),
-        (model.attention_sinks, "attention sinks are counted but don't run yet"),
         (model.attention_gate, "a gate on attention's output is counted but doesn't run yet"),
         (model.global_attention is not None, "other heads on global layers are counted but don't run yet"),
-        (model.window_chunks, "windows side by side are counted but don't run yet"),
-        (model.qk_norm in ("qkv", "l2"), f"qk_norm '{model.qk_norm}' is counted but doesn't run yet"),
+        (model.qk_norm == "qkv", "qk_norm 'qkv' is counted but doesn't run yet"),
         (
             model.norm_type == "layernorm_plus_one",
             "norm_type 'layernorm_plus_one' is counted but doesn't run yet",
         ),
-        (model.mtp_layers > 0, "multi-token prediction is counted but doesn't run yet"),
+        (
+            model.mtp_layers > 0 and (model.positions == "learned" or model.embedding_norm),
+            "multi-token prediction with learned positions or a norm of the embedding is counted but "
+            "doesn't run yet",
+        ),
+        (
+            model.mtp_layers > 0 and _last_parts(model) != ("attention", "experts" if model.moe else "dense"),
+            "multi-token prediction behind a last layer of another kind than its own is counted but "
+            "doesn't run yet",
+        ),
         (model.family not in RUNS, f"family '{model.family}' is counted but doesn't run yet"),
     )
     return next((text for holds, text in reasons if holds), None)

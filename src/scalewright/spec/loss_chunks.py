@@ -1,15 +1,81 @@
-"""The tokens whose loss is computed at once: a chunk's logits in fp32 are the only ones.
+"""The tokens whose loss is computed at once, and whether the head's product is part of that loop.
 
     chunk = 2^26 logits of a rank: 256 MiB in fp32, 523 tokens of a vocabulary of 128,256
 
-Smaller chunks would save little beside the logits themselves, and launch more kernels.
+Smaller chunks would save little beside what is kept, and read and write the sum of the weight's gradient more
+often. Of N tokens, V columns of a rank, hidden size D and w bytes a number, in chunks of n tokens:
+
+                      keeps for the backward                               and beside it, for a chunk
+    whole logits      N V w    the logits' gradient, in their place        4 n V          probabilities
+                               (capped ones: tanh as well, 2 N V w)
+                      N D w    the head's input
+    head in chunks    4 V D    the sum of the weight's gradient, in fp32   (4 + w) n V    and its logits
+                      N D w    the gradient of the head's input            N D w          the head's input
+
+(In 16 bits log-softmax makes an fp32 copy, 4 n V more, unless tp cuts the vocabulary; a cap's slope takes
+w n V.) The head is in chunks where there are several of them and that keeps less, N w > 4 D: in fp32 for more
+than D tokens, in 16 bits for more than 2 D, capped for half as many. Below, whole logits are smaller than the
+gradient of the head's own weight, which a backward makes in any case. The trainer, the dry run and the
+planner apply the same rule, to whole numbers or to columns of them.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
+from scalewright.spec.memory import FP32
+
+Number = Any  # an int, a float, or an array of them
+
 LOGITS_AT_ONCE = 1 << 26
 
 
-def chunk_tokens(columns: int) -> int:
+def chunk_tokens(columns: Number) -> Number:
     """Tokens of a chunk, for logits with so many columns on a rank."""
-    return max(1, LOGITS_AT_ONCE // columns)
+    tokens = LOGITS_AT_ONCE // columns
+    return tokens + (tokens < 1)
+
+
+@dataclass(frozen=True)
+class LossSizes:
+    """Sizes of head and loss of a micro-batch on one rank, and what they keep in bytes."""
+
+    tokens: Number
+    columns: Number  # of the vocabulary, on this rank
+    hidden: Number
+    width: Number  # bytes of an activation
+    capped: Number = False  # whether the model caps its logits
+
+    @property
+    def several(self) -> Number:
+        """Whether there is more than one chunk."""
+        return self.tokens > chunk_tokens(self.columns)
+
+    @property
+    def head_in_chunks(self) -> Number:
+        """Whether the head's product is part of the loop, where gradients are wanted."""
+        return self.several & (self._sum < self._whole)
+
+    @property
+    def kept(self) -> Number:
+        """Bytes that the loss keeps for the backward; the head's input is apart."""
+        in_chunks = self._sum + self.tokens * self.hidden * self.width
+        return self._whole + self.head_in_chunks * (in_chunks - self._whole)
+
+    @property
+    def traffic(self) -> Number:
+        """Bytes that the sum of the weight's gradient moves: read and written in every chunk, in fp32.
+
+        In 16 bits each chunk's product is written and read beside it.
+        """
+        moved = 2.0 * FP32 + 2.0 * self.width * (self.width < FP32)
+        return self.columns * self.hidden * moved * self.tokens / chunk_tokens(self.columns)
+
+    @property
+    def _whole(self) -> Number:
+        return self.tokens * self.columns * self.width * (1 + self.capped)
+
+    @property
+    def _sum(self) -> Number:
+        return FP32 * self.columns * self.hidden

@@ -22,7 +22,8 @@ from pydantic import Field, model_validator
 from scalewright.spec.base import Spec
 from scalewright.spec.errors import UserError
 
-MlpType = Literal["swiglu", "geglu", "geglu_tanh", "gelu", "gelu_tanh", "relu", "relu2"]
+# swiglu_clamped: gpt-oss; model/mlp.py has its formula and constants
+MlpType = Literal["swiglu", "swiglu_clamped", "geglu", "geglu_tanh", "gelu", "gelu_tanh", "relu", "relu2"]
 NormType = Literal[
     "rmsnorm", "rmsnorm_plus_one", "layernorm", "layernorm_plus_one", "layernorm_nobias", "nonparametric",
 ]  # fmt: skip
@@ -43,7 +44,7 @@ LAYER_PARTS: dict[LayerKind, tuple[Mixer | None, bool]] = {
 Size = Annotated[int, Field(ge=1, le=1 << 40)]
 Layers = Annotated[int, Field(ge=1, le=10_000)]
 Heads = Annotated[int, Field(ge=1, le=1_000_000)]
-GATED: frozenset[str] = frozenset({"swiglu", "geglu", "geglu_tanh"})
+GATED: frozenset[str] = frozenset({"swiglu", "swiglu_clamped", "geglu", "geglu_tanh"})
 
 
 class RopeScaling(Spec):
@@ -74,6 +75,16 @@ class Rope(Spec):
     local_theta: float | None = None  # Gemma 3: sliding-window layers turn at this rate, and without scaling
 
 
+class AttentionTemperature(Spec):
+    """Llama 4: queries of layers without RoPE grow with the position (Nakanishi 2025, arXiv 2501.19399).
+
+    q(p) is multiplied by 1 + attn_scale ln(1 + floor((p + 1) / floor_scale)).
+    """
+
+    floor_scale: Size = 8192  # positions from one step to the next
+    attn_scale: float = Field(0.1, ge=0)
+
+
 class MoE(Spec):
     """A mixture of experts in place of the MLP, in every `every`-th layer from `first_k_dense` on."""
 
@@ -90,6 +101,7 @@ class MoE(Spec):
     score: Literal["softmax", "sigmoid"] = "softmax"
     normalize_top_k: bool = True
     routed_scale: float = 1.0
+    weigh_input: bool = False  # Llama 4: a token's weight multiplies what an expert takes, not what it gives
     groups: int = 1  # experts are first chosen by group (DeepSeek)
     top_groups: int = 1
     latent_size: int | None = Field(None, ge=1)  # Nemotron 3 Super: width of the experts' input
@@ -187,15 +199,16 @@ class ModelSpec(Spec):
     learned_positions: int = Field(0, ge=0, le=1 << 40)  # rows of the position table
     rope: Rope = Rope()
     rope_every_not: int | None = None  # SmolLM3, Llama 4: every n-th layer has no positions
+    attention_temperature: AttentionTemperature | None = None
 
     sliding_window: int | None = Field(None, ge=1)
     window_pattern: tuple[bool, ...] = (False,)  # repeated over the layers: True = sliding window
-    window_chunks: bool = False  # Llama 4: windows lie side by side, a token attends only within its own
+    window_chunks: bool = False  # Llama 4: windows cut a document, a token attends only within its own
     attention_softcap: float | None = None
     logit_softcap: float | None = None
     query_scale: float | None = None  # null: head_dim ** -0.5
     clip_qkv: float | None = None
-    attention_sinks: bool = False  # gpt-oss: one learned logit per head
+    attention_sinks: bool = False  # gpt-oss: one learned logit per head joins the softmax, without a value
     attention_gate: bool = False  # Qwen3-Next: a projection whose sigmoid multiplies attention's output
     global_attention: GlobalAttention | None = None
 
@@ -204,7 +217,7 @@ class ModelSpec(Spec):
     mla: MLA | None = None
     mamba: Mamba | None = None
     deltanet: DeltaNet | None = None
-    mtp_layers: int = Field(0, ge=0, le=10_000)  # multi-token prediction (DeepSeek-V3), not in `total`
+    mtp_layers: int = Field(0, ge=0, le=10_000)  # modules of multi-token prediction; `total` leaves them out
 
     @model_validator(mode="before")
     @classmethod
@@ -301,6 +314,13 @@ class ModelSpec(Spec):
         ):
             if value != usual:
                 problem = f"{key} {value} with mla: latent attention has an RMS norm of each latent, no more"
+                raise UserError(problem, "model", f"leave out {key}, or mla")
+        for key, present in (
+            ("attention_sinks", self.attention_sinks),
+            ("attention_temperature", self.attention_temperature is not None),
+        ):
+            if present:
+                problem = f"{key} with mla: latent attention has none"
                 raise UserError(problem, "model", f"leave out {key}, or mla")
 
     # -- derived from the keys --------------------------------------------------------------------

@@ -31,12 +31,14 @@ def operators(
     layers: range | None = None,
     attention: Attention = "fused",
     kernels: Kernels = "fused",
+    mtp: bool = False,
 ) -> tuple[Operator, ...]:
     """Every operator of one micro-batch's forward on one rank, in order.
 
     `layers`: those of the rank's pipeline stage (null: all); the first stage has the embedding too, the last
-    the head and the loss. `seq_len` is null for the model's context. `attention="unfused"` writes its scores
-    to memory; `kernels`: which kernels run, as they keep different tensors.
+    the head and the loss, and with `mtp` the modules of multi-token prediction, which training alone runs.
+    `seq_len` is null for the model's context. `attention="unfused"` writes its scores to memory; `kernels`:
+    which kernels run, as they keep different tensors.
     """
     layout, seq_len = layout or Layout(), seq_len or model.context
     layers = range(model.num_hidden_layers) if layers is None else layers
@@ -48,7 +50,13 @@ def operators(
         ops += block.block(model, s, layer)
     if layers.stop == model.num_hidden_layers:
         ops += block.after(model, s)
+        ops += _predictions(model, s) if mtp else []
     return tuple(ops)
+
+
+def _predictions(model: ModelSpec, s: Sizes) -> list[Operator]:
+    """The operators of all modules of multi-token prediction."""
+    return [o for index in range(model.mtp_layers) for o in block.multi_token(model, s, index)]
 
 
 def operator_groups(
@@ -59,6 +67,7 @@ def operator_groups(
     layers: range | None = None,
     attention: Attention = "fused",
     kernels: Kernels = "fused",
+    mtp: bool = False,
 ) -> tuple[tuple[Operator, int], ...]:
     """`operators`, each kind of block once with its number of layers: the same sums, much faster."""
     layers = range(model.num_hidden_layers) if layers is None else layers
@@ -70,6 +79,7 @@ def operator_groups(
         groups += [(o, len(group)) for o in block.block(model, s, group[0])]
     if layers.stop == model.num_hidden_layers:
         groups += [(o, 1) for o in block.after(model, s)]
+        groups += [(o, 1) for o in _predictions(model, s)] if mtp else []
     return tuple(groups)
 
 
@@ -91,19 +101,21 @@ def _by_kind(model: ModelSpec, layers: Iterable[int]) -> list[list[int]]:
 
 
 @lru_cache(maxsize=4096)
-def forward_flops(model: ModelSpec, seq_len: int, causal: bool = True) -> float:
-    """Model FLOPs of one sequence's forward; `causal`: of attention, only the unmasked pairs."""
-    groups = operator_groups(model, Layout(), seq_len)
+def forward_flops(model: ModelSpec, seq_len: int, causal: bool = True, mtp: bool = False) -> float:
+    """Model FLOPs of one sequence's forward; `causal`: of attention, only the unmasked pairs; `mtp`: with the
+    modules of multi-token prediction."""
+    groups = operator_groups(model, Layout(), seq_len, mtp=mtp)
     return sum(n * (o.flops_causal if causal else o.flops) for o, n in groups)
 
 
-def flops_per_token(model: ModelSpec, seq_len: int, causal: bool = True) -> float:
-    """Model FLOPs of training per token: forward, and twice that for the backward.
+def flops_per_token(model: ModelSpec, seq_len: int, causal: bool = True, mtp: bool = False) -> float:
+    """Model FLOPs of training per token: forward, and twice that for the backward; `mtp`: with the modules of
+    multi-token prediction, which published numbers leave out.
 
     With `causal=False` this is PaLM's 6 N + 12 L H Q T (N: parameters that multiply; Chowdhery et al. 2022,
     appendix B).
     """
-    return 3.0 * forward_flops(model, seq_len, causal) / seq_len
+    return 3.0 * forward_flops(model, seq_len, causal, mtp) / seq_len
 
 
 def recompute_flops(

@@ -52,7 +52,7 @@ class Placement:
     """The stages that hold one tensor, its cuts, and the sums that its gradient still needs."""
 
     tensor: TensorSpec
-    stages: tuple[int, ...]  # pipeline stages that hold it; two for a tied head
+    stages: tuple[int, ...]  # pipeline stages that hold it; two for a tied head, or lookups of mtp
     splits: tuple[Split, ...]  # in cutting order, FSDP last
     grad_sum: tuple[str, ...]  # axes over which gradients are still to be summed after the backward
     copies: tuple[str, ...]  # axes whose ranks hold the same box
@@ -61,7 +61,7 @@ class Placement:
 def place(model: ModelSpec, layout: Layout) -> tuple[Placement, ...]:
     """The placement of every tensor of a model under a layout, in `tensors` order."""
     stage_of = _stage_of_layer(model, layout)
-    return tuple(_place(tensor, layout, model.kv_heads, stage_of) for tensor in tensors(model))
+    return tuple(_place(tensor, layout, model.kv_heads, stage_of) for tensor in tensors(model, mtp=True))
 
 
 def place_plain(specs: Iterable[TensorSpec], layout: Layout) -> tuple[Placement, ...]:
@@ -196,20 +196,21 @@ def stage_layers(model: ModelSpec, layout: Layout) -> tuple[int, ...]:
 def balanced_layers(model: ModelSpec, stages: int) -> tuple[int, ...]:
     """Layers of every stage of a cut that balances weights.
 
-    The embedding is a lookup and costs a stage nothing; the head costs its matrix.
+    The embedding is a lookup and costs a stage nothing; the head costs its matrix, once more for each
+    prediction module beside that module's own weights.
     """
     if stages == 1:
         return (model.num_hidden_layers,)
     cost = [0.0] * model.num_hidden_layers
-    for tensor in tensors(model):
-        if 0 <= tensor.layer < model.num_hidden_layers:
+    for tensor in tensors(model, mtp=True):
+        if 0 <= tensor.layer < model.num_hidden_layers or tensor.name.startswith("mtp."):
             active = (
                 model.moe.top_k / model.moe.num_experts
                 if model.moe and tensor.role.startswith("expert")
                 else 1.0
             )
-            cost[tensor.layer] += tensor.size * active
-    cost[-1] += model.vocab_size * model.hidden_size
+            cost[min(tensor.layer, model.num_hidden_layers - 1)] += tensor.size * active
+    cost[-1] += (1 + model.mtp_layers) * model.vocab_size * model.hidden_size
     return balance(cost, stages)
 
 
@@ -257,7 +258,7 @@ def _best_cuts(cost: tuple[float, ...], stage: int) -> _Cuts:
 
 
 def _stage_of_layer(model: ModelSpec, layout: Layout) -> dict[int, int]:
-    """The stage of every layer; norm and head, numbered after the last layer, are on the last stage."""
+    """The stage of every layer; what is numbered after the last layer is on the last stage."""
     stage_of, layer = {}, 0
     for stage, count in enumerate(stage_layers(model, layout)):
         for _ in range(count):

@@ -46,6 +46,7 @@ class Operator:
     saved_core: float = 0.0  # the part of `saved` inside the attention core (Megatron's selective drops it)
     saved_selective: float = 0.0  # bytes kept when a block keeps its input and its matmuls' outputs
     saved_full: float = 0.0  # bytes kept when a block keeps its input alone
+    summed: float = 0.0  # bytes that the sum of its weight's gradient moves, if the forward makes gradients
 
     @property
     def masked(self) -> float:
@@ -67,7 +68,7 @@ class Sizes:
     width: int  # bytes of an activation or weight element in compute
     attention: Attention
     kernels: Kernels = "fused"
-    documents: bool = False  # several documents per row: attention takes a mask
+    documents: bool = False  # several documents per row, which attention keeps apart
 
     @property
     def rows(self) -> int:
@@ -121,7 +122,7 @@ def matmul(
 def norm(
     m: ModelSpec, s: Sizes, name: str, layer: int, rows: int, size: int,
     *, keeps_in: bool = True, keeps_out: bool = True, block_input: float = 0.0, whole: bool = False,
-    across: bool = False,
+    across: bool = False, weight: bool = True,
 ) -> Operator:  # fmt: skip
     """A norm keeps its input; its output is kept too where a matmul takes it. `whole`: outside the blocks."""
     moved = float(rows * size * s.width)
@@ -132,7 +133,7 @@ def norm(
     )  # of single operators, in fp32
     if composed or (s.kernels != "fused" and m.norm_type == "rmsnorm_plus_one"):
         saved += rows * size * (4 - s.width)  # its input is kept in fp32
-    if composed:
+    if composed and weight:
         saved += rows * size * 4.0  # x / rms(x) beside its product with the weight
     outside = saved if whole or layer < 0 else block_input
     return Operator(
@@ -161,8 +162,9 @@ def _by_owner(m: ModelSpec, layer: int | None) -> dict[str, tuple[TensorSpec, ..
 def activation(m: ModelSpec, s: Sizes, fqn: str, layer: int, elements: int) -> Operator:
     out = float(elements * s.width)
     read = 2 * out if m.gated else out
-    saved = 2 * out if m.gated and s.kernels != "fused" else out  # act(gate) and its product with up
-    return Operator(f"{fqn}.activation", "activation", layer, read=read, written=out, saved=saved)
+    # act(gate) and its product with up; clamped: the sigmoid's input and what up became, too
+    kept = {"swiglu_clamped": 4}.get(m.mlp_type, 2 if m.gated else 1) if s.kernels != "fused" else 1
+    return Operator(f"{fqn}.activation", "activation", layer, read=read, written=out, saved=kept * out)
 
 
 def ceil_div(number: int, parts: int) -> int:

@@ -65,7 +65,7 @@ def choose(model: ModelSpec, s: Sizes, layer: int, budget: float) -> Choice:
     if budget >= 1:
         return Choice(frozenset(_name(o) for o in costly), True, none, none, 0.0, 0.0)
     front: list[tuple[float, float, tuple[Operator, ...]]] = [(0.0, 0.0, ())]
-    for operator in _candidates(model, s, ops):
+    for operator in _candidates(s, ops):
         price = _price(operator)
         extended = [(b + price, f + operator.flops_causal, (*kept, operator)) for b, f, kept in front]
         front = _best(front + [c for c in extended if inputs + c[0] <= budget * none])
@@ -77,14 +77,13 @@ def choose(model: ModelSpec, s: Sizes, layer: int, budget: float) -> Choice:
     )  # fmt: skip
 
 
-def _candidates(model: ModelSpec, s: Sizes, ops: tuple[Operator, ...]) -> list[Operator]:
+def _candidates(s: Sizes, ops: tuple[Operator, ...]) -> list[Operator]:
     """Operators whose outputs are worth keeping.
 
     Not the block's last product: the block's backward doesn't need its output, unless a norm follows. Nor an
     attention core that writes its scores: its backward needs them even with the output kept.
     """
-    unfused = s.attention == "unfused" or model.attention_softcap is not None
-    candidates = [o for o in ops if o.flops and not (o.kind == "attention" and unfused)]
+    candidates = [o for o in ops if o.flops and not (o.kind == "attention" and s.attention == "unfused")]
     return candidates[:-1] if ops[-1].kind == "residual" and ops[-2] is candidates[-1] else candidates
 
 

@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from scalewright.spec.base import Spec, parse_yaml, read_yaml
 from scalewright.spec.compress import Compress, read_compress
+from scalewright.spec.diloco import DilocoSpec
 from scalewright.spec.errors import UserError
 from scalewright.spec.guard import GuardSpec
 from scalewright.spec.layout import Layout
@@ -142,6 +143,7 @@ class BalanceSpec(Spec):
     loss: float = Field(0.0, ge=0)  # of each sequence
     z_loss: float = Field(0.0, ge=0)  # of the router's logits
     bias_rate: float = Field(1e-3, ge=0)  # of routers that have a correction bias
+    capacity_factor: float | None = Field(None, gt=0)  # null: experts take all tokens (train/capacity.py)
 
 
 class TrainSpec(Spec):
@@ -152,6 +154,7 @@ class TrainSpec(Spec):
     valid_every: int = Field(0, ge=0)
     valid_batches: int = Field(16, ge=1)
     z_loss: float = Field(0.0, ge=0)
+    mtp_weight: float = Field(0.3, ge=0)  # of the loss of prediction modules; 0: trained without them
     balance: BalanceSpec = BalanceSpec()
     compile: bool | Literal["auto"] = "auto"  # auto: on CUDA
     compress: Compress = "none"  # gradients of whole replicas
@@ -246,6 +249,7 @@ class RunSpec(Spec):
     data: PythonRef | DataSpec
     loss: PythonRef | Literal["cross_entropy"] = "cross_entropy"
     optimizer: PythonRef | OptimizerSpec = OptimizerSpec()
+    diloco: DilocoSpec | None = None  # islands along layout.dp_replicate
     lr_schedule: ScheduleSpec = ScheduleSpec()
     train: TrainSpec = TrainSpec()
     checkpoint: CheckpointSpec = CheckpointSpec()

@@ -45,7 +45,10 @@ def styles() -> dict[str, Style]:
     return {family: Style(**keys) for family, keys in table.items()}
 
 
-SHORT = {"gpt": "gpt2", "pythia": "gpt_neox", "neox": "gpt_neox", "qwen": "qwen3", "gemma3": "gemma3_text"}
+SHORT = {
+    "gpt": "gpt2", "pythia": "gpt_neox", "neox": "gpt_neox", "qwen": "qwen3", "gemma3": "gemma3_text",
+    "gpt-oss": "gpt_oss", "llama4": "llama4_text", "llama-4": "llama4_text",
+}  # fmt: skip
 
 
 def new_preset(params: float, like: str = "llama", vocab: int = 65536) -> ModelSpec:

@@ -9,6 +9,11 @@ Linear weights are [out, in]. Nothing is fused: q, k, v, gate and up are tensors
 the global layer number, so they are the same on every layout. The network (`model/`), the checkpoint and the
 placement use these names.
 
+A prediction module (multi-token prediction, DeepSeek-V3) shares embedding and head with the model:
+
+    mtp.0.embed_norm.weight, mtp.0.hidden_norm.weight, mtp.0.norm.weight  [D]
+    mtp.0.join.weight  [D, 2 D]: columns of the embedding, then of the hidden state     mtp.0.block.mlp...
+
     V vocabulary  D hidden  F intermediate  H query heads  G kv heads  K head dim  E experts
 
 Mamba-2 and DeltaNet (`Role` column: their heads, and groups of heads, are cut like attention's):
@@ -55,7 +60,8 @@ class TensorSpec:
     layer: int  # -1 before the first block, num_hidden_layers after the last
     init: Init = "normal"
     dtype: str = "float32"
-    tied_to: str | None = None  # the second module that uses the same tensor
+    # its name in the last stage, where that uses it too: a tied head, or the lookups of prediction modules
+    tied_to: str | None = None
 
     @property
     def size(self) -> int:
@@ -67,23 +73,23 @@ class TensorSpec:
 def tensors(model: ModelSpec, mtp: bool = False) -> tuple[TensorSpec, ...]:
     """Every tensor of the model, in the order of the forward pass.
 
-    `mtp` adds the multi-token-prediction layers (DeepSeek-V3 §2.2), which share embedding and head with
-    the main model; published totals leave them out.
+    `mtp` adds the modules of multi-token prediction (DeepSeek-V3 §2.2), which a run trains; published totals
+    leave them out. They share embedding and head with the main model.
     """
-    specs = list(_before(model))
+    specs = list(_before(model, mtp))
     for layer in range(model.num_hidden_layers):
         specs += block_tensors(model, layer)
     specs += _after(model)
     if mtp:
         for index in range(model.mtp_layers):
-            specs += _mtp(model, f"mtp.{index}")
+            specs += _mtp(model, index)
     return tuple(specs)
 
 
 def outer_tensors(model: ModelSpec, mtp: bool = False) -> tuple[TensorSpec, ...]:
-    """The tensors outside the main model's blocks: embedding, final norm, head; with `mtp` its layers too."""
-    extra = [t for index in range(model.mtp_layers) for t in _mtp(model, f"mtp.{index}")] if mtp else []
-    return (*_before(model), *_after(model), *extra)
+    """The tensors outside the main model's blocks: embedding, final norm, head; `mtp`: its modules, too."""
+    extra = [t for index in range(model.mtp_layers) for t in _mtp(model, index)] if mtp else []
+    return (*_before(model, mtp), *_after(model), *extra)
 
 
 def block_tensors(model: ModelSpec, layer: int) -> tuple[TensorSpec, ...]:
@@ -91,8 +97,9 @@ def block_tensors(model: ModelSpec, layer: int) -> tuple[TensorSpec, ...]:
     return tuple(_block(model, f"layers.{layer}", layer, *model.parts(layer)))
 
 
-def _before(m: ModelSpec) -> Iterator[TensorSpec]:
-    tied = "head.weight" if m.tie_word_embeddings else None
+def _before(m: ModelSpec, mtp: bool = False) -> Iterator[TensorSpec]:
+    predicts = mtp and m.mtp_layers > 0  # modules behind the last block look tokens up, too
+    tied = "head.weight" if m.tie_word_embeddings else "embed.weight" if predicts else None
     yield TensorSpec("embed.weight", (m.vocab_size, m.hidden_size), "embedding", -1, tied_to=tied)
     if m.positions == "learned":
         yield TensorSpec("positions.weight", (m.learned_positions, m.hidden_size), "plain", -1)
@@ -159,6 +166,8 @@ def _attention(m: ModelSpec, fqn: str, layer: int) -> Iterator[TensorSpec]:
     d = m.hidden_size
     kv_heads, k, values_are_keys = m.attention_heads(layer)
     query, kv = m.num_attention_heads * k, kv_heads * k
+    if m.attention_sinks:
+        yield TensorSpec(f"{fqn}.sinks", (m.num_attention_heads,), "column", layer, "zeros")
     yield from _linear(f"{fqn}.q", query, d, "column", layer, m.qkv_bias)
     if m.attention_gate:
         yield from _linear(f"{fqn}.out_gate", query, d, "column", layer, m.qkv_bias)
@@ -171,8 +180,6 @@ def _attention(m: ModelSpec, fqn: str, layer: int) -> Iterator[TensorSpec]:
     elif m.qk_norm == "full":
         yield from _norm(m, f"{fqn}.q_norm", query, layer, "column")
         yield from _norm(m, f"{fqn}.k_norm", kv, layer, "kv")
-    if m.attention_sinks:
-        yield TensorSpec(f"{fqn}.sinks", (m.num_attention_heads,), "column", layer, "zeros")
     yield from _linear(f"{fqn}.o", d, query, "row", layer, m.o_bias, "residual")
 
 
@@ -258,8 +265,9 @@ def _experts(m: ModelSpec, moe: MoE, fqn: str, layer: int) -> Iterator[TensorSpe
             yield from _norm(m, f"{fqn}.{name}", d, layer)
 
 
-def _mtp(m: ModelSpec, fqn: str) -> Iterator[TensorSpec]:
-    d, layer = m.hidden_size, m.num_hidden_layers
+def _mtp(m: ModelSpec, index: int) -> Iterator[TensorSpec]:
+    """A prediction module; its layer number goes on from that of the last block, as in Hugging Face files."""
+    d, fqn, layer = m.hidden_size, f"mtp.{index}", m.num_hidden_layers + index
     yield from _norm(m, f"{fqn}.embed_norm", d, layer)
     yield from _norm(m, f"{fqn}.hidden_norm", d, layer)
     yield from _linear(f"{fqn}.join", d, 2 * d, "plain", layer, False)
@@ -298,7 +306,7 @@ def count(model: ModelSpec) -> Count:
         stored, used = _sizes(model, block_tensors(model, first[kind]))
         total, active = total + layers * stored, active + layers * used
     size = {tensor.name: tensor.size for tensor in (*before, *after)}
-    extra = model.mtp_layers * _sizes(model, _mtp(model, "mtp.0"))[0] if model.mtp_layers else 0
+    extra = model.mtp_layers * _sizes(model, _mtp(model, 0))[0] if model.mtp_layers else 0
     return Count(total, active, size["embed.weight"], size.get("head.weight", 0), extra)
 
 

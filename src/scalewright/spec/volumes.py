@@ -10,13 +10,21 @@
                                           or a head
                   reduce_scatter          those of a stage's root      the same            nothing
     dp_replicate  all_reduce              the rank's own part (HSDP)   once                nothing
+    islands       all_reduce; narrow: an  a fragment's outer gradients  n / inner_steps     nothing, or
+                  all_to_all and gather   of the rank's own part       (spec/diloco.py)    `overlap` steps
     tp            all_reduce, or gather   activations [B, T, D] where  m                   the pass that waits
                   and scatter (sp)        a sharded part begins or ends
                   all_gather              two numbers a token: loss    m * chunks          forward
-    tp, kv, tie   all_reduce              gradients still partial      once                nothing
+    tp            all_reduce              tokens of every expert       once                nothing
+    tp, kv, tie,  all_reduce              gradients still partial      once                nothing
+    etp
     cp            all_to_all, or gather   keys and values, or heads    m                   the pass that waits
                   and scatter             (context_volumes.py)
+    ep, etp       all_to_all, all_gather  rows of tokens, their counts m                   the pass that waits
+                                          (expert_volumes.py)
     pp            send                    activations, gradients       m                   all
+
+Experts are units of FSDP by themselves, over `efsdp`; their replicas sum over `expert`, not `gradient`.
 
 m: micro-batches. Bytes: all-reduce the tensor; all-gather its output; reduce-scatter its input; all-to-all
 and send what is sent. Control traffic (loss and norm, some scalars) is left out.
@@ -33,6 +41,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from scalewright.spec.diloco import BLOCK
 from scalewright.spec.layout import Layout
 from scalewright.spec.memory import FP32, offloads_activations
 from scalewright.spec.model import ModelSpec
@@ -43,6 +52,7 @@ During = Literal["forward", "recompute", "backward", "all", "nothing"]
 
 BUCKET_BYTES = 25 * 2**20  # torch DDP's default: large enough for bandwidth, small enough to overlap
 SUMMED_ALONE = 2**20  # bytes of a partial gradient: copying more costs more than another call
+COUNT = 8  # bytes of a number of tokens: int64
 
 
 @dataclass(frozen=True)
@@ -74,7 +84,28 @@ class Group:
     computations: Number = 0  # forwards and backwards of their stage in a step, parts of split ones counted
     stays: bool = False  # gathered from forward to backward: head and root
     root: bool = False
-    both_ends: Number = False  # an embedding whose tied head is on this rank too, in another stage
+    both_ends: Number = False  # an embedding that another stage of this rank uses, too
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Experts, which fewer ranks share than share dense tensors."""
+
+    ranks: Number = 1  # of FSDP, that share a tensor
+    groups: tuple[Group, ...] = ()
+    buckets: tuple[tuple[Collective, Number, Number], ...] = ()  # of unsharded gradients: bytes, how many
+
+
+@dataclass(frozen=True)
+class SparseBlocks:
+    """Those of a rank's blocks that have experts in place of an MLP."""
+
+    blocks: Number = 0
+    rerun: Number = 0  # of these, whose forward runs again
+    experts: Number = 0  # of a block, on all ranks
+    shared: Number = 0  # whether there are shared experts, which are cut as an MLP is
+    exit_again: Number = 0  # whether their end runs again, with the forward
+    gather_again: Number = 0  # without sp: whether the gather of all ranks' routed tokens does
 
 
 @dataclass(frozen=True)
@@ -88,9 +119,10 @@ class Exchanges:
     norm_follows: Number  # whether a norm follows a row-parallel layer, inside the block
     statistics: Number  # numbers a token that a norm over all heads sums
     latents: tuple[Number, Number]  # numbers a token that enter latent attention: for queries, for keys
-    first: Number  # whether the embedding is here
-    last: Number  # whether the head is here
+    first: Number  # lookups of the embedding: the first stage's, and those of prediction modules in the last
+    last: Number  # heads: in the last stage one, and one more for each prediction module
     loss_chunks: Number  # of a micro-batch: spec/loss_chunks.py
+    sparse: SparseBlocks = SparseBlocks()
 
 
 @dataclass(frozen=True)
@@ -113,6 +145,7 @@ class Rank:
     tokens: Number  # of a micro-batch, [B, T]
     message: Number  # bytes of an activation that goes to another pipeline rank
     borders: Number  # of its stages with other ranks' stages
+    experts: Shards = Shards()
 
 
 # -- data parallel --------------------------------------------------------------------------------
@@ -123,26 +156,30 @@ def data_parallel(rank: Rank) -> Iterator[Transfer]:
     for kind, size, count in rank.buckets:
         yield Transfer("gradient", kind, size, count, "backward")
     for group in rank.groups:
-        yield from _sharded(rank, group)
+        yield from _sharded(rank, group, "fsdp", rank.fsdp)
+    for kind, size, count in rank.experts.buckets:
+        yield Transfer("expert", kind, size, count, "backward")
+    for group in rank.experts.groups:
+        yield from _sharded(rank, group, "efsdp", rank.experts.ranks)
 
 
-def _sharded(rank: Rank, group: Group) -> Iterator[Transfer]:
-    """The gathers and reductions of FSDP groups of one kind."""
+def _sharded(rank: Rank, group: Group, axis: str, ranks: Number) -> Iterator[Transfer]:
+    """The gathers and reductions of FSDP groups of one kind, over an axis of so many ranks."""
     m, three = rank.accumulation, rank.zero_stage == 3
-    count, shared = group.count * rank.sharded, rank.fsdp > 1
+    count, shared = group.count * rank.sharded, ranks > 1
     gathers = shared * count * (_lasting_gathers(rank) if group.stays else _block_gathers(rank, group))
     rounds = np.where((rank.zero_stage == 1) | (group.both_ends & (rank.pp > 1)), 1, m)
     reductions = shared * count * rounds
     weights, gradients = group.elements * rank.width, group.elements * FP32
     if group.root:
-        yield Transfer("fsdp", "all_gather", weights, gathers, "nothing")
-        yield Transfer("fsdp", "reduce_scatter", gradients, reductions, "nothing")
+        yield Transfer(axis, "all_gather", weights, gathers, "nothing")
+        yield Transfer(axis, "reduce_scatter", gradients, reductions, "nothing")
     else:
-        yield Transfer("fsdp", "all_gather", weights, gathers * (1 - three), "forward")
-        yield Transfer("fsdp", "all_gather", weights, gathers * three, "all", m)
-        yield Transfer("fsdp", "reduce_scatter", gradients, reductions * (1 - three), "backward", rounds)
-        yield Transfer("fsdp", "reduce_scatter", gradients, reductions * three, "all", m)
-    part = group.elements // rank.fsdp * FP32
+        yield Transfer(axis, "all_gather", weights, gathers * (1 - three), "forward")
+        yield Transfer(axis, "all_gather", weights, gathers * three, "all", m)
+        yield Transfer(axis, "reduce_scatter", gradients, reductions * (1 - three), "backward", rounds)
+        yield Transfer(axis, "reduce_scatter", gradients, reductions * three, "all", m)
+    part = group.elements // ranks * FP32
     yield Transfer("dp_replicate", "all_reduce", part, count * (rank.replicas > 1), "nothing")
 
 
@@ -159,31 +196,48 @@ def _lasting_gathers(rank: Rank) -> Number:
     return np.where((rank.zero_stage == 3) & (rank.pp == 1), rank.accumulation, 1)
 
 
+def outer_steps(
+    numbers: Number, islands: Number, inner_steps: Number, wire_bytes: Number, narrow: Number
+) -> Iterator[Transfer]:
+    """One fragment of `numbers` (a rank's own) of islands that meet every `inner_steps` steps: a
+    step's share.
+
+    Replicas that are islands have nothing of `data_parallel` over dp_replicate.
+    """
+    padded = -(-numbers // (islands * BLOCK)) * islands * BLOCK  # parallel/wire.py: whole blocks of a chunk
+    share = (islands > 1) * (numbers > 0) / inner_steps
+    yield Transfer("islands", "all_reduce", numbers * FP32, share * (1 - narrow), "nothing")
+    yield Transfer("islands", "all_to_all", padded * wire_bytes, share * narrow, "nothing")
+    yield Transfer("islands", "all_gather", padded * wire_bytes, share * narrow, "nothing")
+
+
 # -- tensor parallel ------------------------------------------------------------------------------
 
 
 def tensor_parallel(rank: Rank) -> Iterator[Transfer]:
     """Activations of every micro-batch (Shoeybi et al. 2019 §3; Korthikanti et al. 2022 §4.2).
 
-    Each block has two entries into column-parallel layers and two exits out of row-parallel ones; the
-    embedding ends in an exit, the head begins with an entry. With sp an entry gathers the tokens (its
-    gradient is scattered), and an exit scatters them; without, an exit sums, and an entry's gradient. Latent
-    attention has two entries in place of one, of small vectors.
+    Each block has two entries into column-parallel layers and two exits out of row-parallel ones (one
+    of each, where it has experts and none is shared); the embedding ends in an exit, the head begins with an
+    entry. With sp an entry gathers the tokens (its gradient is scattered), an exit scatters them; without,
+    an exit sums, and an entry's gradient. Latent attention has two entries in place of one, of small vectors.
     """
     e, m, cut = rank.exchanges, rank.accumulation, rank.tp > 1
     plain = 1 - (e.latents[1] > 0)
-    n, rerun = e.blocks, e.rerun
+    n, rerun, sparse = e.blocks, e.rerun, e.sparse
+    without = 1 - sparse.shared  # blocks of experts alone have no MLP that is entered and left
+    mlps, mlps_rerun = n - sparse.blocks * without, rerun - sparse.rerun * without
     # recomputation stops at the last tensor that the backward needs: the input of the MLP's row layer
-    exits_rerun = rerun * (1 + e.norm_follows)
+    ends_rerun = e.norm_follows * (rerun - sparse.rerun) + sparse.exit_again * sparse.shared * sparse.rerun
     gathers: list[tuple[During, Number]] = [
-        ("forward", (1 + plain) * n + e.last),
-        ("recompute", (1 + plain) * rerun),
-        ("backward", 2 * n + e.first + (1 + plain) * (n - rerun) * e.regathers),
+        ("forward", plain * n + mlps + e.last),
+        ("recompute", plain * rerun + mlps_rerun),
+        ("backward", n + mlps + e.first + (plain * (n - rerun) + mlps - mlps_rerun) * e.regathers),
     ]
     sums: list[tuple[During, Number]] = [  # scatters, with sp
-        ("forward", 2 * n + e.first),
-        ("recompute", exits_rerun),
-        ("backward", (1 + plain) * n + e.last),
+        ("forward", n + mlps + e.first),
+        ("recompute", rerun + ends_rerun),
+        ("backward", plain * n + mlps + e.last),
     ]
     kinds: tuple[tuple[Collective, Number, list[tuple[During, Number]]], ...] = (
         ("all_gather", e.sp, gathers),
@@ -194,12 +248,31 @@ def tensor_parallel(rank: Rank) -> Iterator[Transfer]:
         for during, calls in phases:
             yield Transfer("tp", kind, rank.stream, calls * m * used * cut, during, m)
     yield from _latents(rank)
+    yield from _routers(rank)
     loss = rank.tp * 2 * rank.tokens * FP32 / e.loss_chunks
     yield Transfer("tp", "all_gather", loss, e.last * e.loss_chunks * m * cut, "forward", m)
     norms: tuple[tuple[During, Number], ...] = (("forward", n), ("recompute", rerun), ("backward", n))
     for during, blocks in norms:  # of q and of k
         calls = 2 * e.statistics * blocks * m * cut
         yield Transfer("tp", "all_reduce", rank.tokens * FP32, calls, during, m)
+
+
+def _routers(rank: Rank) -> Iterator[Transfer]:
+    """Without sp each rank routes its part of the tokens, and gathers all of them; with it it has no others.
+
+    Once a step the tokens of every expert are summed, for the report and the biases (train/balance.py).
+    """
+    sparse = rank.exchanges.sparse
+    calls = rank.accumulation * (rank.tp > 1) * (1 - rank.exchanges.sp)
+    phases: tuple[tuple[Collective, During, Number], ...] = (
+        ("all_gather", "forward", sparse.blocks),
+        ("all_gather", "recompute", sparse.rerun * sparse.gather_again),
+        ("all_reduce", "backward", sparse.blocks),
+    )
+    for kind, during, blocks in phases:
+        yield Transfer("tp", kind, rank.stream, blocks * calls, during, rank.accumulation)
+    loads = COUNT * sparse.experts * sparse.blocks
+    yield Transfer("tp", "all_reduce", loads, (rank.tp > 1) * (sparse.blocks > 0), "nothing")
 
 
 def _latents(rank: Rank) -> Iterator[Transfer]:
@@ -234,7 +307,7 @@ def regathers(layout: Layout) -> bool:
 
 
 def partial_sums(rank: Rank) -> Iterator[Transfer]:
-    """Sums of partial gradients: of tensors that tp ranks hold copies of, and of both ends of a tied head."""
+    """Sums of partial gradients: of tensors that tp ranks hold copies of, and of an embedding's ends."""
     for axis, size, count in rank.partial:
         yield Transfer(axis, "all_reduce", size, count, "nothing")
 

@@ -12,6 +12,8 @@
 | `fault`, `restart` | `rank`, `error`; `attempt` |
 | `nonfinite` | a step's loss or gradient norm: `action` (skipped, stopped), `where`, `rank`, `values` |
 | `spike` | far above the usual: `action` (logged, skipped, clipped, rewound), `of`, `value`, `usual`, `z` |
+| `outer` | DiLoCo's outer step: `fragments`, `outer_grad_norm` |
+| `islands` | a resume with another number of islands: `saved`, `now`; `message` has what they go on from |
 | `overflow` | fp16 gradients were too large for their scale, which is halved: `loss_scale` |
 | `predicted` | the step's predicted time: `p10`, `p50`, `p90`, `breakdown_s`; or nulls, and why in `note` |
 | `tracker` | a tracker failed or fell behind, or answers again: `name`, `error`, `dropped` or `message` |

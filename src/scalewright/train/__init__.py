@@ -5,8 +5,9 @@ worker.py    one rank: build.py and network.py, then session.py (signals.py, gar
 loop.py      batches, steps, validation, saves       step.py     one optimizer step       update.py   or none
 batches.py   the samples of a rank                   horizon.py, lr.py   how far a run is; its learning rate
 loss.py      own_loss.py, reduction.py    optimizer.py   elementwise.py    columns.py   a step's report
-muon.py, packed_adamw.py (rounding.py, quantize.py)   optimizers of our own
-precision.py, profile.py
+diloco.py    islands and their outer optimizer    simulate.py   the same in one process
+muon.py, packed_adamw.py (rounding.py, quantize.py)   optimizers of our own    precision.py, profile.py
+balance.py, capacity.py   of experts    routes.py   their choices, for parity
 guard/ bad numbers    hangs/ watchdog    memory/ what fits    record/ metrics    state/ what is saved
 """
 

@@ -1,4 +1,4 @@
-"""What keeps experts busy alike: a loss, a bias, and the counts that both are made from.
+"""What keeps experts busy alike: a loss, a bias, and counts that both are made from; what a capacity drops.
 
     loss     alpha sum over sequences of  T sum_i f_i P_i           f_i = E / (k T) tokens of expert i
                                                                     P_i = 1 / T sum of its scores
@@ -23,13 +23,14 @@ import torch
 from torch import Tensor, nn
 
 from scalewright.model.moe import MoE
-from scalewright.model.router import Choice
+from scalewright.model.router import Choice, Kept
 from scalewright.parallel.collectives import all_sum, gather_json
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.stages import add_auxiliary, stages_of
 from scalewright.parallel.weights import Weights
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import BalanceSpec
+from scalewright.train.capacity import Capacity
 
 
 @dataclass
@@ -40,33 +41,49 @@ class Balance:
     mesh: Mesh
     layers: int = 0  # of all stages
     loads: dict[int, Tensor] = field(default_factory=dict)  # int64 [E] of a layer, of this rank, in this step
-    summed: dict[int, Tensor] = field(default_factory=dict)  # the same of the global batch
+    summed: dict[int, Tensor] = field(default_factory=dict)  # the same of the global batch (an island's)
+    drops: dict[int, Tensor] = field(default_factory=dict)  # choices of this rank beyond a capacity
 
     @classmethod
     def of(cls, spec: BalanceSpec, mesh: Mesh, model: nn.Module) -> Balance:
-        """Looks at every choice of the model's routers from now on."""
+        """Looks at every choice of the model's routers from now on, and limits it by the capacity."""
         balance = cls(spec, mesh)
         model_spec = getattr(next(iter(stages_of(model).values())), "spec", None)
-        if isinstance(model_spec, ModelSpec):
+        model_spec = model_spec if isinstance(model_spec, ModelSpec) else None
+        if model_spec is not None:
             balance.layers = sum(map(model_spec.is_moe, range(model_spec.num_hidden_layers)))
+            balance.layers += model_spec.mtp_layers if model_spec.moe else 0
         for stage in stages_of(model).values():
+            capacity = None
+            if spec.capacity_factor is not None and isinstance(model_spec, ModelSpec) and model_spec.moe:
+                cut = getattr(stage, "sequence_cut", None)
+                capacity = Capacity.of(spec.capacity_factor, model_spec.moe, mesh, cut)
             for name, module in stage.named_modules():
                 if isinstance(module, MoE):
-                    module.watch = _Watch(balance, stage, layer=int(name.split(".")[1]))
+                    layer = _layer(name, model_spec)
+                    module.watch = _Watch(balance, stage, layer)
+                    module.limit = None if capacity is None else _Limit(balance, capacity, layer)
         return balance
 
-    def take(self, stage: nn.Module, layer: int, choice: Choice, rows: int) -> None:
-        """A choice of tokens of `rows` sequences, in training."""
+    def take(self, stage: nn.Module, layer: int, choice: Choice, rows: int, again: bool) -> None:
+        """A choice of tokens of `rows` sequences, in training.
+
+        `again`: where a backward runs the forward a second time. The losses' graph is made again, for the
+        tensors that it keeps, and nothing is counted twice.
+        """
         counts = _by_sequence(choice.experts, rows, choice.scores.shape[1])
-        load = counts.sum(dim=0)
-        self.loads[layer] = self.loads[layer] + load if layer in self.loads else load
+        if not again:
+            load = counts.sum(dim=0)
+            self.loads[layer] = self.loads[layer] + load if layer in self.loads else load
         if self.spec.loss:
             all_sum(all_sum(counts, self.mesh, "cp"), self.mesh, "tp")
         if self.spec.loss or self.spec.z_loss:
             part = self.loss(choice, counts)
             # each rank of tp has a part, where the step takes them for copies of one loss (train/step.py)
             more = self.mesh.size("tp") - 1
-            add_auxiliary(stage, part + more * part.detach() if more else part)
+            part = part + more * part.detach() if more else part
+            if not again:
+                add_auxiliary(stage, part)
 
     def loss(self, choice: Choice, counts: Tensor) -> Tensor:
         """This rank's part of the losses; counts [B, E] of whole sequences."""
@@ -81,22 +98,26 @@ class Balance:
 
     @torch.no_grad()
     def count(self) -> Tensor:
-        """After a step's backwards: sums the loads of all ranks; this rank's part of BUSIEST and ENTROPY.
+        """After a step's backwards: sums the loads of all ranks; this rank's part of three columns.
 
         BUSIEST: tokens of a layer's busiest expert over the mean; ENTROPY: of the loads, over that of even
-        ones; means over layers.
+        ones; DROPPED: the share of the choices that are beyond a capacity. Means over layers.
         """
         layers = sorted(self.loads)
         if not layers:
-            return torch.zeros(2, device=self.mesh.device)
+            return torch.zeros(3, device=self.mesh.device)
         loads = torch.stack([self.loads[layer] for layer in layers])
         all_sum(all_sum(loads, self.mesh, "loss"), self.mesh, "tp")
         self.summed, self.loads = dict(zip(layers, loads, strict=True)), {}
         shares, experts = loads / loads.sum(dim=1, keepdim=True), loads.shape[1]
         busiest = shares.amax(dim=1) * experts
         entropy = torch.special.entr(shares).sum(dim=1) / math.log(max(experts, 2))
-        copies = self.mesh.world // self.mesh.size("pp")  # ranks that give the same
-        return torch.stack([busiest.sum(), entropy.sum()]) / (self.layers * copies)
+        copies = self.mesh.size(self.mesh.together) // self.mesh.size("pp")  # ranks that give the same
+        none = torch.zeros((), dtype=torch.int64, device=loads.device)
+        drops = torch.stack([self.drops.get(layer, none) for layer in layers])
+        self.drops = {}
+        dropped = (drops / loads.sum(dim=1)).sum() * copies  # each rank has its own
+        return torch.stack([busiest.sum(), entropy.sum(), dropped]) / (self.layers * copies)
 
     def gathered(self) -> dict[int, list[int]]:
         """The last step's loads of all stages' layers, on every rank. A collective; the host waits for it."""
@@ -122,6 +143,12 @@ class Balance:
             bias.true(bias.master).add_(move[first : first + size].to(bias.master.device))
 
 
+def _layer(name: str, spec: ModelSpec | None) -> int:
+    """The layer of a mixture by its name; prediction modules go on from the last (spec/tensors.py)."""
+    owner, number, *_ = name.split(".")
+    return int(number) + (spec.num_hidden_layers if owner == "mtp" and spec is not None else 0)
+
+
 @dataclass(frozen=True)
 class _Watch:
     """What a router's layer calls with each choice."""
@@ -132,9 +159,32 @@ class _Watch:
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # it keeps counts, and sums them over ranks
     def __call__(self, choice: Choice, rows: int) -> None:
-        again = torch._C._current_graph_task_id() != -1  # a backward runs the forward a second time
-        if torch.is_grad_enabled() and not again:
-            self.balance.take(self.stage, self.layer, choice, rows)
+        if torch.is_grad_enabled():
+            self.balance.take(self.stage, self.layer, choice, rows, _again())
+
+
+@dataclass(frozen=True)
+class _Limit:
+    """What a layer calls for the slots that its experts take; outside of training they take all."""
+
+    balance: Balance
+    capacity: Capacity
+    layer: int
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # ranks exchange their choices
+    def __call__(self, choice: Choice, rows: int) -> Kept | None:
+        if not torch.is_grad_enabled():
+            return None
+        kept = self.capacity.kept(choice, rows)
+        if not _again():
+            drops, dropped = self.balance.drops, (~kept.slots).sum()
+            drops[self.layer] = drops[self.layer] + dropped if self.layer in drops else dropped
+        return kept
+
+
+def _again() -> bool:
+    """Whether a backward runs the forward a second time."""
+    return torch._C._current_graph_task_id() != -1
 
 
 def _by_sequence(experts: Tensor, rows: int, number: int) -> Tensor:

@@ -4,8 +4,9 @@
                                                    rank     0       1       0       1
                                                    micro    0       0       1       1
 
-A step takes the next global_batch samples, whatever the layout; only who reads which changes. Samples that
-are left out (`train.guard`) are passed over.
+A step takes the next global_batch samples, whatever the layout; only who reads which changes. An island
+(DiLoCo) takes its share of them in a row, however it is split within. Samples that are left out
+(`train.guard`) are passed over.
 """
 
 from __future__ import annotations
@@ -55,10 +56,12 @@ class Place:
         return self.left_out.numbers(self.samples, range(before, before + batch))
 
 
-def rank_samples(samples: NDArray[np.int64], layout: Layout, batch_rank: int) -> list[int]:
+def rank_samples(samples: NDArray[np.int64], layout: Layout, batch_rank: int, islands: int = 1) -> list[int]:
     """Those of a step's samples that one rank takes, micro-batch after micro-batch."""
-    rounds = samples.reshape(layout.accumulation, layout.dp, layout.micro_batch)
-    return [int(sample) for sample in rounds[:, batch_rank].ravel()]
+    ranks = layout.dp // islands  # of an island
+    island, rank = divmod(batch_rank, ranks)
+    rounds = samples.reshape(islands, layout.accumulation, ranks, layout.micro_batch)[island]
+    return [int(sample) for sample in rounds[:, rank].ravel()]
 
 
 class StepBatches:
@@ -69,11 +72,12 @@ class StepBatches:
     ) -> None:
         """The steps after `place`, up to `last`."""
         self.dataset, self.layout, self.device, self.place = dataset, layout, mesh.device, place
-        self._wanted = wanted_by(model)
+        self._wanted = wanted_by(model, trains=True)
         rank = mesh.index("batch")
+        islands = mesh.size("dp_replicate") if mesh.grid.islands else 1
         steps = range(place.step + 1, last + 1)
         self._ahead = Prefetcher(
-            dataset, (rank_samples(self.samples_of(step), layout, rank) for step in steps)
+            dataset, (rank_samples(self.samples_of(step), layout, rank, islands) for step in steps)
         )
 
     def __iter__(self) -> Iterator[tuple[list[Micro], Tensor]]:

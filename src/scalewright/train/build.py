@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from contextlib import ExitStack
 from dataclasses import replace
+from datetime import timedelta
 
 import torch
 
@@ -17,12 +18,16 @@ from scalewright.data.dataset import open_data
 from scalewright.data.left_out import LeftOut, Range
 from scalewright.launch.rank import RankContext
 from scalewright.parallel.collectives import barrier, from_rank_zero
-from scalewright.parallel.mesh import Mesh, axes_of, make_mesh
+from scalewright.parallel.mesh import Mesh, make_mesh
+from scalewright.parallel.parallelize import Parallel
+from scalewright.spec.errors import UserError
 from scalewright.spec.grid import make_grid
+from scalewright.spec.groups import used_axes
 from scalewright.spec.memory import offloads_parameters
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.run import RunSpec
+from scalewright.spec.run import PythonRef, RunSpec
 from scalewright.train.batches import Place, go_to_place, in_vocabulary
+from scalewright.train.diloco import Islands
 from scalewright.train.guard.decide import Guard
 from scalewright.train.hangs.patience import Patience
 from scalewright.train.hangs.watchdog import Watchdog
@@ -31,6 +36,7 @@ from scalewright.train.loss import build_loss
 from scalewright.train.network import Network, build_network, first_weights, load_python
 from scalewright.train.optimizer import build_optimizer
 from scalewright.train.precision import Peak, choose_precision, earlier_peak, find_peak
+from scalewright.train.record.record import Record
 from scalewright.train.record.run_files import open_record, write_folder
 from scalewright.train.resolve import Resolved
 from scalewright.train.session import Session
@@ -49,13 +55,14 @@ def build(
 ) -> Session:
     """Builds everything up to the first step; `resources` hold the run's folder and watch."""
     model = resolved.model
-    kv_heads = model.kv_heads if isinstance(model, ModelSpec) else None
+    layout, spec = resolved.run.layout, model if isinstance(model, ModelSpec) else None
     mesh = make_mesh(
-        make_grid(resolved.run.layout, kv_heads),
+        make_grid(layout, spec.kv_heads if spec else None, islands=resolved.run.diloco is not None),
         context.rank,
         device,
-        axes=axes_of(model),
-        host_sums=offloads_parameters(resolved.run.layout),
+        axes=used_axes(layout, spec, islands=resolved.run.diloco is not None),
+        host_sums=offloads_parameters(layout),
+        timeout=timedelta(seconds=resolved.run.train.timeouts.start_s),
     )
     watchdog = Watchdog(context, mesh, resolved.run.folder, resolved.run.train.timeouts, patience)
     watch = resources.enter_context(watchdog)
@@ -70,9 +77,18 @@ def build(
         half=run.layout.precision == "bf16",
         seed=run.seed,
     )
-    state = RunState(run, network, optimizer, mesh)
+    islands = build_islands(run, network.parallel, mesh)
+    state = RunState(run, network, optimizer, mesh, islands)
     vocabulary = model.vocab_size if isinstance(model, ModelSpec) else None
-    loss = build_loss(run.loss, run.train.z_loss, load_python, mesh, vocabulary, check=True)
+    loss = build_loss(
+        run.loss,
+        run.train.z_loss,
+        load_python,
+        mesh,
+        vocabulary,
+        check=True,
+        mtp_weight=run.train.mtp_weight,
+    )
     valid = (
         in_vocabulary(open_data(run.data, "valid", run.seed), vocabulary) if run.train.valid_every else None
     )
@@ -89,11 +105,13 @@ def build(
     if reader is not None and "data" not in changes.broken:
         go_to_place(dataset, reader.state)
     guard = Guard(run.train.guard, device, fp16=run.layout.precision == "fp16")
-    guard.load(reader.state.get("guard", {}) if reader else {})
+    guard.load(state.guard_state(reader.state) if reader else {})
     run_id = from_rank_zero(reader.manifest.run_id if reader else uuid.uuid4().hex[:12], mesh)
     per_step = run.layout.global_batch * resolved.seq_len
     unit = reader.state.get("schedule_unit") if reader else None
     horizon = find_horizon(begin, resolved.steps, resolved.tokens, per_step, unit)
+    if islands is not None:
+        islands.last = horizon.total
     run = run.replace(train={**run.train.dump(), "steps": horizon.total})
     resolved = replace(resolved, run=run, steps=horizon.total)
     record = None
@@ -108,6 +126,8 @@ def build(
             record.remark(remark)
         if changes.values:
             record.event("changed", changes.line(begin.step), step=begin.step, changes=changes.values)
+    if reader is not None and record is not None:
+        _note_changed_islands(record, state.changed_islands(reader.state), begin.step)
     watch.begins(begin.step, record)
     return Session(
         run=run,
@@ -163,6 +183,41 @@ def _begin(
     """First weights, or a checkpoint's with all that goes with them; where the run then stands, and notes."""
     if reader is None:
         first_weights(run, network, mesh)
+        if state.islands is not None:
+            state.islands.begin(from_first=isinstance(run.model, PythonRef))
         return Place(), []
     check_optimizer(run, reader)
     return state.restore(reader)
+
+
+def build_islands(run: RunSpec, parallel: Parallel, mesh: Mesh) -> Islands | None:
+    """The outer optimizer of a run with `diloco`; raises UserError for a module that islands can't train."""
+    if run.diloco is None:
+        return None
+    floating = [name for name, b in parallel.buffers.named().items() if b.is_floating_point()]
+    if floating:
+        raise UserError(
+            f"buffer '{floating[0]}' of the model holds numbers that a step may change, and diloco joins "
+            "parameters alone",
+            "diloco",
+            "register it with persistent=False if it is a table, or train without diloco",
+        )
+    by_layer = isinstance(run.model, ModelSpec)
+    return Islands(run.diloco, parallel.weights, mesh, by_layer=by_layer)
+
+
+def _note_changed_islands(record: Record, change: tuple[int, int] | None, step: int) -> None:
+    """An event where a run goes on with other islands than its checkpoint has."""
+    if change is None:
+        return
+    saved, now = change
+    words = {0: "no islands", 1: "1 island"}
+    message = f"the checkpoint has {words.get(saved, f'{saved} islands')}, and the run {now or 'none'} now: "
+    if saved:
+        message += (
+            "it goes on from the outer weights, with island 0's optimizer states; what islands learned since "
+            "their last outer step is left out"
+        )
+    else:
+        message += "each begins with its weights and optimizer states"
+    record.event("islands", message, step=step, saved=saved, now=now)

@@ -2,9 +2,10 @@
 
 LOSS AUX NORM TOKENS STOP     all-reduced, equal on all ranks; in fp64, for exact tokens (MPS has fp32 alone)
                               STOP: 1 of a rank with a signal, world + 1 of rank 0 with a callback's "stop"
-BUSIEST ENTROPY               of a mixture's experts, means over layers (train/balance.py); 0 without one
+BUSIEST ENTROPY DROPPED       of a mixture's experts, means over layers (train/balance.py); 0 without one
 SKIPPED .. FACTOR             the guard's decision (train/guard/decide.py), equal on all ranks
 LOCAL                         this rank's own part in a non-finite step
+OUTER                         norm of the outer gradient applied after the step (train/diloco.py), else 0
 from MEMORY on                each rank's memory in GiB: in a sum, a place of its own for every rank is what
                               lets the reader take the largest
 """
@@ -15,8 +16,8 @@ from typing import Literal
 
 StopReason = Literal["signal", "callback"]
 
-LOSS, AUX, NORM, TOKENS, STOP, BUSIEST, ENTROPY = range(7)
-SUMMED = 7
+LOSS, AUX, NORM, TOKENS, STOP, BUSIEST, ENTROPY, DROPPED = range(8)
+SUMMED = 8
 (
     SKIPPED,  # 1: the update was left out
     STREAK,  # non-finite steps in a row, this one included; 0: this one was finite
@@ -26,8 +27,9 @@ SUMMED = 7
     FACTOR,  # what ZClip multiplied the gradient by; 1: nothing
     SCALE,  # the loss scale of the step (fp16); 1 elsewhere
     LOCAL,  # 1: this rank's loss wasn't finite; 2: its gradients weren't; 0: both were
-) = range(SUMMED, SUMMED + 8)
-WIDTH = MEMORY = SUMMED + 8
+    OUTER,
+) = range(SUMMED, SUMMED + 9)
+WIDTH = MEMORY = SUMMED + 9
 
 
 def stop_request(signal: bool, callback: bool, world: int) -> int:

@@ -15,7 +15,7 @@ import torch
 from scalewright.parallel.timers import Spans
 from scalewright.spec.run import RunSpec
 from scalewright.train.batches import StepBatches
-from scalewright.train.columns import STOP, StopReason, stop_reason, stop_request
+from scalewright.train.columns import OUTER, STOP, StopReason, stop_reason, stop_request
 from scalewright.train.garbage import collect_garbage
 from scalewright.train.guard.health import Health
 from scalewright.train.hangs.watchdog import Watchdog
@@ -112,9 +112,19 @@ def _write(
         rate, parts = rates.pop(step), spans.pop(step).breakdown(seconds)
         if job.record is not None:
             job.record.step(step, report, rate, seconds, job.batches.hash_of(step), parts)
+        _write_outer(job, step, report)
         job.health.take(step, report)
         stopped = max(stopped, report[STOP])
     return stopped
+
+
+def _write_outer(job: Job, step: int, report: list[float]) -> None:
+    """The fragments that an outer step moved, and how far apart the islands had come."""
+    spec = job.run.diloco
+    if job.record is None or spec is None or not report[OUTER]:
+        return
+    fragments = spec.applied(step, job.horizon.total)
+    job.record.event("outer", step=step, fragments=fragments, outer_grad_norm=report[OUTER])
 
 
 def _write_loads(job: Job, step: int) -> None:

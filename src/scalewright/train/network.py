@@ -18,6 +18,7 @@ from scalewright.model.python import build_python_model
 from scalewright.parallel.blocks import find_blocks
 from scalewright.parallel.collectives import copy_from_rank_zero
 from scalewright.parallel.mesh import Mesh
+from scalewright.parallel.offload_states import masters_device
 from scalewright.parallel.parallelize import Parallel, Source, fill, parallelize
 from scalewright.parallel.stages import cut_stages
 from scalewright.spec.errors import UserError
@@ -59,7 +60,8 @@ def build_network(
             memory=memory,
             compress=run.train.compress,
         )
-        return Network(parallel, lambda t, box: init_box(t, model, run.seed, *box))
+        device = masters_device(run.layout, mesh.device)
+        return Network(parallel, lambda t, box: init_box(t, model, run.seed, *box, device=device))
     if not isinstance(model, PythonRef):
         raise ValueError("resolve the run first: its model is still a name")
     module = build_python_model(model.python, model.arguments, run.seed)

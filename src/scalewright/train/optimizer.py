@@ -127,9 +127,13 @@ def _build(
 
 
 def _groups(weights: list[Weight], **decay: float) -> Groups:
-    """The weights that are decayed, as stated or by the optimizer's default, and those that are not."""
-    decayed = [w.master for w in weights if len(w.placement.tensor.shape) > 1]
-    plain = [w.master for w in weights if len(w.placement.tensor.shape) <= 1]
+    """The weights that are decayed, as stated or by the optimizer's default, and those that are not.
+
+    Vectors are not, nor are the biases of experts, which lie stacked in a matrix.
+    """
+    decays = [len(w.placement.tensor.shape) > 1 and not w.name.endswith(".bias") for w in weights]
+    decayed = [w.master for w, yes in zip(weights, decays, strict=True) if yes]
+    plain = [w.master for w, yes in zip(weights, decays, strict=True) if not yes]
     return [{"params": decayed, **decay}, {"params": plain, "weight_decay": 0.0}]
 
 

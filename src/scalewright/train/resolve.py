@@ -14,6 +14,7 @@ from pathlib import Path
 from scalewright.data.dataset import open_data
 from scalewright.launch.local import cores
 from scalewright.spec.compress import check_compress
+from scalewright.spec.diloco import check_diloco
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout, RecomputeBudget
 from scalewright.spec.memory import offloads_optimizer, offloads_parameters
@@ -48,11 +49,13 @@ def resolve(run: RunSpec, *, read_data: bool = True) -> Resolved:
 
     `read_data` false leaves the data unopened: a dry run can do without them.
     """
-    model = load_model_spec(run.model) if isinstance(run.model, str) else run.model
+    model = _trained_model(run)
     check_trainable(model, run.layout, run.stated_seq_len)
     check_named(run.optimizer, run.layout)
     _check_muon(run, model)
-    check_compress(run.train.compress, run.layout)
+    check_compress(run.train.compress, run.layout, islands=run.diloco is not None)
+    _check_diloco(run, model)
+    _check_capacity(run, model)
     if isinstance(run.loss, PythonRef):
         reduction_of(run.loss)
     if run.checkpoint.async_:
@@ -70,6 +73,19 @@ def resolve(run: RunSpec, *, read_data: bool = True) -> Resolved:
     return Resolved(whole, steps, seq_len, tokens=run.train.tokens)
 
 
+def _trained_model(run: RunSpec) -> ModelSpec | PythonRef:
+    """The run's model with the prediction modules that it trains; raises UserError where it can't."""
+    model = load_model_spec(run.model) if isinstance(run.model, str) else run.model
+    if isinstance(model, PythonRef) or not model.mtp_layers:
+        return model
+    if not run.train.mtp_weight:
+        return model.replace(mtp_layers=0)
+    if isinstance(run.loss, PythonRef):
+        problem = "multi-token prediction has targets further ahead, which a loss of your own doesn't get"
+        raise UserError(problem, "loss", "set train.mtp_weight to 0, or use loss: cross_entropy")
+    return model
+
+
 def _check_muon(run: RunSpec, model: ModelSpec | PythonRef) -> None:
     """Muon has to find a model's matrices, and computes with them on the device."""
     if isinstance(run.optimizer, PythonRef) or run.optimizer.name != "muon":
@@ -80,6 +96,22 @@ def _check_muon(run: RunSpec, model: ModelSpec | PythonRef) -> None:
     if offloads_optimizer(run.layout) or offloads_parameters(run.layout):
         problem = f"muon computes with matrices on the device, and offload: {run.layout.offload} moves them"
         raise UserError(problem, "layout.offload", "use offload: none or activations, or adamw")
+
+
+def _check_diloco(run: RunSpec, model: ModelSpec | PythonRef) -> None:
+    """Islands, and what a run can't have beside them."""
+    check_diloco(run.diloco, run.layout, model.num_hidden_layers if isinstance(model, ModelSpec) else None)
+    if run.diloco is not None and run.train.guard.spike == "rewind":
+        problem = "a rewind goes back with all ranks, and with diloco each island decides on its own spikes"
+        raise UserError(problem, "train.guard.spike", "use spike: log, skip or zclip, or diloco: null")
+
+
+def _check_capacity(run: RunSpec, model: ModelSpec | PythonRef) -> None:
+    """A capacity is of experts that this tool routes to."""
+    factor = run.train.balance.capacity_factor
+    if factor is not None and not (isinstance(model, ModelSpec) and model.moe):
+        problem = f"capacity_factor {factor:g} limits experts, and this model has none of this tool's"
+        raise UserError(problem, "train.balance", "leave it out, or train a mixture such as olmoe-1b-7b")
 
 
 def check_trainable(model: ModelSpec | PythonRef, layout: Layout, seq_len: int | None) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -145,13 +145,20 @@ class Session:
             horizon=self.horizon,
             base_rate=base_rate(self.run.optimizer, self.state.optimizer),
             watch=self.watch,
-            counter=Counter(self.mesh, parallel, self.state.optimizer),
+            counter=Counter(self.mesh, parallel, self.state.optimizer, self.state.islands),
         )
 
     def _step(self, parallel: Parallel, clip: float) -> Step:
         balance = Balance.of(self.run.train.balance, self.mesh, parallel.model)
         return Step(
-            parallel, self.state.optimizer, self.loss, self.mesh, clip, guard=self.guard, balance=balance
+            parallel,
+            self.state.optimizer,
+            self.loss,
+            self.mesh,
+            clip,
+            guard=self.guard,
+            balance=balance,
+            islands=self.state.islands,
         )
 
     def _probe(self) -> None:
@@ -220,14 +227,16 @@ class Session:
         parallel, layout = self.network.parallel, self.run.layout
         samples = self.run.train.valid_batches * layout.global_batch
         loss = self._plain_loss()
-        score = validate(
-            parallel.model,
-            self.valid,
-            self.mesh,
-            layout.micro_batch,
-            samples,
-            total=lambda micro: parallel.executor.total(micro, loss),
-        )
+        islands = self.state.islands
+        with islands.outer_weights() if islands is not None else nullcontext():
+            score = validate(
+                parallel.model,
+                self.valid,
+                self.mesh,
+                layout.micro_batch,
+                samples,
+                total=lambda micro: parallel.executor.total(micro, loss),
+            )
         if self.record is not None:
             self.record.valid(step, score.loss, score.bits_per_byte)
 

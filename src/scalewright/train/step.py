@@ -5,6 +5,7 @@
     norm                    of local shards, weighted by copies; one all-reduce carries the loss, too
     guard                   is the update taken? (train/guard/decide.py)
     clip, update, publish   on local fp32 weights
+    islands                 the outer step, where one is due (train/diloco.py)
 
 No value leaves the device: the step gives one small tensor, and whoever wants numbers reads it later.
 """
@@ -28,14 +29,16 @@ from scalewright.train.balance import Balance
 from scalewright.train.columns import (
     AUX,
     BUSIEST,
-    ENTROPY,
+    DROPPED,
     LOSS,
     MEMORY,
     NORM,
+    OUTER,
     STOP,
     TOKENS,
     WIDTH,
 )
+from scalewright.train.diloco import Islands
 from scalewright.train.guard.decide import Guard
 from scalewright.train.memory.usage import memory_gib
 from scalewright.train.update import KeptBuffers, obeys_flag, update_unless
@@ -55,6 +58,7 @@ class Step:
     look: bool | None = None
     guard: Guard | None = None  # null: one with the defaults of `train.guard`
     balance: Balance | None = None  # of a mixture's experts
+    islands: Islands | None = None  # under DiLoCo
     _buffers: KeptBuffers = field(init=False)
 
     def __post_init__(self) -> None:
@@ -72,8 +76,9 @@ class Step:
         """Trains on this rank's micro-batches; [WIDTH + world], as `train/columns.py` has it.
 
         `counted` is this rank's number of counted tokens, an int64 scalar on the device. Loss is in nats
-        per counted token of the global batch, before the update; the norm is that before clipping. `stop`:
-        this rank's `stop_request`.
+        per counted token of the global batch, before the update; the norm is that before clipping. An island
+        divides by the tokens of its own part, and the report has means over islands. `stop`: this rank's
+        `stop_request`.
         """
         report = torch.zeros(WIDTH + self.mesh.world, device=self.mesh.device)
         tokens = all_sum(counted.to(torch.int64, copy=True), self.mesh, "loss")
@@ -89,6 +94,12 @@ class Step:
         self.parallel.buffers.share()
         exact = report if self.mesh.device.type == "mps" else report.double()
         exact[TOKENS] = tokens
+        if self.islands is None:
+            return exact
+        with self.mesh.timers.phase("optimizer"):
+            norm = self.islands.after_step()
+        exact = self.islands.merge(exact)
+        exact[OUTER] = norm
         return exact
 
     def _losses(self, micros: Sequence[Micro], divisor: Tensor) -> Tensor:
@@ -110,9 +121,9 @@ class Step:
         report[NORM] = (norms.square() * self._shares).sum()
         report[MEMORY + self.mesh.rank] = memory_gib(self.mesh.device)
         if self.balance is not None:
-            report[BUSIEST : ENTROPY + 1] = self.balance.count()
+            report[BUSIEST : DROPPED + 1] = self.balance.count()
         local = self.guard.note_local(report)
-        all_sum(report, self.mesh, "world")
+        all_sum(report, self.mesh, self.mesh.together)
         report[NORM] = report[NORM].sqrt()
         verdict = self.guard.judge(report, local, self.clip_norm)
         self._buffers.put_back_unless(verdict.keep)

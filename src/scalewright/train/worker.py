@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
@@ -19,6 +20,7 @@ from scalewright.train.hangs.patience import Patience
 from scalewright.train.memory.history import keep_history
 from scalewright.train.memory.out_of_memory import memory_explained
 from scalewright.train.resolve import Resolved
+from scalewright.train.session import Session
 from scalewright.train.signals import StopRequest
 
 
@@ -31,11 +33,13 @@ def work(
     quiet: bool = False,
     busy: CpuMark | float | None = None,
     patience: Patience | None = None,
+    prepare: Callable[[Session], None] | None = None,
 ) -> dict[str, Any]:
     """Trains as one rank; the answer has the keys of `train.run.Result`. Raises Stopped after a signal, not
     after a callback's "stop", on all ranks alike.
 
-    `busy`: how busy others keep this machine (see `_thread_remark`). `patience`: the watchdog's.
+    `busy`: how busy others keep this machine (see `_thread_remark`). `patience`: the watchdog's. `prepare` is
+    called with what was built, before it trains: parity attaches to it.
     """
     started = time.perf_counter()
     place = own_device(device, context)
@@ -68,6 +72,8 @@ def work(
             session = build(resolved, context, place, quiet, kept, patience)
             if session.record is not None and device == "cpu":
                 session.record.remark(_thread_remark(context, busy))
+            if prepare is not None:
+                prepare(session)
             answer = session.train(stop, until, started)
         together = True
         return answer

@@ -56,6 +56,17 @@ LAYOUTS: list[dict[str, Any]] = [
     {"devices": 4, "pp": 4, "schedule": "gpipe", "global_batch": 8, "zero_stage": 0},
     {"devices": 4, "pp": 2, "schedule": "interleaved", "virtual_stages": 2, "global_batch": 16},
     {"devices": 4, "pp": 4, "schedule": "zb-h1", "global_batch": 16, "zero_stage": 0},
+    # micro-batches whose head is in chunks with all of these models
+    {"devices": 8, "global_batch": 32, "micro_batch": 4},
+    {"devices": 2, "tp": 2, "global_batch": 8, "micro_batch": 4, "zero_stage": 0, "precision": "fp32"},
+]
+# With a prediction module behind them: another block, lookup, head and loss; a root with the head in it.
+PREDICTING: list[dict[str, Any]] = [
+    {"devices": 1, "global_batch": 2, "micro_batch": 2},
+    {"devices": 8, "zero_stage": 1, "global_batch": 32},
+    {"devices": 8, "global_batch": 32},
+    {"devices": 4, "tp": 4, "global_batch": 2, "zero_stage": 0},
+    {"devices": 8, "pp": 2, "global_batch": 32, "zero_stage": 3},
 ]
 # The planner takes the average of a rank's stages, and a V's are the most unlike: 5%.
 FOLDED: list[dict[str, Any]] = [
@@ -77,6 +88,8 @@ QUICK = [
     ("qwen3-0.6b", 14, True),
     ("olmo-2-1b", 19, False),
     ("bloom-560m", 11, False),
+    ("qwen3-0.6b", 20, False),
+    ("gemma-2-2b", 21, False),
 ]
 ALL = [(name, index, bool(index % 2)) for name in MODELS for index in range(len(LAYOUTS))]
 
@@ -108,9 +121,11 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[float, floa
         yield moments
 
 
-def peaks(name: str, keys: dict[str, Any], documents: bool) -> tuple[dict[str, float], Group]:
-    """The planned GiB of the fullest rank, and that rank of the dry run."""
-    model, layout = small(name), Layout.parse({"precision": "bf16", **keys})
+def peaks(
+    name: str, keys: dict[str, Any], documents: bool, modules: int = 0
+) -> tuple[dict[str, float], Group]:
+    """The planned GiB of the fullest rank, and that rank of the dry run; `modules`: of prediction."""
+    model, layout = small(name).replace(mtp_layers=modules), Layout.parse({"precision": "bf16", **keys})
     group = counted(model, layout, documents)
     seq_len = min(SEQ_LEN, model.context)
     planned = predict(model, load_cluster(CLUSTER), layout, seq_len, documents=documents).memory_gib
@@ -143,6 +158,12 @@ def test_of_every_model_and_layout(
     name: str, index: int, documents: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check(name, index, documents, monkeypatch)
+
+
+@pytest.mark.parametrize("index", [pytest.param(i, marks=[pytest.mark.slow] * (i != 2)) for i in range(5)])
+def test_of_prediction_modules(index: int) -> None:
+    planned, group = peaks("llama-3.1-8b", PREDICTING[index], documents=False, modules=1)
+    assert planned["peak"] == pytest.approx(group.step.peak / GIB, rel=0.03)
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ MODELS = {
     "gpt2-124m": load_model_spec("gpt2-124m"),  # tied, biases, learned positions, 50257 words
     "gemma-3-1b": load_model_spec("gemma-3-1b"),  # tied, four norms a block, heads' norms, one KV head
 }
+DENSE = tuple(MODELS)
 LAYOUTS: list[dict[str, Any]] = [
     {"devices": 1, "global_batch": 4},
     {"devices": 1, "precision": "fp32"},
@@ -57,9 +58,21 @@ LAYOUTS: list[dict[str, Any]] = [
     {"devices": 8, "pp": 2, "schedule": "dualpipev", "zero_stage": 3, "global_batch": 16},
     {"devices": 32, "pp": 2, "tp": 4, "dp_replicate": 2, "zero_stage": 3, "global_batch": 32},
 ]
-CASES = [
-    pytest.param(name, keys, id=f"{name} {keys}") for name in MODELS for keys in LAYOUTS
+# All of their blocks have experts: an average one is each. Sixteen experts a rank are padded for FSDP's 24.
+MIXTURES: list[tuple[str, dict[str, Any]]] = [
+    ("mixtral-8x7b", {"devices": 8, "ep": 8, "zero_stage": 3, "global_batch": 16}),
+    ("mixtral-8x7b", {"devices": 16, "tp": 2, "etp": 2, "ep": 4, "zero_stage": 1, "global_batch": 16}),
+    ("mixtral-8x7b", {"devices": 8, "tp": 4, "sp": False, "zero_stage": 0, "recompute": "full"}),
+    ("mixtral-8x7b", {"devices": 16, "pp": 4, "ep": 2, "schedule": "zb-h1", "zero_stage": 3,
+                      "global_batch": 32}),
+    ("qwen3-30b-a3b", {"devices": 24, "ep": 8, "dp_replicate": 3, "zero_stage": 0, "recompute": "full"}),
+    ("qwen3-30b-a3b", {"devices": 192, "ep": 8, "zero_stage": 3, "recompute": {"every": 2}}),
 ]  # fmt: skip
+MODELS |= {name: load_model_spec(name) for name in ("mixtral-8x7b", "qwen3-30b-a3b")}
+CASES = [
+    pytest.param(name, keys, id=f"{name} {keys}")
+    for name, keys in [*((n, k) for n in DENSE for k in LAYOUTS), *MIXTURES]
+]
 
 
 def parse(name: str, keys: dict[str, Any]) -> tuple[ModelSpec, Layout]:

@@ -64,7 +64,15 @@ def test_a_custom_model_and_cluster_are_written_in_full(tmp_path: Path) -> None:
 
 
 def test_a_plan_that_train_cannot_run_has_no_run_file() -> None:
-    sinks = load_model_spec("gpt-oss-20b")
-    mixed = search(sinks, H100, devices=16, seq_len=4096, global_batch=32, fixed={"tp": 1})
+    hybrid = load_model_spec("qwen3-next-80b-a3b")
+    mixed = search(hybrid, H100, devices=16, seq_len=4096, global_batch=32, fixed={"tp": 1})
     assert mixed.trainable is None
     assert run_file(mixed) is None
+
+
+@pytest.mark.parametrize("name", ["gpt-oss-20b", "llama-4-scout"])
+def test_mixtures_with_stacked_experts_have_a_run_file(name: str) -> None:
+    model = load_model_spec(name)
+    plan = search(model, H100, devices=64, seq_len=4096, global_batch=128, fixed={"tp": 1, "cp": 1, "pp": 1})
+    assert plan.trainable is not None
+    assert run_file(plan) is not None

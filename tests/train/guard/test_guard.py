@@ -16,12 +16,12 @@ from runs import events, merge, rows, run, run_data, start_cli, weights, write_r
 from scalewright.checkpoint.finite import superfluous
 from scalewright.checkpoint.format import commit_text, read_state
 from scalewright.checkpoint.read import find_checkpoint
+from scalewright.parallel.cross_entropy import cross_entropy
 from scalewright.parallel.mesh import Mesh
 from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.run import RunSpec
 from scalewright.train.columns import SKIPPED, STREAK
-from scalewright.train.loss import cross_entropy
 from scalewright.train.optimizer import Lion
 from scalewright.train.step import Step
 from scalewright.train.update import KeptBuffers

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from scalewright.data.batch import Batch
-from scalewright.train.loss import cross_entropy
+from scalewright.parallel.cross_entropy import cross_entropy
 
 
 def wrong_on_one(

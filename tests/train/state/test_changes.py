@@ -291,6 +291,8 @@ def test_compile_auto_is_for_gpus(saved):
     assert run.train.compile == "auto"
     assert state_of(Path(data["out_dir"]))["run"]["train"]["compile"] is False  # on a CPU
     for asked, kind, settled in (("auto", "cuda", True), ("auto", "mps", False), (False, "cuda", False)):
-        mesh: Any = SimpleNamespace(device=torch.device(kind), rank=0, group=lambda axis: None)
+        mesh: Any = SimpleNamespace(
+            device=torch.device(kind), rank=0, world=1, groups={}, group=lambda axis: None
+        )
         given = run.replace(train={**run.train.dump(), "compile": asked})
         assert _on_devices(given, mesh, []).train.compile is settled

@@ -12,6 +12,7 @@ from scalewright.cli.verbs.predict import (
     LAYOUT,
     Cluster,
     Currency,
+    Diloco,
     Framework,
     Goodput,
     Model,
@@ -22,6 +23,7 @@ from scalewright.cli.verbs.predict import (
     Version,
     check_given,
     option_words,
+    read_diloco,
     read_pairs,
 )
 from scalewright.spec.errors import UserError
@@ -65,6 +67,7 @@ def plan(
     software_version: Version = None,
     options: Options = None,
     optimizer: OptimizerName = None,
+    diloco: Diloco = None,
     tokens: Tokens = None,
     price: Price = None,
     currency: Currency = None,
@@ -94,9 +97,9 @@ def plan(
             global_batch_tokens=global_batch_tokens, objective=objective, fix=read_pairs(fix, "--fix", AXES),
             memory_headroom=memory_headroom, margin=margin, top=top, precision=precision, framework=framework,
             software_version=software_version, options=option_words(options), optimizer=optimizer,
-            tokens=tokens, price=price, currency=currency, goodput=goodput, scaling=counts, out=out,
-            why_not=read_pairs(why_not, "--why-not", AXES) if why_not else None, data=data, force=force,
-            tell=tell, stop=stop,
+            diloco=read_diloco(diloco), tokens=tokens, price=price, currency=currency, goodput=goodput,
+            scaling=counts, out=out, data=data, force=force, tell=tell, stop=stop,
+            why_not=read_pairs(why_not, "--why-not", AXES) if why_not else None,
         )  # fmt: skip
     print_json(answer) if json else show_plan(answer)
     if not answer["complete"]:

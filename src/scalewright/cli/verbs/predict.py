@@ -49,6 +49,10 @@ Options = Annotated[
 OptimizerName = Annotated[
     str | None, typer.Option("--optimizer", metavar="|".join(NAMES), help="A run file's optimizer.name.")
 ]
+Diloco = Annotated[
+    str | None,
+    typer.Option("--diloco", metavar="KEY=VALUE,...", help="A run file's diloco: inner_steps=50,overlap=1."),
+]
 Tokens = Annotated[float | None, typer.Option(help="Tokens of the whole run: gives days and device-hours.")]
 Price = Annotated[float | None, typer.Option(help="Of one device for an hour: gives the cost, too.")]
 Currency = Annotated[str | None, typer.Option(help="Of the price: USD, EUR, ...", metavar="CODE")]
@@ -95,6 +99,7 @@ def predict(
     software_version: Version = None,
     options: Options = None,
     optimizer: OptimizerName = None,
+    diloco: Diloco = None,
     tokens: Tokens = None,
     price: Price = None,
     currency: Currency = None,
@@ -126,8 +131,8 @@ def predict(
     with only_answer(json), working("predicting"):
         answer = ask(
             name, place, keys, seq_len, framework=framework, software_version=software_version,
-            options=option_words(options), optimizer=optimizer, tokens=tokens, price=price,
-            currency=currency, goodput=goodput,
+            options=option_words(options), optimizer=optimizer, diloco=read_diloco(diloco), tokens=tokens,
+            price=price, currency=currency, goodput=goodput,
         )  # fmt: skip
     print_json(answer) if json else show_prediction(answer)
 
@@ -170,6 +175,16 @@ def read_pairs(text: str | None, flag: str, known: set[str]) -> dict[str, Any]:
     if isinstance(keys.get("recompute"), str):
         keys["recompute"] = read_recompute(keys["recompute"])
     return keys
+
+
+def read_diloco(text: str | None) -> dict[str, Any] | None:
+    """`inner_steps=50,outer_dtype=int8` as the keys of a run file's `diloco`; raises UserError."""
+    if text is None:
+        return None
+    from scalewright.cli.pairs import parse_pairs
+    from scalewright.spec.diloco import DilocoSpec
+
+    return parse_pairs(text, "--diloco", sorted(DilocoSpec.model_fields))
 
 
 def read_recompute(text: str) -> Any:

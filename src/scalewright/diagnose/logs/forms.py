@@ -106,7 +106,7 @@ class Form:
             self._add(text, values)
             if like is not None and self.pairs is barred:
                 like.learn(text, self.fields, self.units)
-        damaged = [key for key in values if key in COUNTS and not abs(values[key]) < LARGEST]  # or NaN
+        damaged = [key for key in COUNTS if key in values and not abs(values[key]) < LARGEST]  # or NaN
         return {key: values[key] for key in values if key not in damaged} if damaged else values or None
 
     def _add(self, text: str, values: dict[str, float]) -> None:

@@ -70,8 +70,10 @@ class Reader:
         self._rest(text)
 
     def _step(self, form: Form, values: dict[str, float], text: str) -> None:
-        steps = self.steps.setdefault(form.name, Steps(form.joins))
-        self.first.setdefault(form.name, text)
+        steps = self.steps.get(form.name)
+        if steps is None:
+            steps = self.steps[form.name] = Steps(form.joins)
+            self.first[form.name] = text
         steps.add(values, clock(text))
         for key in ("global_batch", "seq_len"):
             if key in values:

@@ -92,9 +92,11 @@ class Steps:
             self.left_out += 1
             return
         number = values.get("step")
-        known = {key: value for key, value in values.items() if key in STEP_KEYS}
-        self.all.append(Step(int(number) if number is not None else None, **{"clock": clock} | known,
-                             life=self.restarts))  # fmt: skip
+        step = Step(int(number) if number is not None else None, clock=clock, life=self.restarts)
+        for key, value in values.items():
+            if key in STEP_KEYS:
+                setattr(step, key, value)
+        self.all.append(step)
 
     def _late(self, order: float | None, loss: float | None, clock: float | None) -> bool:
         """Whether a rank prints a recent step once more: with the same loss, and not long after it."""

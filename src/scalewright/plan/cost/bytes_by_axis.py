@@ -1,6 +1,7 @@
 """Bytes that a device sends in a step, by axis, as users and the trainer's dry run count them.
 
-    dp   gradients, and parameters where they are sharded (dp_shard and dp_replicate)
+    dp   gradients, and parameters where they are sharded (dp_shard and dp_replicate); a step's share of
+         islands' outer steps
     tp   activations; of experts too (etp)       cp   keys and values       ep   routed tokens, there and back
     pp   activations and their gradients, each boundary, way and micro-batch; the sum of a tied head's ends
 
@@ -19,7 +20,11 @@ from scalewright.plan.cost.volumes import Volumes
 
 AXES = ("tp", "dp", "cp", "ep", "pp")
 # Axes of transfers (spec/volumes.py) -> what users call them
-_AXIS = {"gradient": "dp", "fsdp": "dp", "expert": "dp", "dp_replicate": "dp", "kv": "tp", "tie": "pp"}
+_AXIS = {
+    **dict.fromkeys(("gradient", "fsdp", "expert", "efsdp", "dp_replicate", "islands"), "dp"),
+    **dict.fromkeys(("kv", "etp"), "tp"),
+    "tie": "pp",
+}
 
 
 def bytes_by_axis(at: Columns) -> dict[str, np.ndarray]:
@@ -34,7 +39,7 @@ def bytes_by_axis(at: Columns) -> dict[str, np.ndarray]:
         for axis, size in _bytes(volumes, place).items():
             sizes[axis] = np.maximum(sizes[axis], np.where(there, size, 0.0))
     blocks, whole = at.fullest * at.table.accumulation, at.rerun
-    sizes["ep"] = blocks * (2 + whole) * expert_bytes(at)
+    sizes["ep"] = np.where(volumes.own, sizes["ep"], blocks * (2 + whole) * expert_bytes(at))
     return sizes
 
 
@@ -42,7 +47,7 @@ def _bytes(volumes: Volumes, place: Place) -> dict[str, np.ndarray]:
     sizes: dict[str, np.ndarray] = {}
     sent = (
         *volumes.data_parallel(place), *volumes.tensor_parallel(place), *volumes.context_parallel(place),
-        *volumes.pipeline(place),
+        *volumes.expert_parallel(place), *volumes.pipeline(place),
     )  # fmt: skip
     for transfer in sent:
         axis = _AXIS.get(transfer.axis, transfer.axis)

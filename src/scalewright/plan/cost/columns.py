@@ -7,7 +7,7 @@ and the pipeline ranks that stand for all: the fullest between the ends, the fir
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -34,6 +34,10 @@ class Place:
     blocks: np.ndarray
     first: np.ndarray
     last: np.ndarray
+
+    def with_predictions(self, modules: np.ndarray) -> Place:
+        """The same, where the blocks of so many prediction modules count among the last rank's."""
+        return replace(self, blocks=self.blocks + modules * self.last)
 
 
 def places(table: Table) -> tuple[Place, Place, Place]:
@@ -86,6 +90,17 @@ class Columns:
         if key not in self._found:
             self._found[key] = self.table.gather(values[name])
         return self._found[key]
+
+    @cached_property
+    def islands(self) -> np.ndarray:
+        """Rows whose replicas are islands (spec/diloco.py), which sum no gradients."""
+        return np.asarray((self.trainer("inner_steps") > 0) & (self.table.dp_replicate > 1))
+
+    @cached_property
+    def summing(self) -> np.ndarray:
+        """Ranks that sum a dense gradient: of one island, where there are islands."""
+        t = self.table
+        return np.asarray(t.dp * t.cp / np.where(self.islands, t.dp_replicate, 1.0))
 
     @cached_property
     def fullest(self) -> np.ndarray:

@@ -42,7 +42,7 @@ class Loopback:
         group, stride = groups(self.at, transfer.axis)
         if transfer.kind == "all_to_all":
             return self.all_to_all(np.asarray(transfer.bytes), group, stride)
-        hooks = self.at.c["cpu.shard"] / self.curves.share * (transfer.axis == "fsdp")
+        hooks = self.at.c["cpu.shard"] / self.curves.share * (transfer.axis in ("fsdp", "efsdp"))
         return self._ring(transfer.kind, np.asarray(transfer.bytes), group, stride) + hooks
 
     def send(self, size: np.ndarray, stride: np.ndarray, span: np.ndarray) -> np.ndarray:

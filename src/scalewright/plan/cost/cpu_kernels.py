@@ -45,6 +45,9 @@ def unit_seconds(model: ModelSpec, sizes: Sizes, precision: str, timings: Timing
         for operator in listed:
             forward, backward = _operator(model, operator, curves, precision)
             product = operator.shape is not None and operator.kind != "attention"
+            if operator.summed:  # its gradients are made in the forward, and summed there
+                summing = float(curves("residual", operator.summed, "forward", precision))
+                forward, backward = forward + backward + summing, 0.0
             weight = WEIGHT_SHARE * backward * product
             seconds[region] += share * np.array([forward, backward - weight, weight])
             if region == w.BLOCK:

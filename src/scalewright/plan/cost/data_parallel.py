@@ -9,6 +9,7 @@
     nothing              FSDP2's copies out of what it gathered          all
     nothing              all, under DeepSpeed's pipeline engine          all
     nothing              passes over gradients that are compressed       all
+    nothing              outer steps of islands, a step's share           what `overlap` steps don't hide
 
 Where nothing runs beside the computation, a pipeline fills and drains with the traffic of its stages: FSDP
 gathers when the first activation has come, and reduces before the gradient goes to the stage before.
@@ -51,9 +52,25 @@ def data_parallel(at: Columns, sent: Sequence[Transfer], micro: np.ndarray, pric
         + _by_block(at, priced, micro)
         + prices.beside * _copies(at, priced)
         + _packing(at)
-        + sum(part.seconds * part.share for part in priced if part.transfer.during == "nothing")
+        + _alone(priced)
+        + _outer(at, priced, micro)
         + (1 - prices.beside) * _fill(at, priced)
     )
+
+
+def _alone(priced: Sequence[_Priced]) -> np.ndarray:
+    """Seconds of what nothing hides."""
+    alone = [x for x in priced if x.transfer.during == "nothing" and x.transfer.axis != "islands"]
+    return np.asarray(sum(part.seconds * part.share for part in alone))
+
+
+def _outer(at: Columns, priced: Sequence[_Priced], micro: np.ndarray) -> np.ndarray:
+    """Seconds of outer steps beyond the inner steps that run meanwhile; both of one step, on average."""
+    outer = [part.seconds for part in priced if part.transfer.axis == "islands"]
+    if not outer:
+        return np.zeros(len(at.table))
+    often = at.trainer("fragments") * at.trainer("overlap") / np.maximum(at.trainer("inner_steps"), 1.0)
+    return np.asarray(np.maximum(sum(outer) - often * at.table.accumulation * micro, 0.0))
 
 
 class _Priced:
@@ -71,7 +88,7 @@ def _fill(at: Columns, priced: Sequence[_Priced]) -> np.ndarray:
     """Seconds that a micro-batch's traffic in one stage holds up the others, in the fill and the drain."""
     once = np.zeros(len(at.table))
     for part in priced:
-        if part.transfer.axis in ("fsdp", "expert"):
+        if part.transfer.axis in ("fsdp", "efsdp", "expert"):
             # a gradient leaves for the stage before once those of the weights are reduced, unless split off
             later = at.table.schedules("splits") & (part.transfer.kind != "all_gather") & (part.rounds <= 1)
             once = once + np.where(later, 0.0, part.seconds / np.maximum(part.rounds, 1.0))
@@ -105,7 +122,7 @@ def _copies(at: Columns, priced: Sequence[_Priced]) -> np.ndarray:
     moved = np.zeros(len(at.table))
     for part in priced:
         transfer = part.transfer
-        if transfer.axis == "fsdp" or (transfer.axis == "expert" and transfer.during == "all"):
+        if transfer.axis in ("fsdp", "efsdp") or (transfer.axis == "expert" and transfer.during == "all"):
             times = 2.0 if transfer.kind == "all_gather" else 1.5 * at.c["overlap.slow"]
             moved = moved + times * transfer.calls * transfer.bytes
     return np.asarray(at.trainer("fsdp_copies") * moved / at.memory_rate)

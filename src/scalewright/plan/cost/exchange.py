@@ -5,7 +5,8 @@
                        or a gather of keys and values (Dubey et al. 2024 §3.3.2)
     expert parallel    dispatch and combine: all-to-alls of the routed tokens (Lepikhin et al. 2020 §3.2)
 
-Bytes: of an all-to-all and a message what is sent, of a gather its output. Those of cp: volumes.py.
+Bytes: of an all-to-all and a message what is sent, of a gather its output. Those of cp, and of this package's
+own trainer those of ep and etp: volumes.py.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from scalewright.plan.cost import work as w
 from scalewright.plan.cost.columns import Columns
 from scalewright.plan.cost.parts import PARTS
 from scalewright.plan.cost.price_list import PriceList
+from scalewright.plan.cost.table import RECOMPUTE
 from scalewright.plan.request import CP_KINDS
 from scalewright.spec.context_volumes import ContextRank, repeats
+from scalewright.spec.expert_volumes import ExpertRank
+from scalewright.spec.volumes import SparseBlocks
 
 # Schedules that run a micro-batch's forward with another's backward, so that one computes while the other
 # exchanges: the all-to-alls are hidden (DeepSeek-AI 2024 §3.2.1), all but the pipeline's ends.
@@ -70,6 +74,29 @@ def context_parallel(at: Columns, prices: PriceList) -> np.ndarray:
         whole,
     )
     return np.where(t.cp > 1, exposed, 0.0)
+
+
+def expert_rank(at: Columns, sparse: SparseBlocks) -> ExpertRank:
+    """The numbers of a rank with these blocks that spec/expert_volumes.py asks for."""
+    t = at.table
+    return ExpertRank(
+        ep=t.ep,
+        etp=t.etp,
+        experts=sparse.experts,
+        blocks=sparse.blocks,
+        rerun=sparse.rerun,
+        accumulation=t.accumulation,
+        rows=_routed(at),
+        tp=t.tp,
+        cp=t.cp,
+    )
+
+
+def beside_experts(at: Columns) -> np.ndarray:
+    """Whether shared experts compute while rows travel (spec/expert_volumes.py: `overlaps_shared`)."""
+    t = at.table
+    travels = (t.ep * t.etp > 1) & (t.recompute != RECOMPUTE.index("budget"))
+    return np.where(travels, at.work("shared_experts"), 0.0)
 
 
 def expert_bytes(at: Columns) -> np.ndarray:

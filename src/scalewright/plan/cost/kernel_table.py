@@ -73,7 +73,7 @@ def flatten(units: Sequence[Unit], facts: Facts) -> Flat:
     beside = {name: facts.chips[name] for name in _CHIP} | {name: facts.trainers[name] for name in _TRAINER}
     column = {name: rows[:, at] for name, at in w.COLUMN.items()}
     region = unit * w.REGIONS + column["region"].astype(int)
-    place = region * PHASES + column["phase"].astype(int)
+    place = region * PHASES + np.where(column["early"] > 0, w.FORWARD, column["phase"]).astype(int)
     classes = []
     # parts of a block, in the forward; all else is summed up in the column behind them
     in_block = (column["region"] == w.BLOCK) & (column["phase"] == w.FORWARD)

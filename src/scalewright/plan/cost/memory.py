@@ -110,6 +110,7 @@ def rank_memory(
     }
     if sums is None:
         return usual
+    at = at.with_predictions(works["mtp"][u])
     own = own_memory(table, facts, at, held, sums, _own_kept(table, at, kept, rebuilt, alive), alive)
     return {kind: np.where(sums.own, own[kind], usual[kind]) for kind in KINDS}
 

@@ -5,6 +5,8 @@
                                                                     Ulysses 1 + r
     waits     by the price list: for launches (host.py), or for Python around operators (cpu.py)
 
+Of this package's own trainer ep is what it sends less what shared experts compute meanwhile.
+
 Keys and values pass twice in a backward: to compute scores again, and their gradients. Heads pass once.
 """
 
@@ -16,15 +18,18 @@ import numpy as np
 
 from scalewright.plan.cost import work as w
 from scalewright.plan.cost.columns import Columns, Place
-from scalewright.plan.cost.exchange import context_parallel, expert_parallel
+from scalewright.plan.cost.exchange import beside_experts, context_parallel, expert_parallel
 from scalewright.plan.cost.parts import PARTS
 from scalewright.plan.cost.price_list import PriceList, price_list
 from scalewright.plan.cost.table import RECOMPUTE
 from scalewright.plan.cost.volumes import Volumes
 from scalewright.plan.request import CP_KINDS
 from scalewright.spec.schedules.unequal import RankCost
+from scalewright.spec.volumes import During
 
-EXPERTS, SELECTIVE = PARTS.index("experts"), RECOMPUTE.index("selective")
+EXPERTS, SHARED, SELECTIVE = PARTS.index("experts"), PARTS.index("shared"), RECOMPUTE.index("selective")
+# Passes with exchanges, and the seconds of their products over those of a forward
+PASSES: dict[During, float] = {"forward": 1.0, "recompute": 1.0, "backward": 2.0}
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,7 @@ class Micro:
 def micro(at: Columns, place: Place, sent: Exchanges) -> Micro:
     """A micro-batch on a pipeline rank."""
     n = place.blocks
+    several = place.with_predictions(at.work("mtp")).blocks  # whose forward and backward EXTRA has
     f, b, wg = (at.region(seconds, w.BLOCK) for seconds in (at.forward, at.backward, at.weight))
     parts = at.prices.parts[at.table.unit]
     front, back, weight = n * f, n * b, n * wg
@@ -90,22 +96,48 @@ def micro(at: Columns, place: Place, sent: Exchanges) -> Micro:
     inside = np.where(
         at.table.recompute == SELECTIVE, at.prices.light[at.table.unit], (at.rerun_parts * parts).sum(1)
     )
-    again = n * (whole * f + inside)
+    again = several * (whole * f + inside)
     routed = np.maximum(whole, at.rerun_parts[:, EXPERTS])
     cp, ep = sent.cp, sent.ep
     tp_front, tp = tensor_parallel(at, place, sent)
-    of_cp = n * (3 - (at.table.cp_kind == CP_KINDS.index("ulysses")) + whole) * cp
-    device = (front + back) + again + tp + n * (2 + routed) * ep + of_cp
+    ep_front, of_ep = experts(at, place, sent, several * ep, several * (2 + routed) * ep)
+    of_cp = several * (3 - (at.table.cp_kind == CP_KINDS.index("ulysses")) + whole) * cp
+    device = (front + back) + again + tp + of_ep + of_cp
     return Micro(
         compute=front + back,
         recompute=again,
         tp=tp,
         cp=of_cp,
-        ep=n * (2 + routed) * ep,
-        host=sent.prices.waits(n, device),
-        front=front + tp_front + n * (ep + cp),
+        ep=of_ep,
+        host=sent.prices.waits(several, device),
+        front=front + tp_front + ep_front + several * cp,
         weight=weight,
     )
+
+
+def experts(
+    at: Columns, place: Place, sent: Exchanges, front: np.ndarray, whole: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Exposed seconds of tokens on their way to experts and back: of a micro-batch's forward, and of it all.
+
+    Given are those of trainers in general. This package's own sends a rank's transfers, of which a pass hides
+    what its shared experts compute meanwhile (parallel/expert.py); a backward computes twice as much.
+    """
+    transfers = sent.volumes.expert_parallel(place)
+    if not transfers:
+        return front, whole
+    seconds = {during: np.zeros(len(at.table)) for during in PASSES}
+    for transfer in transfers:
+        if np.any(transfer.calls):
+            taken = transfer.calls * sent.prices.network(transfer) / np.maximum(at.table.accumulation, 1.0)
+            seconds[transfer.during] = seconds[transfer.during] + taken
+    hides = sent.prices.beside * beside_experts(at) * (1 - at.c["overlap.slow"])
+    shared = place.blocks * at.prices.parts[at.table.unit][:, SHARED]
+    for during, times in PASSES.items():
+        again = at.rerun if during == "recompute" else 1.0
+        seconds[during] = seconds[during] - hides * np.minimum(seconds[during], times * again * shared)
+    own, total = sent.volumes.own, sum(seconds.values())
+    return np.where(own, seconds["forward"], front), np.where(own, total, whole)
 
 
 def tensor_parallel(at: Columns, place: Place, sent: Exchanges) -> tuple[np.ndarray, np.ndarray]:

@@ -36,7 +36,7 @@ def activations_away(t: Table, facts: Facts) -> np.ndarray:
 def optimizer(at: Columns, held: Shares) -> np.ndarray:
     """Seconds of a step's update: AdamW's states read and written once, times what it really moves."""
     t, c = at.table, at.c
-    replicas = np.where(t.zero_stage >= 3, t.dp_replicate, 1.0)
+    replicas = np.where((t.zero_stage >= 3) & ~at.islands, t.dp_replicate, 1.0)
     experts = np.maximum(held.group / replicas * t.tp / (t.ep * t.etp), 1.0)
     mine = held.dense / np.where(t.zero_stage >= 1, held.group / replicas, 1.0)
     mine = mine + held.expert / np.where(t.zero_stage >= 1, experts, 1.0)

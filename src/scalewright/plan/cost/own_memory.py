@@ -2,7 +2,7 @@
 
     moment     activations                       beside the states
     loss       all under way, a chunk in fp32    what is gathered, gradients not yet reduced
-    head       all under way                     the same; gradients of the head and its input
+    head       all under way                     the same; gradients of the head and its input (or in `loss`)
     block      all under way, one block rebuilt  the same; the block's weights and its neighbour's; once more
                                                  a block later, while the first is reduced
     reduce     all but one block's               the same; the block's gradients, and the copy that is sent;
@@ -10,17 +10,18 @@
     root       all but one micro-batch's         the same of the root; ZeRO-1: beside its sum
     gather     the next micro-batch's input      ZeRO-3: root and block gathered, the last reduction's input
     update     none                              all gradients; what the optimizer makes and frees (Lion)
+    outer      none                              all gradients; a fragment's outer gradient (DiLoCo)
 
 FSDP2 gathers into one flat tensor and copies parameters out of it, copies gradients into one fp32 tensor that
 is reduced, and keeps that until the next reduction starts. ZeRO-1 sums gradients whole, in fp32, over the
 micro-batches. A split backward keeps all activations until its weight part, and the gradients of outputs
 that its input part made. The dry run plays the program itself: tests/plan/cost/test_own_memory.py compares.
-Of what is only planned (experts, dualpipe) this is an estimate.
+Of experts, which are units by themselves, and of dualpipe, which is only planned, this is an estimate.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -67,6 +68,7 @@ def own_memory(
 ) -> dict[str, np.ndarray]:
     """Bytes by kind at the highest moment; `alive`: micro-batches under way on the rank."""
     moments = own_moments(table, facts, at, held, sums, kept, alive)
+    moments = _with_outer(table, facts, held, moments)
     highest = np.stack([moment.total for moment in moments]).argmax(0)
 
     def bytes_of(kind: str) -> np.ndarray:
@@ -75,6 +77,26 @@ def own_memory(
     beside = {kind: bytes_of(kind) for kind in ("activations", "buffers", "gradients", "other")}
     beside["buffers"] = beside["buffers"] + held.errors
     return {"parameters": held.parameters, "optimizer": held.optimizer, **beside}
+
+
+def _with_outer(table: Table, facts: Facts, held: States, moments: tuple[Moment, ...]) -> tuple[Moment, ...]:
+    """The moments of a rank of an island: an outer step's own beside them, and what overlapped ones add.
+
+    train/diloco.py: a fragment's difference to the outer weights, in fp32. Where less than fp32 travels,
+    `Mean` (parallel/wire.py) has a padded sum, its packed form, and that unpacked, beside it.
+    """
+    there = (facts.trainers["inner_steps"][table.unit] > 0) & (table.dp_replicate > 1)
+    if not there.any():
+        return moments
+    fragments, narrow, wire, flying = (
+        facts.trainers[name][table.unit] for name in ("fragments", "narrow", "wire_bytes", "under_way")
+    )
+    part = np.where(there, held.gradients / FP32 / fragments, 0.0)  # numbers: gradients are fp32
+    made = narrow * part * (2 * FP32 + 2 * wire)
+    way = flying * part * (FP32 + narrow * 2 * wire)
+    nothing = np.zeros(len(table))
+    outer = Moment(nothing, part * FP32 + narrow * part * wire, held.gradients * there, made)
+    return (*(replace(moment, buffers=moment.buffers + way) for moment in moments), outer)
 
 
 def own_moments(
@@ -120,27 +142,37 @@ class _Rank:
         self.block = size[:, w.BLOCK] + works["expert"][u][:, w.BLOCK]
         self.start = (at.first > 0) * size[:, w.BEFORE]
         apart = last & (at.first == 0) & (works["tied"][u] > 0)
-        self.end = last * size[:, w.AFTER] + apart * size[:, TIED]
+        # prediction modules: their blocks are among the last rank's, the rest in its root
+        modules = works["mtp"][u]
+        extra = size[:, w.EXTRA] + works["expert"][u][:, w.EXTRA] - modules * self.block
+        extra = np.where(modules > 0, np.maximum(extra, 0.0), 0.0)
+        self.end = last * (size[:, w.AFTER] + extra) + apart * size[:, TIED]
         beside = [x.model.positions == "learned" or x.model.embedding_norm for x in table.units]
         self.last_made = np.where(np.array(beside)[u], 0.0, self.start)
-        # one rank's head is a unit beside its root, unless the embedding is tied to it
+        # one rank's head is a unit beside its root, unless it is tied to the embedding, or modules use it
         unit = (self.stage > 0) & (t.pp == 1) & (works["tied"][u] == 0)
         self.head_unit, end = np.where(unit, self.end, 0.0), np.where(unit, 0.0, self.end)
         self.roots, self.larger_root = self.start + end, np.maximum(self.start, end)
         self.elements = self.blocks * self.block + self.roots + self.head_unit
         # bytes of a micro-batch
         region, column = works["kept"][u], w.KEPT.index
-        self.after, self.stream = region[:, w.AFTER, 0], works["stream"][u]
+        kept_extra = np.where(modules > 0, region[:, w.EXTRA, 0] - modules * region[:, w.BLOCK, 0], 0.0)
+        self.after, self.stream = region[:, w.AFTER, 0] + kept_extra, works["stream"][u]
         self.widest = region[:, w.BLOCK, column("widest")]
         self.logits = last * works["logits"][u]  # numbers
-        # probabilities of a chunk in fp32: log_softmax makes them from an fp32 copy, vocabulary.py from none
-        copies = np.where((self.width < FP32) & (t.tp == 1), 2.0, 1.0)
-        self.chunk = copies * FP32 * np.minimum(self.logits, last * LOGITS_AT_ONCE)
         self.capped = np.array([x.model.logit_softcap is not None for x in table.units])[u]
+        self.in_chunks = last & (works["head_in_chunks"][u] > 0)
+        # probabilities of a chunk in fp32: log_softmax makes them from an fp32 copy, vocabulary.py from none
+        chunk = np.where((self.width < FP32) & (t.tp == 1), 2.0, 1.0) * FP32
+        # a head in chunks has the chunk's logits beside them, the slope of their cap, and its own input
+        slope = np.maximum(chunk, FP32 + self.capped * self.width)
+        chunk = np.where(self.in_chunks, self.width + slope, chunk)
+        chunk = chunk * np.minimum(self.logits, last * LOGITS_AT_ONCE)
+        self.chunk = chunk + self.in_chunks * self.stream
         self.head = last * region[:, w.AFTER, column("weight")]
         self.weight = region[:, w.BLOCK, column("weight")]
         self.gradients_kept = np.where(np.array([x.model.gated for x in table.units])[u], 3.0, 2.0)
-        each = kept.block * self.blocks + works["masks"][u] * self.virtual_stages
+        each = kept.block * self.blocks
         self.under_way = alive * (each + (at.first > 0) * region[:, w.BEFORE, 0])
         # offloaded ones have left by the time that the head is done
         self.beside_head = np.where(offloaded(t.offload, "activations"), 0.0, self.under_way)
@@ -148,9 +180,17 @@ class _Rank:
         self.losses = np.where(last, losses, 0.0)  # whose backward hasn't begun
         # gradients of outputs that wait for a weight part, when the most activations are alive
         self.outputs = np.where(self.split, region[:, w.BLOCK, column("products")] * self.blocks, 0.0)
-        self.late_logits = np.where(self.split, self.logits * self.width, 0.0)  # theirs lie in their place
+        # the gradient of the head's weight, where the backward makes it, or rounds the forward's sum to it
+        scaled = self.in_chunks & (self.width == FP32)
+        self.head_made = np.where(scaled, 0.0, self.width * self.head)
+        # theirs lie in their place; or the sum of the head's weight is its gradient
+        late = np.where(self.in_chunks, self.width * self.head - self.head_made, self.logits * self.width)
+        late = (1.0 + modules) * late  # of each head
+        self.late_logits = np.where(self.split, late, 0.0)
+        self.rounded = np.where(self.in_chunks, self.head_made, 0.0)
         waiting = np.where(t.schedules("folded"), 0.0, np.minimum(at.rank, t.accumulation))  # micro-batches
-        self.waiting, self.waiting_logits = waiting * self.outputs, waiting * self.late_logits
+        self.waiting = waiting * (self.outputs + np.where(self.split, self.rounded, 0.0))
+        self.waiting_logits = waiting * self.late_logits
         # gathered parameters that stay for the whole pass: all in ZeRO 1 and 2, the roots in 3, a head until
         # its backward
         stays = np.select([self.stage == 3, self.stage >= 1], [self.roots, self.elements], 0.0)
@@ -206,15 +246,22 @@ class _Rank:
     # -- the moments ------------------------------------------------------------------------------
 
     def loss(self) -> Moment:
-        """The logits, in whose place their gradient is made, and the probabilities of a chunk."""
+        """The logits, in whose place their gradient is made, and the probabilities of a chunk.
+
+        Or, with the head in chunks, its gradients.
+        """
         acts = self.beside_head + self.waiting_logits + self.losses * self.after + self.chunk
         return Moment(acts, self.gathered + self.gathered_head + self.reducing, self.gradients, self.waiting)
 
     def backward_of_head(self) -> Moment:
-        """The gradients of the head's weight and input are made; those of softcapped logits before, twice."""
+        """The gradients of the head's weight and input are made; those of softcapped logits before, twice.
+
+        Those that the forward has made are scaled, the weight's into its dtype.
+        """
         acts = self.beside_head + self.waiting_logits + self.losses * self.after
         logits, products = self.width * self.logits, self.width * self.head + self.last * self.stream
         made = np.where(self.capped, np.maximum(logits, products - logits), products)
+        made = np.where(self.in_chunks, self.rounded, made)
         buffers = self.gathered + self.gathered_head + self.reducing + self.prefetched
         return Moment(acts, buffers, self.gradients, self.waiting + made)
 
@@ -235,7 +282,7 @@ class _Rank:
         acts = acts + self.kept.rebuilt - np.where(self.split, 0.0, self.widest)
         acts = acts + self.late_logits + self.waiting_logits
         made = self.gradients_kept * self.widest + self.width * self.weight + self.head_gradient
-        made = np.where(self.split, self.outputs + self.width * self.head + self.stream, made)
+        made = np.where(self.split, self.outputs + self.head_made + self.stream, made)
         blocks = np.where(self.stage == 3, np.minimum(self.blocks, 2.0), 0.0)
         buffers = self.gathered + self.sending + self.width * self.block * blocks
         return Moment(acts, buffers, self.gradients + self.first_gradient, self.waiting + made)

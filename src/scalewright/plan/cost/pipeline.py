@@ -1,9 +1,10 @@
 """Seconds that a pipeline adds to its slowest rank's work: fill, drain, and messages that nothing hides.
 
     bubble    step of unequal ranks (spec/schedules/unequal.py) - m t_slowest
-    messages  2 (p - 1) of the fill, and of the slowest rank with its calls · what isn't hidden of each
+    messages  2 (p - 1) of the fill and the drain, and of the slowest rank with its others what isn't hidden
 
-A fill's first and last message wait for nobody. In between a trainer with overlap.p2p hides that share.
+Fill and drain: the first activation goes up over p - 1 borders, the last gradient down. In between a trainer
+with overlap.p2p hides that share. Two ranks with one micro-batch exchange two messages, and no others.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ def messages(
         sent = volumes.pipeline(seat)
         gathers = sum(x.calls * prices.network(x) for x in sent if x.axis == "tp")
         calls = sum(x.calls for x in sent if x.kind == "send")
-        ranks.append(t.accumulation * total + calls * waited * message + gathers)
+        others = np.maximum(calls - (2.0 - seat.first - seat.last), 0.0)  # beside those of fill and drain
+        ranks.append(t.accumulation * total + others * waited * message + gathers)
     ranks[0] = np.where(t.pp > 2, ranks[0], 0.0)
     fill = 2 * (t.pp - 1) * message
     return np.where(t.pp > 1, fill + np.max(ranks, axis=0) - t.accumulation * totals.max(0), 0.0)

@@ -28,12 +28,11 @@ def shares(at: Columns) -> Shares:
     works = at.facts.works
     before, block, after, extra = (at.region(works["dense"], region) for region in range(w.REGIONS))
     ends = np.where(t.pp > 1, np.maximum(before, after + at.work("tied")), before + after)
-    group = t.dp * t.cp
     return Shares(
         dense=n * block + ends + extra,
         expert=n * at.region(works["expert"], w.BLOCK) + at.region(works["expert"], w.EXTRA),
-        group=group,
-        shard=group / t.dp_replicate,
+        group=at.summing,
+        shard=t.dp * t.cp / t.dp_replicate,
     )
 
 

@@ -17,7 +17,22 @@ import numpy as np
 from scalewright.plan.cost import work as w
 from scalewright.plan.cost.columns import Place
 from scalewright.plan.cost.optimizer import offloaded
-from scalewright.plan.cost.padded import ALL, REST, SENT_Q, SHRUNK, STATES, TIED, padded, shrunk
+from scalewright.plan.cost.padded import (
+    ALL,
+    EXPERT_Q,
+    EXPERT_SHRUNK,
+    EXPERT_STATES,
+    EXPERTS,
+    REST,
+    SENT_Q,
+    SHRUNK,
+    STATES,
+    TIED,
+    expert_ranks,
+    padded,
+    padded_experts,
+    shrunk,
+)
 from scalewright.plan.cost.table import Facts, Table
 from scalewright.spec.compress import kept_bytes
 from scalewright.spec.memory import FP32
@@ -71,6 +86,8 @@ class Padded:
     sharded: np.ndarray
     ranks: np.ndarray
     regions: np.ndarray  # as `padded`
+    expert_ranks: np.ndarray
+    experts: np.ndarray  # as `padded_experts`
 
 
 def padded_sums(table: Table, facts: Facts) -> Padded | None:
@@ -79,7 +96,8 @@ def padded_sums(table: Table, facts: Facts) -> Padded | None:
     if not own.any():
         return None
     sharded, ranks = fsdp(table)
-    return Padded(own, sharded, ranks, padded(table, ranks))
+    shared = np.where(sharded, expert_ranks(table, ranks), 1.0)
+    return Padded(own, sharded, ranks, padded(table, ranks), shared, padded_experts(table, shared))
 
 
 def versions(table: Table, rank: np.ndarray) -> np.ndarray:
@@ -134,31 +152,36 @@ def _own(table: Table, facts: Facts, at: Place, sums: Padded) -> States:
     sharded, ranks = sums.sharded, sums.ranks
     away = offloaded(table.offload, "parameters")
     dense, rest, adam = _dense(table, at, sums.regions)
-    expert = elements(table, facts, at)[1]
-    experts = np.where(sharded, np.maximum(ranks * table.tp / (table.ep * table.etp), 1.0), 1.0)
-    shard = dense / ranks + expert / experts
+    count = _regions(table, at)
+    blocks, beside = count[w.BLOCK], count[w.EXTRA] * facts.works["expert"][:, w.EXTRA][table.unit]
+    shard = dense / ranks + (blocks * sums.experts[:, EXPERTS] + beside) / sums.expert_ranks
     each, scratch, at_once, copies = (
         facts.trainers[name][table.unit] for name in ("held_optimizer", "scratch", "at_once", "copies")
     )
+    outer = np.where(table.dp_replicate > 1, facts.trainers["outer_bytes"][table.unit], 0.0)  # of islands
     by_matrix = facts.trainers["by_matrix"][table.unit] > 0
     kept = FP32 * shard + np.where(sharded, 0.0, copies * shard)
+    adam = adam + blocks * sums.experts[:, EXPERT_STATES] + each * beside / sums.expert_ranks
     adam_away = offloaded(table.offload, "optimizer") & ~away
     kept = np.where(adam_away & ~sharded & (copies > 0), copies * shard, kept)
     return States(
         np.where(away, 0.0, kept * versions(table, at.rank)),
         np.where(away, 0.0, FP32 * shard),
-        np.where(away | adam_away, 0.0, adam + each * expert / experts),
+        np.where(away | adam_away, 0.0, adam) + outer * shard,
         np.zeros(len(table)),  # own_memory.py: it comes and goes in a step
         np.where(away, 0.0, scratch * np.minimum(shard - np.where(by_matrix, rest / ranks, 0.0), at_once)),
-        np.where(sharded, 0.0, _errors(table, facts, at, sums.regions)),
+        np.where(sharded, 0.0, _errors(table, facts, at, sums)),
     )
 
 
-def _errors(table: Table, facts: Facts, at: Place, regions: np.ndarray) -> np.ndarray:
+def _errors(table: Table, facts: Facts, at: Place, sums: Padded) -> np.ndarray:
     """PowerSGD's errors and factors."""
     tied = facts.works["tied"][table.unit] > 0
-    numbers, columns = (shrunk(table, tied, at, regions, what) for what in (SHRUNK, SENT_Q))
-    return np.asarray(kept_bytes(numbers, columns) * (table.dp * table.cp > 1))
+    numbers, columns = (shrunk(table, tied, at, sums.regions, what) for what in (SHRUNK, SENT_Q))
+    dense = kept_bytes(numbers, columns) * (table.dp * table.cp > 1)
+    numbers, columns = (at.blocks * sums.experts[:, what] for what in (EXPERT_SHRUNK, EXPERT_Q))
+    replicas = table.dp * table.cp * table.tp / (table.ep * table.etp)
+    return np.asarray(dense + kept_bytes(numbers, columns) * (replicas > 1))
 
 
 def _dense(table: Table, at: Place, regions: np.ndarray) -> tuple[np.ndarray, ...]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scalewright.plan.cost.parts import PARTS
-from scalewright.plan.frameworks import HOSTS, KERNELS
+from scalewright.plan.frameworks import HOSTS, KERNELS, OURS
 from scalewright.plan.switches import WORDS
 
 if TYPE_CHECKING:
@@ -134,9 +134,11 @@ def _launched_experts(unit: Unit) -> float:
 def _counts_tokens(unit: Unit) -> bool:
     """Whether the host waits for the tokens of every expert, to launch products of these sizes.
 
-    Capacity makes the sizes known before, XLA has no other, and a graph of the whole iteration asks nothing.
+    Padding to a capacity makes the sizes known before, XLA has no other, and a graph of the whole iteration
+    asks nothing.
     """
-    padded = unit.switches.moe == "drop" or unit.switches.capacity is not None
+    dropped = unit.switches.moe == "drop" or unit.switches.capacity is not None
+    padded = dropped and unit.framework.name != OURS  # which sends as many as there are
     return not padded and unit.framework.host != "xla" and "full" not in unit.switches.cuda_graphs
 
 

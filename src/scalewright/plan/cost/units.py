@@ -22,6 +22,7 @@ from scalewright.plan.frameworks import ATTENTION, OURS, Framework
 from scalewright.plan.request import Request
 from scalewright.plan.switches import Switches
 from scalewright.spec.compress import Compress, word
+from scalewright.spec.diloco import DilocoSpec
 from scalewright.spec.hardware.device_families import PRICED
 from scalewright.spec.memory import FP32
 from scalewright.spec.model import ModelSpec
@@ -44,6 +45,7 @@ class Unit:
     attention: str
     optimizer: Optimizer
     compress: Compress
+    diloco: DilocoSpec | None
     switches: Switches
 
     @property
@@ -87,7 +89,7 @@ _TRAINER = (
 )  # fmt: skip
 _WORK = (
     "stream", "sparse", "routed", "key_value", "apart", "query", "attended", "kv_heads", "query_heads",
-    "blocks", "logits", "masks",
+    "blocks", "logits", "head_in_chunks",
 )  # fmt: skip
 
 
@@ -131,6 +133,7 @@ def _trainer_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
     }
     for index, name in enumerate(("held_weights", "held_grads", "held_optimizer")):
         facts[name] = np.array([u.framework.held[index] for u in units])
+    facts |= _island_facts(units)
     facts |= matrix_facts([u.model for u in units], [u.optimizer for u in units])
     return facts | _optimizer_facts(units, np.array(own), facts["held_optimizer"])
 
@@ -143,7 +146,9 @@ def _optimizer_facts(units: Sequence[Unit], own: np.ndarray, held: np.ndarray) -
     """
     records = [u.optimizer for u in units]
     flags = [x.flag if u.chip.kind == "gpu" else 0 for u, x in zip(units, records, strict=True)]
-    moved = [x.update + flag for x, flag in zip(records, flags, strict=True)]
+    outer = [u.diloco.update_bytes / u.diloco.inner_steps if u.diloco else 0.0 for u in units]
+    moved = [x.update + flag + more for x, flag, more in zip(records, flags, outer, strict=True)]
+    on_host = [x.update + more for x, more in zip(records, outer, strict=True)]
     return {
         "adamw_bytes": held,
         "held_optimizer": np.where(own, [x.each for x in records], held),
@@ -152,7 +157,20 @@ def _optimizer_facts(units: Sequence[Unit], own: np.ndarray, held: np.ndarray) -
         "scratch": np.where(own, [float(x.scratch) for x in records], 0.0),  # of a parameter
         "at_once": np.array([float(x.at_once or np.inf) for x in records]),  # parameters that take it
         "update": np.where(own, np.array(moved) / ADAMW.update, 1.0),
-        "update_on_host": np.where(own, [x.update / ADAMW.update for x in records], 1.0),
+        "update_on_host": np.where(own, np.array(on_host) / ADAMW.update, 1.0),
+    }
+
+
+def _island_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
+    """How islands meet (spec/diloco.py); `inner_steps` 0: there are none."""
+    usual = DilocoSpec()
+    specs = [unit.diloco or usual for unit in units]
+    names = ("fragments", "overlap", "wire_bytes", "narrow", "under_way")
+    facts = _columns(specs, names)
+    there = column(units, lambda u: u.diloco is not None)
+    return facts | {
+        "inner_steps": there * [x.inner_steps for x in specs],
+        "outer_bytes": there * [x.outer_bytes for x in specs],
     }
 
 
@@ -167,7 +185,14 @@ def _work_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
     facts["gates"] = np.array([work.gates for work in works])  # likewise
     facts["reached"] = column(units, _reached_groups)
     facts["local_experts"] = column(units, _local_experts)
-    facts["tied"] = np.array([w.tied_elements(u.model, u.sizes.tp) for u in units])
+    facts["experts"] = column(units, lambda u: u.model.moe.num_experts if u.model.moe else 0.0)
+    facts["shared_experts"] = column(units, lambda u: bool(u.model.moe and u.model.moe.shared_size))
+    facts["shared_gate"] = column(units, lambda u: bool(u.model.moe and u.model.moe.shared_gate))
+    own = [u.framework.name == OURS for u in units]
+    tied = [w.tied_elements(u.model, u.sizes.tp, ours) for u, ours in zip(units, own, strict=True)]
+    facts["tied"] = np.array(tied)
+    # prediction modules, as this package runs them; other trainers' are region EXTRA and no more
+    facts["mtp"] = np.array([float(u.model.mtp_layers) for u in units]) * own
     facts["top_k"] = column(units, lambda u: u.model.moe.top_k if u.model.moe else 1.0)
     facts["exchanges"] = column(units, lambda u: _exchanges(u.model))
     facts["post_norm"] = column(units, lambda u: u.model.norm_position in ("post", "both"))

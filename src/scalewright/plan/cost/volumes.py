@@ -7,12 +7,13 @@
                      1, 2: reduce-scatter, and a gather of parameters         (Rajbhandari et al. 2020 §7.1)
                      3, FSDP: two gathers and a reduce-scatter a micro-batch  (§7.2; Zhao et al. 2023 §3.2),
                      or once a step where a pipeline keeps parameters gathered (Dubey et al. 2024 §3.3.2)
-    expert           the same of experts' parameters, which fewer ranks share
+    expert, efsdp    the same of experts' parameters, which fewer ranks share
     tp               two all-reduces of the residual stream a block and pass, or as many gathers and scatters
                      (Shoeybi et al. 2019 §3; Korthikanti et al. 2022 §4.2.2); one where attention and MLP run
                      side by side
+    ep, etp          of this package's own: tokens to their experts and back; of others: exchange.py
 
-A row has no calls in the other kind's list. What ep exchanges beside gradients is in exchange.py.
+A row has no calls in the other kind's list.
 """
 
 from __future__ import annotations
@@ -25,18 +26,25 @@ import numpy as np
 
 from scalewright.plan.cost import work as w
 from scalewright.plan.cost.columns import Columns, Place
-from scalewright.plan.cost.exchange import context_rank
+from scalewright.plan.cost.exchange import beside_experts, context_rank, expert_rank
 from scalewright.plan.cost.links import message_bytes
 from scalewright.plan.cost.optimizer import offloaded
 from scalewright.plan.cost.padded import (
     ALL,
+    EXPERT_P,
+    EXPERT_Q,
+    EXPERT_SHRUNK,
+    EXPERTS,
     SENT_P,
     SENT_Q,
     SHRUNK,
+    SUM_ETP,
     SUM_KV,
     SUM_TP,
     TIED,
+    expert_ranks,
     padded,
+    padded_experts,
     shrunk,
 )
 from scalewright.plan.cost.shares import shares, weight_bytes
@@ -46,11 +54,24 @@ from scalewright.plan.cost.units import COMPRESSED
 from scalewright.spec import volumes
 from scalewright.spec.compress import half_bytes
 from scalewright.spec.context_volumes import context_parallel
-from scalewright.spec.loss_chunks import LOGITS_AT_ONCE
+from scalewright.spec.expert_volumes import expert_parallel
+from scalewright.spec.loss_chunks import chunk_tokens
 from scalewright.spec.memory import FP32
-from scalewright.spec.volumes import BUCKET_BYTES, Collective, During, Exchanges, Group, Rank, Transfer
+from scalewright.spec.volumes import (
+    BUCKET_BYTES,
+    Collective,
+    During,
+    Exchanges,
+    Group,
+    Rank,
+    Shards,
+    SparseBlocks,
+    Transfer,
+    outer_steps,
+)
 
 Message = tuple[Collective, np.ndarray, np.ndarray]  # kind, bytes, calls
+Factors = tuple[np.ndarray, np.ndarray, np.ndarray]  # numbers that PowerSGD shrinks, those of P, those of Q
 
 
 class Volumes:
@@ -59,9 +80,10 @@ class Volumes:
     def __init__(self, at: Columns) -> None:
         self.at, t = at, at.table
         trained = (t.pp == 1) | t.schedules("trained")
-        plain = (at.work("sparse") == 0) & (t.ep == 1) & trained
+        # of experts in prediction heads nothing is counted
+        heads = at.region(at.facts.works["expert"], w.EXTRA) > 0
         # of this package's own trainer what it can't run yet is an estimate by its habits
-        self.own = np.asarray((at.trainer("own") > 0) & plain)
+        self.own = np.asarray((at.trainer("own") > 0) & trained & ~heads)
         self.all_own, self.any_own = bool(self.own.all()), bool(self.own.any())
         self._ranks: dict[int, tuple[Place, Rank]] = {}
 
@@ -70,7 +92,8 @@ class Volumes:
         transfers: list[Transfer] = []
         if self.any_own:
             rank = self._rank(place)
-            transfers += _only(self.own, [*volumes.data_parallel(rank), *volumes.partial_sums(rank)])
+            sent = [*volumes.data_parallel(rank), *volumes.partial_sums(rank), *self._outer(_numbers(rank))]
+            transfers += _only(self.own, sent)
         if not self.all_own:
             transfers += _only(~self.own, self._usual_data_parallel)
         return transfers
@@ -101,8 +124,15 @@ class Volumes:
         """Keys and values, or heads, of all micro-batches; the papers' for every trainer."""
         if not (self.at.table.cp > 1).any():
             return []
-        blocks = self._exchanges(place)
+        blocks = self._exchanges(place.with_predictions(self.at.work("mtp")))
         return list(context_parallel(context_rank(self.at, blocks.blocks, blocks.rerun)))
+
+    def expert_parallel(self, place: Place) -> list[Transfer]:
+        """Tokens to their experts and back, of this package's own trainer."""
+        t = self.at.table
+        if not (self.any_own and (t.ep * t.etp > 1).any()):
+            return []
+        return _only(self.own, expert_parallel(expert_rank(self.at, self._exchanges(place).sparse)))
 
     # -- this package's own -----------------------------------------------------------------------
 
@@ -115,46 +145,47 @@ class Volumes:
     def _rank(self, place: Place) -> Rank:
         """The numbers of a pipeline rank that spec/volumes.py asks for, counted once a place."""
         if id(place) not in self._ranks:
-            self._ranks[id(place)] = place, self._count(place)
+            self._ranks[id(place)] = place, self._count(place.with_predictions(self.at.work("mtp")))
         return self._ranks[id(place)][1]
 
     def _count(self, place: Place) -> Rank:
         at, t = self.at, self.at.table
         (sharded, ranks, _), groups = self._sums, self._groups(place)
         whole = sum(group.elements * group.count for group in groups)
-        plain = np.where(~sharded & (t.dp * t.cp > 1), FP32 * whole, 0.0)
+        plain = np.where(~sharded & (at.summing > 1), FP32 * whole, 0.0)
         return Rank(
             zero_stage=t.zero_stage,
             pp=t.pp,
             tp=t.tp,
             accumulation=t.accumulation,
             fsdp=ranks,
-            replicas=t.dp_replicate,
+            replicas=np.where(at.islands, 1.0, t.dp_replicate),
             sharded=sharded.astype(float),
             width=weight_bytes(at),
             groups=groups,
-            buckets=self._buckets(place, plain),
+            buckets=self._messages(plain, at.summing, self._shrunk(place)),
             partial=tuple(self._partial(place)),
             exchanges=self._exchanges(place),
             stream=at.work("stream"),
             tokens=t.micro_batch * t.seq_len / t.cp,
             message=message_bytes(at),
             borders=_borders(at, place),
+            experts=self._experts(place),
         )
 
-    def _buckets(self, place: Place, plain: np.ndarray) -> tuple[Message, ...]:
-        """Messages of replicas' gradients, `plain` bytes in fp32, by how they are sent (spec/compress.py)."""
-        at, t, kind = self.at, self.at.table, self.at.trainer("compress")
+    def _messages(self, plain: np.ndarray, ranks: np.ndarray, factors: Factors) -> tuple[Message, ...]:
+        """Messages of `ranks` replicas' gradients, `plain` bytes in fp32, by how they are sent
+        (spec/compress.py)."""
+        kind = self.at.trainer("compress")
         count = np.maximum(np.ceil(plain / BUCKET_BYTES), 1.0)
         sent = np.where(plain > 0, count, 0.0)
         messages: list[Message] = [("all_reduce", plain / count, sent * (kind == COMPRESSED.index("none")))]
         if not kind.any():
             return tuple(messages)
         fp16, powers = kind == COMPRESSED.index("fp16"), kind == COMPRESSED.index("powersgd")
-        half = half_bytes(plain / FP32 / count, t.dp * t.cp, fp16)
+        half = half_bytes(plain / FP32 / count, ranks, fp16)
         narrow = sent * (fp16 | (kind == COMPRESSED.index("bf16")))
-        tied = at.work("tied") > 0
-        numbers, p, q = (shrunk(t, tied, place, self._sums[2], what) for what in (SHRUNK, SENT_P, SENT_Q))
+        numbers, p, q = factors
         first = np.maximum(plain - FP32 * (numbers - p), 0.0)
         return (
             *messages,
@@ -164,19 +195,74 @@ class Volumes:
             ("all_reduce", FP32 * q / count, sent * powers * (q > 0)),
         )
 
+    def _shrunk(self, place: Place) -> Factors:
+        """Of a rank's dense gradients that PowerSGD compresses: numbers, those of their P, and of their Q."""
+        at, regions = self.at, self._sums[2]
+        tied, modules = at.work("tied") > 0, at.work("mtp")
+        numbers, p, q = (
+            shrunk(at.table, tied, place, regions, what, modules) for what in (SHRUNK, SENT_P, SENT_Q)
+        )
+        return numbers, p, q
+
+    def _outer(self, numbers: np.ndarray) -> list[Transfer]:
+        """What joins islands: a rank's own numbers, in fragments as good as alike."""
+        if not self.at.islands.any():
+            return []
+        at, t = self.at, self.at.table
+        fragments = at.trainer("fragments")
+        inner_steps = np.maximum(at.trainer("inner_steps"), 1.0)
+        steps = outer_steps(
+            np.ceil(numbers / fragments),
+            t.dp_replicate,
+            inner_steps,
+            at.trainer("wire_bytes"),
+            at.trainer("narrow"),
+        )
+        return [replace(x, calls=np.where(at.islands, x.calls * fragments, 0.0)) for x in steps]
+
+    def _experts(self, place: Place) -> Shards:
+        """Experts of an average block: a unit of FSDP, or a part of the gradients that their replicas sum."""
+        if not self.at.work("sparse").any():
+            return Shards()
+        t, (sharded, ranks, _) = self.at.table, self._sums
+        sparse = np.maximum(self.at.work("sparse"), 1e-9)
+        elements = np.rint(self._expert_sums[:, EXPERTS] / sparse)  # all blocks of experts are alike
+        share = place.blocks * self.at.work("sparse")
+        group = Group(elements, share, self._computations(place))
+        replicas = np.maximum(t.dp * t.cp * t.tp / (t.ep * t.etp), 1.0)
+        plain = np.where(~sharded & (replicas > 1), FP32 * elements * share, 0.0)
+        numbers, p, q = (
+            place.blocks * self._expert_sums[:, what] for what in (EXPERT_SHRUNK, EXPERT_P, EXPERT_Q)
+        )
+        return Shards(
+            np.where(sharded, expert_ranks(t, ranks), 1.0),
+            (group,),
+            self._messages(plain, replicas, (numbers, p, q)),
+        )
+
+    @cached_property
+    def _expert_sums(self) -> np.ndarray:
+        sharded, ranks, _ = self._sums
+        t = self.at.table
+        return padded_experts(t, np.where(sharded, expert_ranks(t, ranks), 1.0))
+
+    def _computations(self, place: Place) -> np.ndarray:
+        """Forwards and backwards of a stage in a step, parts of split ones counted."""
+        t = self.at.table
+        # DualPipeV splits 2 p - 1 - r of the backwards of rank r, over both of its stages
+        halves = np.where(t.schedules("paired"), (2 * t.pp - 1 - place.rank) / 2, 0.0)
+        return np.where(t.schedules("split_all"), 3 * t.accumulation, 2 * t.accumulation + halves)
+
     def _groups(self, place: Place) -> tuple[Group, ...]:
         """Blocks, and what is held outside of them: a root at either end of a pipeline; otherwise a root and
-        a head, or one root where they are tied."""
+        a head, or one root where they are tied, or prediction modules use both."""
         t, tied = self.at.table, self.at.work("tied") > 0
         start, end = self._roots(place, ALL)
         both, head = np.where((t.pp == 1) & tied, end, 0.0), np.where((t.pp == 1) & ~tied, end, 0.0)
         apart = end - both - head
         both_ends = tied & t.schedules("folded")
-        # DualPipeV splits 2 p - 1 - r of the backwards of rank r, over both of its stages
-        halves = np.where(t.schedules("paired"), (2 * t.pp - 1 - place.rank) / 2, 0.0)
-        computations = np.where(t.schedules("split_all"), 3 * t.accumulation, 2 * t.accumulation + halves)
         return (
-            Group(self._sums[2][:, w.BLOCK, ALL], place.blocks, computations),
+            Group(self._sums[2][:, w.BLOCK, ALL], place.blocks, self._computations(place)),
             Group(head, 1.0 * (head > 0), stays=True),
             Group(start + both, 1.0 * (start + both > 0), stays=True, root=True, both_ends=both_ends),
             Group(apart, 1.0 * (apart > 0), stays=True, root=True),
@@ -187,7 +273,9 @@ class Volumes:
         sizes, first, last = self._sums[2], place.first > 0, place.last > 0
         apart = last & ~first & (self.at.work("tied") > 0)
         start = first * sizes[:, w.BEFORE, what]
-        return start, last * sizes[:, w.AFTER, what] + apart * sizes[:, TIED, what]
+        # a prediction module less its block, which is a unit as all blocks are
+        modules = sizes[:, w.EXTRA, what] - self.at.work("mtp") * sizes[:, w.BLOCK, what]
+        return start, last * (sizes[:, w.AFTER, what] + modules) + apart * sizes[:, TIED, what]
 
     def _partial(self, place: Place) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
         """The rank's own fp32 parts of what tp ranks hold alike, and of a tied head's two ends."""
@@ -196,6 +284,10 @@ class Volumes:
             start, end = self._roots(place, what)
             part = FP32 * (place.blocks * sizes[:, w.BLOCK, what] + start + end) / ranks
             yield axis, part, 1.0 * (t.tp > 1) * (part > 0)
+        if (t.etp > 1).any():
+            shared = np.where(self._sums[0], expert_ranks(t, ranks), 1.0)
+            part = FP32 * place.blocks * self._expert_sums[:, SUM_ETP] / shared
+            yield "etp", part, 1.0 * (part > 0)
         ends = (t.pp > 1) & ~t.schedules("folded") & ((place.first > 0) | (place.last > 0))
         part = FP32 * sizes[:, TIED, ALL] / ranks
         yield "tie", part, 1.0 * ends * (self.at.work("tied") > 0) * (part > 0)
@@ -215,9 +307,25 @@ class Volumes:
             norm_follows=at.work("post_norm"),
             statistics=at.work("statistics"),
             latents=(at.work("query_latent"), at.work("latent")),
-            first=1.0 * (place.first > 0),
-            last=1.0 * (place.last > 0),
-            loss_chunks=np.ceil(tokens / np.maximum(LOGITS_AT_ONCE // (at.work("logits") / tokens), 1.0)),
+            first=1.0 * (place.first > 0) + at.work("mtp") * (place.last > 0),
+            last=(1.0 + at.work("mtp")) * (place.last > 0),
+            loss_chunks=np.ceil(tokens / chunk_tokens(at.work("logits") / tokens)),
+            sparse=self._sparse(n, np.where(none, 0.0, again)),
+        )
+
+    def _sparse(self, blocks: np.ndarray, rerun: np.ndarray) -> SparseBlocks:
+        """Of so many average blocks, the part that has experts."""
+        at = self.at
+        share, shared, follows = at.work("sparse"), at.work("shared_experts"), at.work("post_norm")
+        beside = beside_experts(at)
+        return SparseBlocks(
+            blocks=blocks * share,
+            rerun=rerun * share,
+            experts=at.work("experts"),
+            shared=shared,
+            # what comes last in the block isn't needed again: shared experts, or the routed tokens
+            exit_again=np.maximum(np.maximum(follows, beside), at.work("shared_gate")),
+            gather_again=np.maximum(follows, shared * (1 - beside)),
         )
 
     # -- trainers in general ----------------------------------------------------------------------
@@ -232,7 +340,9 @@ class Volumes:
         t = self.at.table
         part = held.dense * self.at.trainer("grads") / np.maximum(held.shard, 1)
         across = 1.0 * ((t.zero_stage >= 3) & (t.dp_replicate > 1))
-        return [*transfers, Transfer("dp_replicate", "all_reduce", part, across, "nothing")]
+        transfers.append(Transfer("dp_replicate", "all_reduce", part, across * ~self.at.islands, "nothing"))
+        shards = np.where(t.zero_stage >= 1, np.maximum(held.shard, 1.0), 1.0)
+        return [*transfers, *self._outer((held.dense + held.expert) / shards)]
 
     def _shared(
         self, what: str, elements: np.ndarray, group: np.ndarray, shard: np.ndarray
@@ -249,7 +359,7 @@ class Volumes:
         # this package's own ZeRO 2 reduces after every micro-batch, beside its backward
         times = np.where((at.trainer("own") > 0) & (t.zero_stage == 2), t.accumulation, 1.0)
         if what == "expert":  # ranks that share an expert: none, where each has its own
-            several = t.dp * t.cp * t.tp > t.ep * t.etp
+            several = at.summing * t.tp > t.ep * t.etp
             sums, shared = sums * several, shared * several
         axis = "gradient" if what == "dense" else "expert"
         yield Transfer(axis, "all_reduce", grads, sums * (t.zero_stage == 0), "backward")
@@ -302,6 +412,11 @@ def _usual_pipeline(at: Columns, place: Place) -> Iterator[Transfer]:
     yield Transfer("tp", "all_gather", at.work("stream"), parts * borders * m, "nothing", m)
     part = at.work("tied") * at.trainer("grads")
     yield Transfer("tie", "all_reduce", part, piped * ~t.schedules("folded") * (part > 0), "nothing")
+
+
+def _numbers(rank: Rank) -> np.ndarray:
+    """The numbers that a rank holds of its tensors."""
+    return np.asarray(sum(group.elements * group.count for group in rank.groups) / rank.fsdp)
 
 
 def _only(rows: np.ndarray, transfers: Iterable[Transfer]) -> list[Transfer]:

@@ -48,9 +48,11 @@ _FUSED = {
 Kernel = tuple[float, ...]
 KERNEL = (
     "kind", "phase", "region", "count", "m", "n", "k", "groups", "flops", "bytes", "mark", "dim", "part",
+    "early",
 )  # fmt: skip
 COLUMN = {name: index for index, name in enumerate(KERNEL)}
 PRODUCTS = ("linear", "grouped_linear", "head", "router")
+# `early`: a gradient that the forward makes.
 # What a region keeps for the backward, in bytes: by recomputation ("none" to "full"), what eager kernels keep
 # beside; pairs of query and key; outputs of products and norms; the widest activation; elements of the
 # largest product's weight; experts' outputs, which only a trainer keeps that weights them last
@@ -79,13 +81,13 @@ class Work:
     query_heads: float
     blocks: int  # blocks of the model
     logits: float  # numbers of one micro-batch's logits on this rank
-    masks: float  # bytes of the masks that a stage's forward makes
+    head_in_chunks: float  # 1 where the forward makes the head's gradients (spec/loss_chunks.py)
 
 
 # What grows with the batch
 GROWS = (
     "kernels", "kept", "parts", "inputs", "gates", "stream", "routed", "key_value", "apart", "query",
-    "attended", "logits", "masks",
+    "attended", "logits",
 )  # fmt: skip
 
 
@@ -93,10 +95,14 @@ GROWS = (
 def work(model: ModelSpec, sizes: Sizes) -> Work:
     """The work of a model cut to these sizes.
 
-    Every number is a constant plus a multiple of the batch, so two batches give all others.
+    Every number is a constant plus a multiple of the batch, so two batches give all others; but where
+    these differ in whether the head is in chunks.
     """
     even = not sizes.sp or (sizes.seq_len // sizes.cp) % sizes.tp == 0
     if sizes.batch <= 2 or sizes.seq_len % sizes.cp or not even:
+        return _listed(model, sizes)
+    ways = {block.head_in_chunks(model, replace(sizes, batch=batch)) for batch in (1, 2, sizes.batch)}
+    if len(ways) > 1:
         return _listed(model, sizes)
     single, double = (work(model, replace(sizes, batch=batch)) for batch in (1, 2))
     more = sizes.batch - 1
@@ -151,7 +157,7 @@ def _listed(model: ModelSpec, sizes: Sizes) -> Work:
     return Work(
         np.array(rows), kept, dense, expert, parts[:REST], inputs, gates, stream, sparse, routed, key_value,
         apart, query, attended, float(kv_heads), float(query_heads), layers, logits,
-        block.mask_bytes(model, sizes),
+        float(block.head_in_chunks(model, sizes)),
     )  # fmt: skip
 
 
@@ -197,14 +203,14 @@ def _kernels(o: Operator, region: int, share: float) -> list[Kernel]:
         left = o.flops_causal / o.flops
         place = (float(rows), float(keys), float(heads), 1.0)
         return [
-            (ATTENTION, phase, region, share, *place, flops, moved, left, width / 2, part)
+            (ATTENTION, phase, region, share, *place, flops, moved, left, width / 2, part, 0.0)
             for phase, flops in ((FORWARD, o.flops), (INPUT, o.flops_input))
         ]
     kind = LOSS if o.kind == "loss" else PERMUTE if o.kind in ("dispatch", "combine") else MOVE
     # A scan waits for memory, not for its products: on an A100 it takes as long at 2k tokens as
     # FlashAttention-2, which has five times the FLOPs (Dao & Gu 2024, fig. 10)
     return [
-        (kind, phase, region, share, 0.0, 0.0, 0.0, 1.0, flops, moved, 0.0, 0.0, part)
+        (kind, phase, region, share, 0.0, 0.0, 0.0, 1.0, flops, moved, 0.0, 0.0, part, 0.0)
         for phase, flops in ((FORWARD, o.flops), (INPUT, o.flops_input))
     ]
 
@@ -219,16 +225,24 @@ def _heads(model: ModelSpec, sizes: Sizes, layer: int) -> tuple[int, int, int, i
 
 
 def _products(o: Operator, region: int, share: float, moved: float, part: float) -> list[Kernel]:
-    """A matrix product thrice: forward, and the gradients of its input and of its weight."""
+    """A matrix product thrice: forward, and the gradients of its input and of its weight.
+
+    Where the forward makes the gradients, they are early, and the weight's is summed up over chunks of rows.
+    """
     kind = GROUPED if o.kind == "grouped_linear" else MATMUL
     rows, n, k = o.shape or (0, 0, 0)
     m = rows / o.groups  # of each group
     plain = float(o.kind in ("head", "router"))  # never below 16 bits
+    early = float(o.summed > 0)
     sizes = ((FORWARD, m, n, k), (INPUT, m, k, n), (WEIGHT, n, k, m))
-    return [
-        (kind, phase, region, share, a, b, c, o.groups, o.flops, moved, plain, 0.0, part)
+    kernels: list[Kernel] = [
+        (kind, phase, region, share, a, b, c, o.groups, o.flops, moved, plain, 0.0, part, early)
         for phase, a, b, c in sizes
     ]
+    if early:
+        place = (0.0, 0.0, 0.0, 1.0)
+        kernels.append((MOVE, FORWARD, region, share, *place, 0.0, o.summed, 0.0, 0.0, part, early))
+    return kernels
 
 
 def _kept(operators: Sequence[Operator]) -> tuple[float, ...]:
@@ -284,6 +298,8 @@ def _parameters(model: ModelSpec, s: Sizes) -> tuple[np.ndarray, np.ndarray]:
     return dense, expert
 
 
-def tied_elements(model: ModelSpec, tp: int) -> float:
-    """Elements of a head that shares the embedding's matrix: a last stage of its own holds a copy."""
-    return model.vocab_size * model.hidden_size / tp if model.tie_word_embeddings else 0.0
+def tied_elements(model: ModelSpec, tp: int, predicts: bool) -> float:
+    """Elements of the embedding where a last stage of its own holds a copy: as a tied head, or (`predicts`)
+    for the lookups of prediction modules."""
+    used = model.tie_word_embeddings or (predicts and model.mtp_layers > 0)
+    return model.vocab_size * model.hidden_size / tp if used else 0.0

@@ -144,7 +144,7 @@ class ChoiceMaker:
         trainer = (self.arguments[key] for key in ("framework", "version", "options"))
         return from_layout(
             self.model, self.cluster, layout, self.template.seq_len, *trainer,
-            optimizer=self.template.optimizer,
+            optimizer=self.template.optimizer, diloco=self.template.diloco,
         )  # fmt: skip
 
     def _choice(self, prediction: Prediction, layout: Layout, score: float) -> Choice:

@@ -1,6 +1,6 @@
 """A plan's layout as a `run.yaml` that `train` takes.
 
-    plan --> model, cluster, layout, data (one marked line when no folder is given), optimizer
+    plan --> model, cluster, layout, data (one marked line when no folder is given), optimizer, diloco
 
 Only keys that differ from run.yaml's defaults are written; those that a plan doesn't decide (learning rate,
 steps) keep their defaults.
@@ -32,8 +32,10 @@ def run_file(plan: Plan, data: str | None = None) -> str | None:
     layout = {"layout": choice.layout.written()}
     record = plan.template.optimizer
     folder = PLACEHOLDER if data is None else data
-    optimizer = {} if record is ADAMW else {"optimizer": {"name": record.written}}
-    source = to_yaml({"data": {"train": folder, "seq_len": plan.seq_len}, **optimizer})
+    rest: dict[str, Any] = {} if record is ADAMW else {"optimizer": {"name": record.written}}
+    if plan.template.diloco is not None:
+        rest["diloco"] = plan.template.diloco.written()
+    source = to_yaml({"data": {"train": folder, "seq_len": plan.seq_len}, **rest})
     if data is None:
         source = source.replace(PLACEHOLDER, f"{PLACEHOLDER}  # {FILL}")
     return "\n".join([_comment(plan, choice), to_yaml(head) + to_yaml(layout) + source])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from scalewright.plan.capabilities import Capabilities, find_capabilities, trainers_on
@@ -29,6 +30,7 @@ from scalewright.plan.search.pareto import pareto
 from scalewright.plan.search.pricer import HOST_BYTES, Priced, make_pricer
 from scalewright.plan.search.shortage import too_large
 from scalewright.plan.search.simplest import choose
+from scalewright.spec.diloco import DilocoSpec
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.huggingface import why_not_running
@@ -54,6 +56,7 @@ def search(
     version: str | None = None,
     options: Mapping[str, str] | None = None,
     optimizer: Optimizer = ADAMW,
+    diloco: DilocoSpec | None = None,
     precision: str = "auto",
     objective: str = "time",
     fixed: Mapping[str, Any] | None = None,
@@ -86,6 +89,7 @@ def search(
         "version": version,
         "options": options,
         "optimizer": optimizer,
+        "diloco": diloco,
         "precision": precision,
         "objective": objective,
         "fixed": fixed,
@@ -140,6 +144,7 @@ def _prepare(
     trainer = (arguments[key] for key in ("framework", "version", "options"))
     seq_len, optimizer = arguments["seq_len"], arguments["optimizer"]
     template = from_layout(model, cluster, plain, seq_len, *trainer, optimizer=optimizer)
+    template = replace(template, diloco=_islands(arguments))
     price = cluster.price_per_device_hour if arguments["price"] is None else arguments["price"]
     objective = make_objective(arguments["objective"], template.chip, devices, price)
     axes = read_fixed(arguments["fixed"] or {}, template)
@@ -153,6 +158,16 @@ def _prepare(
     window = max(WINDOW, 1 + arguments["margin"])
     finder = Finder(make_pricer(space, objective, headroom, arguments["c"]), arguments["top"], window)
     return ChoiceMaker(model, cluster, template, space, objective, arguments), finder, axes
+
+
+def _islands(arguments: Mapping[str, Any]) -> DilocoSpec | None:
+    """The outer optimizer of all layouts; raises UserError where some would have no islands."""
+    diloco: DilocoSpec | None = arguments["diloco"]
+    sizes = (arguments["fixed"] or {}).get("dp_replicate", 1)
+    if diloco is not None and min(sizes if isinstance(sizes, (list, tuple)) else [sizes]) < 2:
+        how = "fix dp_replicate to the number of islands: --fix dp_replicate=4"
+        raise UserError("diloco makes islands of replicas, and layouts without any compete", "plan", how)
+    return diloco
 
 
 def _check_runs(trainer: Capabilities, chip: Chip) -> None:

@@ -37,6 +37,7 @@ class Curve:
     from_zero: bool = True
     label: str = "each step"
     large: bool = False
+    sparse: bool = False  # some rows have it, and are joined
 
 
 CURVES = (
@@ -49,9 +50,11 @@ CURVES = (
     Curve("memory_gib", "Memory", "gib", "GiB, fullest rank"),
     Curve("aux_loss", "Auxiliary loss", "number", note="beside the loss", calm="average"),
     Curve("expert_load_max", "Busiest expert", "number", "tokens over the mean", "1: all alike", "average"),
+    Curve("outer_grad_norm", "Outer gradient", "number", note="norm, at outer steps", sparse=True),
     Curve(
         "expert_entropy", "Entropy of the experts' loads", "percent", note="100%: all alike", calm="average"
     ),
+    Curve("expert_drop_share", "Dropped by experts", "percent", note="of all choices", calm="average"),
 )
 
 
@@ -88,7 +91,7 @@ def axes(run: RunFolder) -> dict[str, list[float | None]]:
 def make(run: RunFolder, curve: Curve) -> Chart | None:
     """The chart of one column; None when it has no finite value, or only zeros where zero means unused."""
     values = run.train.get(curve.column)
-    if curve.column == "aux_loss" and not np.nanmax(values, initial=0.0):
+    if curve.column in ("aux_loss", "expert_drop_share") and not np.nanmax(values, initial=0.0):
         return None
     lines = _lines(run, curve, values)
     if curve.column == "loss" and np.isfinite(run.valid.get("loss")).any():
@@ -115,6 +118,8 @@ def _lines(run: RunFolder, curve: Curve, values: Column) -> list[Series]:
     steps = run.train.steps
     if not np.isfinite(values).any():
         return []
+    if curve.sparse:
+        steps, values = steps[np.isfinite(values)], values[np.isfinite(values)]
     if curve.calm == "none" or len(values) < SMOOTH_FROM:
         return [Series(curve.label, "line", steps, values)]
     raw = Series(curve.label, "raw", steps, values)

@@ -8,12 +8,12 @@ A file contains similar families; `FAMILIES` is the table of all.
 
 from __future__ import annotations
 
-from scalewright.spec.families import deepseek, gemma, gpt, llama, moe, nemotron
+from scalewright.spec.families import deepseek, fused_moe, gemma, gpt, llama, moe, nemotron
 from scalewright.spec.families.common import ModelFamily
 
 FAMILIES: dict[str, ModelFamily] = {
     family.name: family
-    for module in (gpt, llama, gemma, moe, deepseek, nemotron)
+    for module in (gpt, llama, gemma, moe, fused_moe, deepseek, nemotron)
     for family in module.FAMILIES
 }
 

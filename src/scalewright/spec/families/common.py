@@ -82,6 +82,7 @@ def hidden_act(mlp: str) -> str:
     """The `hidden_act` of this MLP."""
     names = {
         "swiglu": "silu",
+        "swiglu_clamped": "silu",
         "geglu": "gelu",
         "geglu_tanh": "gelu_pytorch_tanh",
         "gelu_tanh": "gelu_pytorch_tanh",

@@ -1,4 +1,4 @@
-"""Mixtures of experts: Mixtral, Qwen, OLMoE, DBRX, GLM-4.5, MiniMax-M2, gpt-oss, Llama 4, Grok-1.
+"""Mixtures of experts: Mixtral, Qwen, OLMoE, DBRX, GLM-4.5, MiniMax-M2, Grok-1.
 
     mlp(x) = sum over the top_k experts e of  w_e * expert_e(x)   (+ shared experts, for every token)
 
@@ -27,7 +27,7 @@ from scalewright.spec.families.common import (
     write_rope,
     write_shape,
 )
-from scalewright.spec.families.llama import biases, gated, rope_layers
+from scalewright.spec.families.llama import biases, gated
 from scalewright.spec.model import ModelSpec, MoE
 
 
@@ -36,19 +36,19 @@ def _read_mixtral(c: Config) -> Keys:
 
 
 def _write_mixtral(m: ModelSpec) -> Keys:
-    own: Keys = {"intermediate_size": _moe(m).moe_intermediate_size, "sliding_window": m.sliding_window}
-    return write_shape(m, **write_rope(m), **_write_experts(m, "num_local_experts"), **own)
+    own: Keys = {"intermediate_size": mixture(m).moe_intermediate_size, "sliding_window": m.sliding_window}
+    return write_shape(m, **write_rope(m), **write_experts(m, "num_local_experts"), **own)
 
 
-def _moe(m: ModelSpec) -> MoE:
+def mixture(m: ModelSpec) -> MoE:
     """The mixture of a model of these families; UserError for a dense one, which they can't express."""
     if m.moe is None:
         raise UserError(f"a {m.family} model has experts", "model", "use the family of a dense model")
     return m.moe
 
 
-def _write_experts(m: ModelSpec, number: str = "num_experts") -> Keys:
-    return {number: _moe(m).num_experts, "num_experts_per_tok": _moe(m).top_k}
+def write_experts(m: ModelSpec, number: str = "num_experts") -> Keys:
+    return {number: mixture(m).num_experts, "num_experts_per_tok": mixture(m).top_k}
 
 
 def _qwen_moe(c: Config, shared: bool = False) -> Keys:
@@ -85,10 +85,10 @@ def _read_qwen3_moe(c: Config) -> Keys:
 
 def _write_qwen_moe(m: ModelSpec) -> Keys:
     """The keys of Qwen's mixtures that 2 and 3 share."""
-    moe = _moe(m)
+    moe = mixture(m)
     return {
         **write_rope(m),
-        **_write_experts(m),
+        **write_experts(m),
         "moe_intermediate_size": moe.moe_intermediate_size,
         "decoder_sparse_step": moe.every,
         "mlp_only_layers": list(moe.dense_layers),
@@ -102,7 +102,7 @@ def _write_qwen2_moe(m: ModelSpec) -> Keys:
     own = {
         **_write_qwen_moe(m),
         "qkv_bias": m.qkv_bias,
-        "shared_expert_intermediate_size": _moe(m).shared_size,
+        "shared_expert_intermediate_size": mixture(m).shared_size,
         "max_window_layers": m.num_hidden_layers if m.sliding_window is not None else 0,
         "layer_types": write_layer_types(m),
     }
@@ -142,9 +142,9 @@ def _read_olmoe(c: Config) -> Keys:
 
 
 def _write_olmoe(m: ModelSpec) -> Keys:
-    own = {"attention_bias": m.qkv_bias, "clip_qkv": m.clip_qkv, "norm_topk_prob": _moe(m).normalize_top_k}
-    size: Keys = {"intermediate_size": _moe(m).moe_intermediate_size}
-    return write_shape(m, without=["head_dim"], **write_rope(m), **_write_experts(m), **own, **size)
+    own = {"attention_bias": m.qkv_bias, "clip_qkv": m.clip_qkv, "norm_topk_prob": mixture(m).normalize_top_k}
+    size: Keys = {"intermediate_size": mixture(m).moe_intermediate_size}
+    return write_shape(m, without=["head_dim"], **write_rope(m), **write_experts(m), **own, **size)
 
 
 def _read_dbrx(c: Config) -> Keys:
@@ -187,7 +187,7 @@ def _read_glm4_moe(c: Config) -> Keys:
 
 
 def _write_glm4_moe(m: ModelSpec) -> Keys:
-    moe = _moe(m)
+    moe = mixture(m)
     own: Keys = {
         "moe_intermediate_size": moe.moe_intermediate_size,
         "n_shared_experts": moe.num_shared_experts,
@@ -200,48 +200,13 @@ def _write_glm4_moe(m: ModelSpec) -> Keys:
         "use_qk_norm": m.qk_norm == "head",
         "num_nextn_predict_layers": m.mtp_layers,
     }
-    return write_shape(m, **write_rope(m), **_write_experts(m, "n_routed_experts"), **own)
+    return write_shape(m, **write_rope(m), **write_experts(m, "n_routed_experts"), **own)
 
 
 def _read_minimax_m2(c: Config) -> Keys:
     moe = experts(c, router_bias=True, score="sigmoid")  # the bias corrects the choice, without gradients
     fraction = c["rotary_dim"] / c["head_dim"] if c["rotary_dim"] else 1.0
     return {**gated(c), "rope": rope(c, c["default_theta"], fraction), "qk_norm": "full", "moe": moe}
-
-
-def _read_gpt_oss(c: Config) -> Keys:
-    parameters = None if c.get("rope_scaling") or c.get("rope_parameters") else GPT_OSS_YARN
-    return {
-        **shape(c),
-        **biases(c),
-        **by_layer_types(c, [i % 2 == 0 for i in range(c["num_hidden_layers"])]),
-        "mlp_type": mlp_type(c["hidden_act"]),
-        "mlp_bias": True,
-        "attention_sinks": True,
-        "rope": rope({**c, "rope_parameters": parameters or c.get("rope_parameters")}, 150000.0),
-        "moe": experts(c, router_bias=True),
-    }
-
-
-def _read_llama4(c: Config) -> Keys:
-    layers = c["num_hidden_layers"]
-    has_rope, without = rope_layers(c)
-    chunked = [kind == "chunked_attention" for kind in c["layer_types"]] if c["layer_types"] else has_rope
-    moe = experts(c, num_shared_experts=1, score="sigmoid", normalize_top_k=False)
-    if c["moe_layers"] is None:
-        moe["every"] = c["interleave_moe_layer_step"]
-    else:
-        moe["dense_layers"] = tuple(sorted(set(range(layers)) - set(c["moe_layers"])))
-    return {
-        **gated(c),
-        **biases(c),
-        **windows(chunked, c["attention_chunk_size"]),
-        "intermediate_size": c["intermediate_size_mlp"],
-        "window_chunks": c["attention_chunk_size"] is not None and any(chunked),
-        "rope_every_not": without,
-        "qk_norm": "l2" if c["use_qk_norm"] else None,
-        "moe": moe,
-    }
 
 
 def _read_grok1(c: Config) -> Keys:
@@ -254,15 +219,6 @@ def _read_grok1(c: Config) -> Keys:
         "moe": experts(c, normalize_top_k=False),
     }
 
-
-GPT_OSS_YARN: Keys = {
-    "rope_type": "yarn",
-    "factor": 32.0,
-    "beta_fast": 32.0,
-    "beta_slow": 1.0,
-    "truncate": False,
-    "original_max_position_embeddings": 4096,
-}
 
 FAMILIES = (
     ModelFamily("mixtral", _read_mixtral, "MixtralForCausalLM", _write_mixtral, aliases=EXPERTS),
@@ -288,7 +244,5 @@ FAMILIES = (
         aliases={"num_mtp_layers": "num_nextn_predict_layers", **EXPERTS},
     ),
     ModelFamily("minimax_m2", _read_minimax_m2, aliases=EXPERTS),
-    ModelFamily("gpt_oss", _read_gpt_oss, aliases=EXPERTS),
-    ModelFamily("llama4_text", _read_llama4, aliases=EXPERTS),
     ModelFamily("grok-1", _read_grok1, aliases=EXPERTS),
 )

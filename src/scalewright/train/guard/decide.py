@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from scalewright.spec.guard import GuardSpec
-from scalewright.train.columns import AUX, LOSS, MEMORY, NORM, SKIPPED
+from scalewright.train.columns import AUX, LOCAL, LOSS, NORM, SKIPPED
 from scalewright.train.guard.scale import LossScale
 from scalewright.train.guard.spikes import SIGMAS, Usual, ZClip
 
@@ -86,7 +86,7 @@ class Guard:
         if self.scale is not None:
             factor = factor / scale
         columns = [1.0 - keep.float(), reported, spike, z, usual, shrink, scale, local]
-        report[SKIPPED:MEMORY] = torch.stack(columns)
+        report[SKIPPED : LOCAL + 1] = torch.stack(columns)
         return Verdict(keep, factor)
 
     def _spikes(self, loss: Tensor, norm: Tensor, finite: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -14,7 +14,7 @@ lowest rank.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from scalewright.parallel.collectives import all_sum, gather_json
+from scalewright.parallel.cross_entropy import CrossEntropy
 from scalewright.parallel.execute import Loss
 from scalewright.parallel.inputs import Micro
 from scalewright.parallel.mesh import Mesh
@@ -61,7 +62,7 @@ def find_suspect(
     suspect = _agree(_weights(parallel), mesh)
     if suspect is not None or not micros:
         return suspect
-    notes = _Notes()
+    notes = _Notes(max(stages_of(parallel.model)))
     handles = [
         module.register_forward_hook(notes.watch(stage, name or type(cut).__name__))
         for stage, cut in stages_of(parallel.model).items()
@@ -118,8 +119,9 @@ def _finite(value: Any) -> bool:
 class _Notes:
     """The first non-finite number that hooks of one rank meet; what follows is a consequence."""
 
-    def __init__(self) -> None:
+    def __init__(self, last_stage: int) -> None:
         self.first: _Finding | None = None
+        self.last_stage = last_stage  # of the rank
 
     def watch(self, stage: int, name: str) -> Any:
         """A forward hook for one module."""
@@ -138,6 +140,8 @@ class _Notes:
 
     def loss(self, inner: Loss) -> Loss:
         """The loss function, watched."""
+        if isinstance(inner, CrossEntropy):  # its logits may exist a few at a time alone
+            return replace(inner, look=self._look)
 
         def watched(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
             finite = _finite(logits)  # before their gradient takes their place
@@ -148,6 +152,10 @@ class _Notes:
             return total, extra
 
         return watched
+
+    def _look(self, logits: Tensor, total: Tensor) -> None:
+        self._note(FORWARD, self.last_stage, "head", logits)
+        self._note(LOSS, 0, "loss", total)
 
     def _note(self, kind: int, stage: int, name: str, tensor: Tensor) -> None:
         if self.first is None and not _finite(tensor.detach()):

@@ -29,7 +29,7 @@ from scalewright.train.hangs.verdict import Position, Waiting
 OURS = Path(scalewright.__file__).parent
 HELPERS = {
     OURS / "parallel" / f"{name}.py"
-    for name in ("collectives", "functions", "messages", "timers", "shard_timers")
+    for name in ("collectives", "functions", "messages", "timers", "shard_timers", "wire")
 }
 COMPILER = "torch/_dynamo/convert_frame.py"  # on the stack while torch.compile traces and compiles
 STANDARD = Path(threading.__file__).parent  # the standard library

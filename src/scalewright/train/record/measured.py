@@ -27,6 +27,7 @@ from scalewright.parallel.collectives import gather_json
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import Parallel
 from scalewright.parallel.pipeline import Pipeline
+from scalewright.train.diloco import AXIS, Islands
 from scalewright.train.hangs.position import Groups, flights, kind_of
 from scalewright.train.memory.usage import memory_gib
 
@@ -44,8 +45,14 @@ SCALARS = ("control", "own")  # groups that carry a step's report, or that the u
 class Counter:
     """Counts one step of this rank's."""
 
-    def __init__(self, mesh: Mesh, parallel: Parallel, optimizer: torch.optim.Optimizer) -> None:
-        self.mesh, self.parallel, self.optimizer = mesh, parallel, optimizer
+    def __init__(
+        self,
+        mesh: Mesh,
+        parallel: Parallel,
+        optimizer: torch.optim.Optimizer,
+        islands: Islands | None = None,
+    ) -> None:
+        self.mesh, self.parallel, self.optimizer, self.islands = mesh, parallel, optimizer, islands
         self._steps = 0
         self._counts: dict[str, Any] | None = None
 
@@ -61,12 +68,21 @@ class Counter:
         before, begun = messages.sent_bytes if messages else 0, time.time_ns()
         yield
         self._counts = {
-            "memory_bytes": held(self.parallel, self.optimizer),
-            "comm_bytes": sent(Groups(self.mesh), flights(), begun) if self.mesh.groups else {},
+            "memory_bytes": held(self.parallel, self.optimizer, self.islands),
+            "comm_bytes": self._sent(begun) if self.mesh.groups else {},
         }
         if messages and self._counts["comm_bytes"] is not None:
             by_axis = self._counts["comm_bytes"]
             by_axis["pp"] = by_axis.get("pp", 0) + messages.sent_bytes - before
+
+    def _sent(self, begun: int) -> dict[str, int] | None:
+        """Bytes by axis since `begun`; of outer steps, which may be in this step or not, a step's share."""
+        if self.islands is None:
+            return sent(Groups(self.mesh), flights(), begun)
+        by_axis = sent(Groups(self.mesh), flights(), begun, apart=(AXIS,))
+        if by_axis is not None:
+            by_axis["dp"] = by_axis.get("dp", 0) + round(self.islands.step_bytes)
+        return by_axis
 
     def together(self) -> dict[str, Any] | None:
         """The event's keys, the largest of all ranks; None in a call without that step. All ranks call it."""
@@ -87,13 +103,15 @@ class Counter:
         }
 
 
-def held(parallel: Parallel, optimizer: torch.optim.Optimizer) -> dict[str, int]:
-    """Bytes on the device of weights, their gradients and the optimizer's states; a storage counts once."""
+def held(
+    parallel: Parallel, optimizer: torch.optim.Optimizer, islands: Islands | None = None
+) -> dict[str, int]:
+    """Bytes on the device of weights, their gradients and the optimizers' states; a storage counts once."""
     weights = parallel.weights
     tensors: dict[str, Iterable[Any]] = {
         "parameters": (tensor for weight in weights for tensor in (weight.resident, weight.master)),
         "gradients": (weight.gradient for weight in weights),
-        "optimizer": tree_leaves(list(optimizer.state.values())),
+        "optimizer": [*tree_leaves(list(optimizer.state.values())), *(islands.tensors() if islands else [])],
     }
     device, counted = next(iter(weights)).resident.device, set[int]()
     return {kind: sum(_new_bytes(some, device, counted)) for kind, some in tensors.items()}
@@ -110,14 +128,19 @@ def _new_bytes(values: Iterable[Any], device: torch.device, counted: set[int]) -
             yield storage.nbytes()
 
 
-def sent(groups: Groups, entries: list[dict[str, Any]], begun: int) -> dict[str, int] | None:
-    """Bytes by axis of the recorder's collectives since `begun` (ns); None where it lost some of them."""
+def sent(
+    groups: Groups, entries: list[dict[str, Any]], begun: int, apart: tuple[str, ...] = ()
+) -> dict[str, int] | None:
+    """Bytes by axis of the recorder's collectives since `begun` (ns); None where it lost some of them. Axes
+    `apart` are left out."""
     if not entries or min(int(entry["time_created_ns"]) for entry in entries) > begun:
         return None
     result: dict[str, int] = {}
     for entry in entries:
         group = groups.find(str(entry["process_group"][0]))
-        if group is None or group[0] in SCALARS or entry.get("is_p2p") or entry["time_created_ns"] < begun:
+        if group is None or group[0] in (*SCALARS, *apart):
+            continue
+        if entry.get("is_p2p") or entry["time_created_ns"] < begun:
             continue
         axis = _AXES.get(group[0], group[0])
         result[axis] = result.get(axis, 0) + _bytes(entry)

@@ -20,7 +20,19 @@ from scalewright.track.fanout import Fanout
 from scalewright.track.metrics import MetricsFile
 from scalewright.track.tracker import Status
 from scalewright.train.batches import Place
-from scalewright.train.columns import AUX, BUSIEST, ENTROPY, LOSS, MEMORY, NORM, SCALE, SKIPPED, TOKENS
+from scalewright.train.columns import (
+    AUX,
+    BUSIEST,
+    DROPPED,
+    ENTROPY,
+    LOSS,
+    MEMORY,
+    NORM,
+    OUTER,
+    SCALE,
+    SKIPPED,
+    TOKENS,
+)
 from scalewright.train.precision import Peak
 from scalewright.train.record.expectation import Expectation
 
@@ -81,6 +93,9 @@ class Record:
         if report[BUSIEST]:
             row["expert_load_max"] = _finite(report[BUSIEST])
             row["expert_entropy"] = _finite(report[ENTROPY])
+            row["expert_drop_share"] = _finite(report[DROPPED])
+        if report[OUTER]:
+            row["outer_grad_norm"] = _finite(report[OUTER])
         if report[SKIPPED]:
             row["skipped"] = True
         self.expectation.measured(seconds, parts)

@@ -122,7 +122,9 @@ def _counts(resolved: Resolved, network: Network) -> tuple[int, float]:
     A user's own module is whole on every rank; its operators aren't known, and 6 FLOPs a parameter are taken.
     """
     if isinstance(resolved.model, ModelSpec):
-        return count_parameters(resolved.model).total, flops_per_token(resolved.model, resolved.seq_len)
+        per_token = flops_per_token(resolved.model, resolved.seq_len, mtp=True)
+        counted = count_parameters(resolved.model)
+        return counted.total + counted.mtp, per_token
     parameters = sum(weight.placement.tensor.size for weight in network.parallel.weights)
     return parameters, 6.0 * parameters
 

@@ -138,6 +138,24 @@ def gather_numbers(numbers: Numbers, weights: Weights, mesh: Mesh) -> tuple[Numb
     return merged, own
 
 
+def gather_island_numbers(
+    numbers: Numbers, weights: Weights, mesh: Mesh, island: int, count: int
+) -> tuple[list[Numbers], list[Numbers]]:
+    """The same of `count` islands, of which this rank is in number `island`: a list of each one's numbers;
+    and by rank, where ranks of one island have different numbers of the same weight."""
+    of_island = {f"{island}/{kind}": by_name for kind, by_name in numbers.items()}
+    merged, by_rank = gather_numbers(of_island, weights, mesh)
+    islands: list[Numbers] = [{} for _ in range(count)]
+    for key, by_name in merged.items():
+        number, _, kind = key.partition("/")
+        islands[int(number)][kind] = by_name
+    plain: list[Numbers] = [{} for _ in by_rank]
+    for rank, of_rank in zip(plain, by_rank, strict=True):
+        for key, by_name in of_rank.items():
+            rank.setdefault(key.partition("/")[2], {}).update(by_name)
+    return islands, plain
+
+
 def _shared(by_name: Mapping[str, Any], names: list[str]) -> list[Any]:
     """[the number that all these weights have], or []."""
     first = next(iter(by_name.values()))

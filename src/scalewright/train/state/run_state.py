@@ -4,23 +4,31 @@
     state.json      step, samples, tokens · optimizer: {kind: {weight: number}} · optimizer_groups
                     optimizer_ranks: numbers that differ between ranks, by rank (nearly always absent)
     rank/00000/compress/...                error and Q of compressed gradients (compression_state.py)
+    with islands (train/diloco.py) the weights are the outer ones, and the optimizer's states island 0's:
+    outer/*, island/<i>/*     momentum; each island's weights, states and rounding
+    state.json               diloco: how many islands, what is under way · islands: each one's numbers, guard
 
 A test compares everything here before a save and after a load (tests/train/state/test_run_state.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
+from scalewright.checkpoint.format import ISLAND, OPTIMIZER, OUTER
 from scalewright.checkpoint.read import CheckpointReader
-from scalewright.checkpoint.write import save
+from scalewright.checkpoint.write import IslandTensors, save
+from scalewright.parallel.collectives import gather_json
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import fill
+from scalewright.parallel.weights import Weight
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import PythonRef, RunSpec
 from scalewright.train.batches import Place
+from scalewright.train.diloco import Islands
 from scalewright.train.network import Network, checkpoint_source
 from scalewright.train.state.compression_state import (
     COMPRESS,
@@ -28,14 +36,29 @@ from scalewright.train.state.compression_state import (
     restore_compression,
 )
 from scalewright.train.state.group_state import GroupState, own_values
-from scalewright.train.state.optimizer_state import check_states, gather_numbers, read_states, write_states
+from scalewright.train.state.optimizer_state import (
+    Numbers,
+    check_states,
+    gather_island_numbers,
+    gather_numbers,
+    read_states,
+    write_states,
+)
 
 
 class RunState:
     """A rank's part of it; `save` and `restore` are called by all ranks together."""
 
-    def __init__(self, run: RunSpec, network: Network, optimizer: torch.optim.Optimizer, mesh: Mesh) -> None:
+    def __init__(
+        self,
+        run: RunSpec,
+        network: Network,
+        optimizer: torch.optim.Optimizer,
+        mesh: Mesh,
+        islands: Islands | None = None,
+    ) -> None:
         """Before the first update: what the optimizer's groups begin with is noted."""
+        self.islands = islands
         self.run, self.mesh = run, mesh
         self.weights, self.buffers = network.parallel.weights, network.parallel.buffers
         self.optimizer = optimizer
@@ -54,7 +77,14 @@ class RunState:
         Raises RunError on every rank when one can't write, UserError for states that can't be saved.
         """
         tensors, numbers = read_states(self.optimizer, self.weights)
-        numbers, by_rank = gather_numbers(numbers, self.weights, self.mesh)
+        by_island: list[Numbers] = []
+        if self.islands is None:
+            numbers, by_rank = gather_numbers(numbers, self.weights, self.mesh)
+        else:
+            by_island, by_rank = gather_island_numbers(
+                numbers, self.weights, self.mesh, self.islands.index, self.islands.count
+            )
+            numbers = by_island[0]
         state = {
             "step": place.step,
             "samples": place.samples,
@@ -72,6 +102,17 @@ class RunState:
             state["optimizer_ranks"] = by_rank
         if self.groups is not None:
             state["optimizer_groups"] = self.groups.read(self.mesh)
+        tensors_of_islands = None
+        if (islands := self.islands) is not None:
+            state["diloco"] = islands.state()
+            guards = gather_json(more.get("guard", {}), self.mesh)
+            firsts = [ranks[0] for ranks in self.mesh.grid.groups("island")]
+            state["islands"] = [
+                {"optimizer": own, "guard": guards[first]}
+                for own, first in zip(by_island, firsts, strict=True)
+            ]
+            own_tensors = islands.own()
+            tensors_of_islands = IslandTensors(islands.index, islands.outer(), islands.shared(), own_tensors)
         save(
             self.run.folder / "checkpoints",
             self.weights,
@@ -85,6 +126,7 @@ class RunState:
             state=state,
             buffers=self.buffers.named(),
             of_rank=of_rank,
+            islands=tensors_of_islands,
             keep=self.run.checkpoint.keep,
             finite=finite,
         )
@@ -92,30 +134,51 @@ class RunState:
     def restore(self, reader: CheckpointReader) -> tuple[Place, list[str]]:
         """Brings everything back, whatever layout wrote it; where the run stands, and notes for the user.
 
+        With other islands than wrote it, all go on from the outer weights, with island 0's optimizer states.
+
         Raises UserError when the checkpoint lacks a part of the run, or can't be had on this layout.
         """
         fill(self.weights, checkpoint_source(reader))
         notes = self._restore_buffers(reader)
-
-        def read(kind: str, weight: Any) -> torch.Tensor | None:
-            name = f"optimizer/{kind}/{weight.name}"
-            if not reader.has(name):
-                return None
-            return reader.read(name, weight.box, weight.placement.tensor.shape)
-
         state = reader.state
-        numbers = state.get("optimizer", {})
+        saved = self._own_part(state)
+        mine = f"{ISLAND}{self.islands.index}/" if saved is not None and self.islands is not None else ""
+        states = f"{mine}{OPTIMIZER}" if mine and self.mesh.index("dp_replicate") else OPTIMIZER
+        numbers = state.get("optimizer", {}) if saved is None else saved["optimizer"]
         if by_rank := state.get("optimizer_ranks"):
             of_rank = own_values(by_rank, self.mesh, next(iter(by_rank[0])), str(reader.folder))
             numbers = {kind: {**by_name, **of_rank.get(kind, {})} for kind, by_name in numbers.items()}
         self.optimizer.state.clear()  # a run that goes back has some
-        write_states(self.optimizer, self.weights, reader.optimizer_states(), read, numbers)
+        kinds = reader.optimizer_states()
+        write_states(self.optimizer, self.weights, kinds, _parts(reader, states), numbers)
         if self.groups is not None:
             self.groups.write(state.get("optimizer_groups", {}), self.mesh)
         if self.compression is not None:
-            steps = int(state["step"])
-            notes += restore_compression(self.compression, reader, self.run, self.mesh, steps)
-        return Place(int(state["step"]), int(state["samples"]), int(state["tokens"])), notes
+            notes += restore_compression(self.compression, reader, self.run, self.mesh, int(state["step"]))
+        place = Place(int(state["step"]), int(state["samples"]), int(state["tokens"]))
+        if self.islands is not None:
+            own = _parts(reader, mine) if mine else None
+            self.islands.restore(state.get("diloco", {}), _parts(reader, OUTER), own)
+            self.islands.step = place.step
+        return place, notes
+
+    def guard_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """The guard's part of a checkpoint's state: that of this rank's island, where each has its own."""
+        saved = self._own_part(state)
+        return dict(state.get("guard", {}) if saved is None else saved.get("guard", {}))
+
+    def changed_islands(self, state: Mapping[str, Any]) -> tuple[int, int] | None:
+        """(islands that saved it, islands now) where the two differ; 0: a run without."""
+        before = int(state.get("diloco", {}).get("islands", 0))
+        now = self.islands.count if self.islands is not None else 0
+        return None if before == now else (before, now)
+
+    def _own_part(self, state: Mapping[str, Any]) -> dict[str, Any] | None:
+        """What this rank's island saved; None without islands, or with another number of them."""
+        if self.islands is None or self.changed_islands(state) is not None:
+            return None
+        part: dict[str, Any] = state["islands"][self.islands.index]
+        return part
 
     def _restore_buffers(self, reader: CheckpointReader) -> list[str]:
         missing = self.buffers.load(reader.read_buffer)
@@ -136,3 +199,15 @@ class RunState:
 def optimizer_name(run: RunSpec) -> str:
     """The optimizer's name, which a checkpoint keeps beside its state."""
     return run.optimizer.python if isinstance(run.optimizer, PythonRef) else run.optimizer.name
+
+
+def _parts(reader: CheckpointReader, prefix: str) -> Callable[[str, Weight], torch.Tensor | None]:
+    """Reads the boxes of weights in tensors that are saved as prefix, kind and weight."""
+
+    def read(kind: str, weight: Weight) -> torch.Tensor | None:
+        name = f"{prefix}{kind}/{weight.name}"
+        if not reader.has(name):
+            return None
+        return reader.read(name, weight.box, weight.placement.tensor.shape)
+
+    return read

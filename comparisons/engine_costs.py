@@ -1,0 +1,165 @@
+"""What parts of the engine cost before and after they were rewritten, both of each in one process.
+
+    python comparisons/engine_costs.py            everything; a minute
+    python comparisons/engine_costs.py --quick    smaller, to see that it runs
+    --parts groups weights ...                    some of it
+
+A part is a function in PARTS: it returns rows of (what, unit, before, after), and its old form is in
+harness/engine_before.py. Counts are exact; seconds are medians of rounds that take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from harness import engine_before as before
+from harness.facts import ROOT, facts, load_average
+from harness.result import Result, facts_text, table
+
+from scalewright.model.normals import fill_normal
+from scalewright.spec.grid import make_grid
+from scalewright.spec.groups import cost, plan_groups, used_axes
+from scalewright.spec.layout import Layout
+from scalewright.spec.presets import load_model_spec
+from scalewright.spec.tensors import count
+
+
+class Row(NamedTuple):
+    """One number of a part, before and after."""
+
+    what: str
+    unit: str
+    before: float
+    after: float
+
+
+LAYOUTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "8B on 8: ZeRO-3": ("llama-3.1-8b", {"devices": 8, "zero_stage": 3}),
+    "8B on 64: tp 8, ZeRO-1": ("llama-3.1-8b", {"devices": 64, "tp": 8, "zero_stage": 1}),
+    "70B on 512: tp 8, pp 8, ZeRO-1": (
+        "llama-3.1-70b",
+        {"devices": 512, "tp": 8, "pp": 8, "zero_stage": 1},
+    ),
+    "70B on 1,024: tp 8, pp 8, ZeRO-1": (
+        "llama-3.1-70b",
+        {"devices": 1024, "tp": 8, "pp": 8, "zero_stage": 1},
+    ),
+    "70B on 1,024: tp 8, pp 8, HSDP": (
+        "llama-3.1-70b",
+        {"devices": 1024, "tp": 8, "pp": 8, "dp_replicate": 4, "zero_stage": 1},
+    ),
+    "Mixtral 8x7B on 1,024: tp 4, pp 8, ep 8": (
+        "mixtral-8x7b",
+        {"devices": 1024, "tp": 4, "pp": 8, "ep": 8, "zero_stage": 1},
+    ),
+}
+
+
+def groups(quick: bool) -> list[Row]:
+    """How the process groups of a run on GPUs are made: by formula, the one that the mesh follows."""
+    rows = []
+    for name, (preset, keys) in LAYOUTS.items():
+        layout, model = Layout.parse(keys), load_model_spec(preset)
+        grid = make_grid(layout, model.kv_heads)
+        after = cost(grid, plan_groups(grid, used_axes(layout, model), gpu=True), gpu=True)
+        calls, sockets = before.groups_one_by_one(grid, model)
+        rows.append(Row(f"{name}: NCCL's splits of the world", "calls of every rank", calls, after.splits))
+        rows.append(Row(f"{name}: files of Gloo in a rank", "open files", sockets, after.sockets))
+    return rows
+
+
+def weights(quick: bool) -> list[Row]:
+    """First weights of a rank of 8, fp32, one core: a matrix of a block of 8B, cut by rows and by columns."""
+    shape, rounds = ((14336, 4096), 5) if not quick else ((1024, 512), 1)
+    rows_of = (shape[0] // 8, shape[1])
+    columns_of = (shape[0], shape[1] // 8)
+    numbers = shape[0] * shape[1]
+
+    def old() -> Any:
+        return before.whole_then_box(1, shape, (slice(0, rows_of[0]),))
+
+    def by_index(sizes: tuple[int, int], offsets: tuple[int, int]) -> Any:
+        return fill_normal(torch.empty(sizes), 1, shape, offsets, 0.02)
+
+    ways: dict[str, Callable[[], Any]] = {
+        "serial, whole": old,
+        "whole": lambda: by_index(shape, (0, 0)),
+        "rows": lambda: by_index(rows_of, (rows_of[0], 0)),
+        "columns": lambda: by_index(columns_of, (0, columns_of[1])),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds + 1):  # the first one warms up
+        for name, way in ways.items():
+            began = time.process_time()
+            way()
+            seconds[name].append(time.process_time() - began)
+    spent = {name: statistics.median(times[1:]) for name, times in seconds.items()}
+    per_number = spent["rows"] / (numbers / 8)
+    parameters = count(load_model_spec("llama-3.1-8b")).total
+    return [
+        Row("numbers a CPU second, whole", "million", numbers / spent["serial, whole"] / 1e6,
+            numbers / spent["whole"] / 1e6),
+        Row("a rank's eighth of a matrix, by rows", "CPU s", spent["serial, whole"], spent["rows"]),
+        Row("a rank's eighth, by columns", "CPU s", spent["serial, whole"], spent["columns"]),
+        Row("8B on 8 ranks, each rank, at these rates", "CPU s",
+            parameters * spent["serial, whole"] / numbers, parameters / 8 * per_number),
+    ]  # fmt: skip
+
+
+def async_tp(quick: bool) -> list[Row]:
+    """Collectives of a compiled block with tp and sp that inductor's async-TP pass would fuse."""
+    sys.path.insert(0, str(ROOT))
+    from tests.parallel.block_graphs import block_graphs, fusable
+
+    def look() -> dict[str, tuple[int, int]]:
+        graphs = block_graphs()
+        parts = {"forward": graphs.forward, "backward": graphs.backward}
+        return {name: fusable(*each) for name, each in parts.items()}
+
+    with before.moved_dims():
+        old = look()
+    new = look()
+    return [
+        Row(f"a block's {name}: of {new[name][1]} collectives", "fusable", old[name][0], new[name][0])
+        for name in new
+    ]
+
+
+PARTS: dict[str, Callable[[bool], list[Row]]] = {"groups": groups, "weights": weights, "async-tp": async_tp}
+
+
+def main() -> None:
+    """Runs the parts and writes the result."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="smaller, to see that it runs")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="some of it")
+    parser.add_argument("--out", type=Path, default=None, help="folder of the result")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    result = Result("engine-costs", "What parts of the engine cost, before and after", facts(), options.out)
+    result.say(facts_text(result.data["facts"]))
+    for name in options.parts:
+        part = PARTS[name]
+        rows = part(options.quick)
+        result.put(name, {"rows": [row._asdict() for row in rows], "load_average": load_average()})
+        cells = [(row.what, row.unit, _number(row.before), _number(row.after)) for row in rows]
+        result.say(f"## {name}", "", " ".join((part.__doc__ or "").split()), "")
+        result.say(table(["", "unit", "before", "after"], cells))
+    result.close()
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) or value >= 100 else f"{value:.3g}"
+
+
+if __name__ == "__main__":
+    main()

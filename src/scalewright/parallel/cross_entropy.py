@@ -1,0 +1,123 @@
+"""The built-in loss of a micro-batch, as sums over its counted tokens: of logits, or of the head's input.
+
+    of logits     logits [N, V] are there; their gradient takes their place, chunk by chunk of tokens
+    of the head   chunk by chunk its logits, their loss and gradients: whole logits never exist (head_loss.py)
+
+Logits are the largest tensor of a step: 2 GiB in bf16 for 8,192 tokens of 128,256. PyTorch's own loss keeps
+their log-probabilities in fp32 beside them, and makes the gradient in two more of their size. The sizes
+decide which way is taken (spec/loss_chunks.py); both give the same numbers. z-loss keeps the softmax's
+normaliser Z near 1: z log(Z)^2 a token (PaLM, Chowdhery et al. 2022 §5).
+
+With prediction modules (multi-token prediction), of D depths, the auxiliary loss has another term:
+
+    lambda / D  sum over depths k and tokens of -log p(token k further)    DeepSeek-AI 2024, 2412.19437 eq. 24
+
+It is divided by the main loss's tokens, as there: a row's last k tokens have no target of depth k, and count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from scalewright.model.decoder import HeadProduct, soft_cap
+from scalewright.parallel.head_loss import head_in_chunks
+from scalewright.parallel.loss_chunk import Chunk, headroom, store_gradient, whole_rows
+from scalewright.parallel.vocabulary import VocabularyColumns, cut_rows
+from scalewright.spec.loss_chunks import LossSizes, chunk_tokens
+
+Losses = tuple[Tensor, Tensor]  # the sum of token losses, that of z-losses: fp32 scalars
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """Cross-entropy and z-loss, summed in fp32; the first sum's gradient is of both, the second has none.
+
+    `columns`: logits are this rank's of the vocabulary; the sums are then the same on all ranks of tp, to the
+    bit. `look` is called with every chunk's logits and its sum of losses. `mtp_weight`: lambda.
+    """
+
+    z_loss: float = 0.0
+    columns: VocabularyColumns | None = None
+    look: Callable[[Tensor, Tensor], None] | None = None
+    mtp_weight: float = 0.0
+
+    def __call__(self, logits: Tensor, targets: Tensor) -> Losses:
+        """Of logits [..., V] and targets [...]; where a gradient is wanted it takes the logits' place.
+
+        A second backward through one graph raises RuntimeError.
+        """
+        keep = logits.requires_grad and torch.is_grad_enabled()
+        losses: Losses = _OfLogits.apply(  # type: ignore[no-untyped-call]
+            logits.flatten(0, -2), targets.flatten(), self, keep
+        )
+        return losses
+
+    def of_head(self, targets: Tensor, softcap: float | None = None) -> HeadProduct:
+        """The loss against targets [...], of the head's input, weight and bias; `softcap` caps its logits."""
+        return partial(self._of_head, targets, softcap)
+
+    def with_predictions(self, losses: Sequence[Losses]) -> Losses:
+        """The losses of all depths as one pair: those of tokens further ahead are auxiliary."""
+        (total, auxiliary), *ahead = losses
+        share = self.mtp_weight / len(ahead)
+        for further, of_logits in ahead:
+            auxiliary = auxiliary + share * (further + of_logits)
+        return total, auxiliary
+
+    def _of_head(
+        self, targets: Tensor, softcap: float | None, hidden: Tensor, weight: Tensor, bias: Tensor | None
+    ) -> Losses:
+        parameters = [x for x in (weight, bias) if x is not None]
+        keep = torch.is_grad_enabled() and any(x.requires_grad for x in (hidden, *parameters))
+        columns, size = weight.shape
+        sizes = LossSizes(targets.numel(), columns, size, hidden.element_size(), softcap is not None)
+        if not (sizes.head_in_chunks if keep else sizes.several):
+            return self(soft_cap(F.linear(hidden, weight, bias), softcap), targets)
+        return head_in_chunks(hidden, weight, bias, targets, self.chunk, softcap, keep=keep)
+
+    def chunk(self, logits: Tensor, targets: Tensor, keep: bool) -> Chunk:
+        """A chunk of logits [n, V] and targets [n]; `keep`: whether the gradient is wanted."""
+        if self.columns is None:
+            chunk = whole_rows(logits, targets, self.z_loss, keep)
+        else:
+            chunk = cut_rows(logits, targets, self.columns, self.z_loss, keep)
+        if self.look is not None:
+            self.look(logits, chunk.total)
+        return chunk
+
+
+def cross_entropy(
+    logits: Tensor, targets: Tensor, z_loss: float = 0.0, columns: VocabularyColumns | None = None
+) -> Losses:
+    """Cross-entropy and z-loss of logits [B, T, V] against targets [B, T]: `CrossEntropy` as a function."""
+    return CrossEntropy(z_loss, columns)(logits, targets)
+
+
+class _OfLogits(torch.autograd.Function):
+    """By chunks of tokens, whose gradient is made at once and where the logits lie."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, loss: CrossEntropy, keep: bool) -> Losses:
+        total, auxiliary = torch.zeros(2, device=logits.device).unbind()
+        logits, size = logits.detach(), chunk_tokens(logits.shape[-1])
+        for part, wanted in zip(torch.split(logits, size), torch.split(targets, size), strict=True):
+            chunk = loss.chunk(part, wanted, keep)
+            total, auxiliary = total + chunk.total, auxiliary + chunk.auxiliary
+            if keep:
+                store_gradient(chunk, part)
+            del chunk
+        ctx.mark_non_differentiable(auxiliary)
+        ctx.save_for_backward(logits if keep else None)
+        return total, auxiliary
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None, None]:
+        (gradient,) = ctx.saved_tensors
+        return gradient.mul_(grad_outputs[0] / headroom(gradient.dtype)), None, None, None

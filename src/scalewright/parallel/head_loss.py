@@ -1,0 +1,154 @@
+"""Head and loss in chunks of tokens, gradients and all in the forward: whole logits never exist.
+
+    for a chunk of tokens h [n, D]     x = h W^T + b, capped [n, V]     loss, z-loss, dx = d loss / d x
+                                       dh = dx W         dW += dx^T h in fp32         db += sum of dx
+
+    forward    3 products, as a head's forward and backward have; keeps dh [N, D]; in fp32 dW [V, D], db [V]
+    backward   scales them by the loss's gradient, and rounds dW to the weight's dtype
+
+(Liger's fused linear cross-entropy does the same: Hsu et al. 2024, arXiv 2410.10989 §3.2. It sums dW in the
+weight's dtype.) Under tensor parallelism W is this rank's rows of the vocabulary, and dh its part of a sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from scalewright.parallel.loss_chunk import Chunk, headroom, store_gradient
+from scalewright.spec.loss_chunks import chunk_tokens
+
+ChunkLoss = Callable[[Tensor, Tensor, bool], Chunk]  # (logits [n, V], targets [n], gradient wanted)
+
+PRODUCT_AT_ONCE = 1 << 24  # numbers of a 16-bit product that waits to be added to its fp32 sum: 32 MiB
+
+
+def head_in_chunks(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    loss: ChunkLoss,
+    softcap: float | None = None,
+    *,
+    keep: bool,
+) -> tuple[Tensor, Tensor]:
+    """The sums of losses of hidden [..., D], weight [V, D], bias [V] against targets [...]: fp32 scalars.
+
+    `keep`: gradients are wanted; that of the first sum is of both, and the second has none. A second
+    backward through one graph raises RuntimeError.
+    """
+    losses: tuple[Tensor, Tensor] = _OfHead.apply(  # type: ignore[no-untyped-call]
+        hidden.flatten(0, -2), weight, bias, targets.flatten(), loss, softcap, keep
+    )
+    return losses
+
+
+class _OfHead(torch.autograd.Function):
+    """Holds its gradients itself: its backward frees them, though a split one keeps the graph for longer."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        loss: ChunkLoss,
+        softcap: float | None,
+        keep: bool,
+    ) -> tuple[Tensor, Tensor]:
+        total, auxiliary = torch.zeros(2, device=hidden.device).unbind()
+        wanted = [keep and needed for needed in ctx.needs_input_grad[:3]]
+        sums, size = _Gradients.zeros(hidden, weight, wanted), chunk_tokens(len(weight))
+        for start in range(0, len(hidden), size):
+            rows = slice(start, start + size)
+            logits = F.linear(hidden[rows], weight, bias)
+            if softcap is not None:
+                logits.div_(softcap).tanh_().mul_(softcap)
+            chunk = loss(logits, targets[rows], keep)
+            total, auxiliary = total + chunk.total, auxiliary + chunk.auxiliary
+            if keep:
+                if softcap is not None:
+                    _through_cap(chunk, logits, softcap)
+                store_gradient(chunk, logits)
+            del chunk
+            if keep:
+                sums.add(rows, logits, hidden[rows], weight)
+            del logits
+        ctx.mark_non_differentiable(auxiliary)
+        ctx.gradients = sums if keep else None
+        return total, auxiliary
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        sums, ctx.gradients = ctx.gradients, None
+        if sums is None:
+            raise RuntimeError("the head's loss has had its backward: its gradients are scaled in place")
+        scaled: tuple[Tensor | None, ...] = sums.scaled(grad_outputs[0])
+        return *scaled, None, None, None, None, None
+
+
+@dataclass
+class _Gradients:
+    """Gradients of the head's input [N, D], weight [V, D] and bias [V]; null where none is wanted."""
+
+    hidden: Tensor | None  # in its dtype, with its `headroom`
+    weight: Tensor | None  # fp32 sums
+    bias: Tensor | None
+    dtype: torch.dtype  # of the parameters
+
+    @classmethod
+    def zeros(cls, hidden: Tensor, weight: Tensor, wanted: list[bool]) -> _Gradients:
+        """None of a chunk yet; every chunk fills its own rows of `hidden`."""
+        return cls(
+            torch.empty_like(hidden) if wanted[0] else None,
+            torch.zeros_like(weight, dtype=torch.float32) if wanted[1] else None,
+            torch.zeros_like(weight[:, 0], dtype=torch.float32) if wanted[2] else None,
+            weight.dtype,
+        )
+
+    def add(self, rows: slice, gradient: Tensor, hidden: Tensor, weight: Tensor) -> None:
+        """Adds a chunk, by the gradient of its logits [n, V], which has `headroom`, and its hidden [n, D]."""
+        share = 1.0 / headroom(gradient.dtype)
+        if self.hidden is not None:
+            torch.mm(gradient, weight, out=self.hidden[rows])
+        if self.weight is not None:
+            _add_product(self.weight, gradient, hidden, share)
+        if self.bias is not None:
+            self.bias.add_(gradient.sum(0, dtype=torch.float32), alpha=share)
+
+    def scaled(self, grad_output: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """The gradients times the loss's own, each in the dtype of what it is a gradient of."""
+        if self.hidden is not None:
+            self.hidden.mul_(grad_output / headroom(self.hidden.dtype))
+        of_parameters = [
+            None if total is None else total.mul_(grad_output).to(self.dtype)
+            for total in (self.weight, self.bias)
+        ]
+        return self.hidden, of_parameters[0], of_parameters[1]
+
+
+def _through_cap(chunk: Chunk, logits: Tensor, softcap: float) -> None:
+    """From capped logits back to those before the cap: d c tanh(x / c) / d x = 1 - tanh(x / c)^2."""
+    assert chunk.gradient is not None
+    chunk.gradient.mul_((logits / softcap).square_().neg_().add_(1.0))
+
+
+def _add_product(total: Tensor, gradient: Tensor, hidden: Tensor, share: float) -> None:
+    """total [V, D] += share x gradient^T hidden, in fp32.
+
+    A product of 16 bits is rounded once a chunk, and made of some rows at a time: it lies beside the sum. In
+    fp16 the share is taken before it is rounded, since sums over tokens could leave fp16's range.
+    """
+    if gradient.dtype == torch.float32:
+        torch.addmm(total, gradient.t(), hidden, out=total)
+        return
+    nothing, rows = hidden.new_zeros(()), max(1, PRODUCT_AT_ONCE // hidden.shape[1])
+    for some, columns in zip(torch.split(total, rows), torch.split(gradient, rows, dim=1), strict=True):
+        some.add_(torch.addmm(nothing, columns.t(), hidden, beta=0, alpha=share))

@@ -1,0 +1,70 @@
+"""Where the head is part of the loss's loop over chunks of tokens, and what either way keeps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from scalewright.plan.cost import work as w
+from scalewright.spec import block
+from scalewright.spec.loss_chunks import LOGITS_AT_ONCE, LossSizes, chunk_tokens
+from scalewright.spec.presets import load_model_spec
+from scalewright.spec.primitives import Sizes
+
+LLAMA = 128256, 4096  # columns, hidden size
+
+
+@pytest.mark.parametrize(
+    ("tokens", "width", "capped", "expected"),
+    [
+        (4096, 4, False, False),  # as much either way
+        (4097, 4, False, True),
+        (8192, 2, False, False),
+        (8193, 2, False, True),
+        (4097, 2, True, True),  # whole logits would be kept twice
+        (4096, 2, True, False),
+    ],
+)
+def test_the_head_is_in_chunks_where_that_keeps_less(tokens, width, capped, expected):
+    """Whole logits and the head's input, against the sum of the weight's gradient and the input's."""
+    columns, hidden = LLAMA
+    sizes = LossSizes(tokens, columns, hidden, width, capped)
+    whole = tokens * columns * width * (2 if capped else 1) + tokens * hidden * width
+    in_chunks = 4 * columns * hidden + tokens * hidden * width
+    assert (in_chunks < whole) is expected
+    assert sizes.head_in_chunks == expected
+    assert sizes.kept == (in_chunks if expected else whole - tokens * hidden * width)
+
+
+def test_one_chunk_is_whole_logits():
+    """Of a small vocabulary all logits are computed at once, even of many tokens of a small head."""
+    assert chunk_tokens(256) == 1 << 18
+    assert not LossSizes(1 << 18, 256, 16, 4).head_in_chunks
+    assert LossSizes((1 << 18) + 1, 256, 16, 4).head_in_chunks
+    assert chunk_tokens(LOGITS_AT_ONCE + 1) == 1
+
+
+def test_columns_of_numbers_have_the_same_answers():
+    tokens, columns = np.array([1024.0, 8192.0, 65536.0]), np.array([128256.0, 128256.0, 1 << 27])
+    together = LossSizes(tokens, columns, 4096, np.array([2.0, 4.0, 4.0]), np.array([True, False, False]))
+    for index in range(3):
+        alone = LossSizes(int(tokens[index]), int(columns[index]), 4096, (2, 4, 4)[index], index == 0)
+        for name in ("several", "head_in_chunks", "kept", "traffic"):
+            assert getattr(together, name)[index] == pytest.approx(getattr(alone, name), rel=1e-12), name
+
+
+def test_operators_and_planner_follow_the_rule():
+    """Also where batches of one and two differ in it, so that the planner can't draw a line through them."""
+    model = load_model_spec("llama-3.1-8b")
+    kept = w.KEPT.index("none")
+    for batch, in_chunks in ((1, False), (2, False), (3, True), (8, True)):
+        sizes = Sizes(batch, 4096, 1, False, 1, 1, 1, 2, "fused", kernels="cuda")
+        listed, found = tuple(block.after(model, sizes)), w.work(model, sizes)
+        assert found.head_in_chunks == in_chunks
+        assert found.kept[w.AFTER, kept] == pytest.approx(sum(o.saved for o in listed), rel=1e-12)
+        head = found.kernels[found.kernels[:, w.COLUMN["early"]] > 0]
+        assert len(head) == (4 if in_chunks else 0)  # three products, and their sum over chunks
+        others = w.work(model, Sizes(batch, 4096, 1, False, 1, 1, 1, 2, "fused"))
+        assert not others.head_in_chunks  # other trainers have whole logits
+        flops = w.COLUMN["flops"]
+        assert found.kernels[:, flops].sum() == pytest.approx(others.kernels[:, flops].sum(), rel=1e-12)
