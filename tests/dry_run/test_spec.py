@@ -172,7 +172,13 @@ def test_bytes_held_and_sent(name: str, keys: dict[str, Any], masked: bool) -> N
     compare(*play(name, keys, masked=masked))
 
 
-@pytest.mark.parametrize("keys", PREDICTED, ids=str)
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pytest.param(keys, id=str(keys), marks=[] if turn % 4 == 1 else [pytest.mark.slow])
+        for turn, keys in enumerate(PREDICTED)
+    ],
+)
 def test_bytes_with_prediction_modules(keys: dict[str, Any]) -> None:
     compare(*play("predicting", keys, masked=False))
 
@@ -180,7 +186,7 @@ def test_bytes_with_prediction_modules(keys: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("name", "keys"),
     [
-        pytest.param(*case, id=f"{case[0]} {case[1]}", marks=[] if turn % 3 == 0 else [pytest.mark.slow])
+        pytest.param(*case, id=f"{case[0]} {case[1]}", marks=[] if turn in (3, 6) else [pytest.mark.slow])
         for turn, case in enumerate(MIXTURE_LAYOUTS)
     ],
 )

@@ -277,7 +277,7 @@ def _data() -> list[Case]:
     found = []
     for zero in (0, 1, 2, 3):
         found += [
-            case(f"dp2-zero{zero}", dp_shard=2, zero_stage=zero, micro_batch=4, fast=zero in (1, 2)),
+            case(f"dp2-zero{zero}", dp_shard=2, zero_stage=zero, micro_batch=4, fast=zero == 2),
             case(f"dp2-zero{zero}-accumulated", dp_shard=2, zero_stage=zero, micro_batch=1),
             case(f"dp4-zero{zero}", dp_shard=4, zero_stage=zero, micro_batch=1),
             case(f"replicate2-shard2-zero{zero}", dp_replicate=2, dp_shard=2, zero_stage=zero, micro_batch=2),
@@ -326,7 +326,7 @@ def _tensor() -> list[Case]:
 
 def _pipeline() -> list[Case]:
     found = [
-        case(f"pp2-{kind}", variant, pp=2, schedule=kind, fast=kind in ("1f1b", "zbv"))
+        case(f"pp2-{kind}", variant, pp=2, schedule=kind, fast=kind == "1f1b")
         for kind, variant in SCHEDULES.items()
     ]
     found += [
@@ -340,7 +340,7 @@ def _pipeline() -> list[Case]:
         case("pp2-interleaved-3-chunks", "9-layers", pp=2, schedule="interleaved", virtual_stages=3),
         case("pp2-by-hand", pp=2, stage_layers=[1, 2], micro_batch=2),
         case("pp2-interleaved-by-hand", "5-layers", pp=2, schedule="interleaved", stage_layers=[2, 1, 1, 1]),
-        case("pp2-tied-1f1b", "tied", pp=2, micro_batch=2, fast=True),
+        case("pp2-tied-1f1b", "tied", pp=2, micro_batch=2),
         case("pp2-tied-gpipe", "tied", pp=2, schedule="gpipe"),
         case("pp2-tied-zb-h1", "tied", pp=2, schedule="zb-h1"),
         case("pp2-tied-interleaved", "tied-5-layers", pp=2, schedule="interleaved"),
@@ -373,7 +373,7 @@ def _context() -> list[Case]:
             case(f"cp2-{kind}-no-mask", "no-mask", cp=2, cp_kind=kind, micro_batch=2),
             case(f"cp2-{kind}-gemma", "gemma", cp=2, cp_kind=kind, micro_batch=2),
             case(f"cp2-{kind}-bloom", "bloom", cp=2, cp_kind=kind, micro_batch=2),
-            case(f"cp2-tp2-{kind}", cp=2, tp=2, cp_kind=kind, micro_batch=2, fast=kind == "ring"),
+            case(f"cp2-tp2-{kind}", cp=2, tp=2, cp_kind=kind, micro_batch=2),
             case(f"cp2-pp2-{kind}", cp=2, pp=2, cp_kind=kind),
             case(f"cp2-dp2-{kind}", cp=2, dp_shard=2, cp_kind=kind),
             case(f"cp2-{kind}-recompute-selective", cp=2, cp_kind=kind, micro_batch=2, recompute="selective"),
@@ -432,9 +432,7 @@ def _experts() -> list[Case]:
     for zero in (0, 1, 2, 3):
         found += [
             case(f"moe-dp2-zero{zero}", "moe", dp_shard=2, zero_stage=zero, micro_batch=2),
-            case(
-                f"moe-ep2-zero{zero}", "moe", dp_shard=2, ep=2, zero_stage=zero, micro_batch=2, fast=zero == 3
-            ),
+            case(f"moe-ep2-zero{zero}", "moe", dp_shard=2, ep=2, zero_stage=zero, micro_batch=2),
             case(f"moe-dp4-ep2-zero{zero}", "moe", dp_shard=4, ep=2, zero_stage=zero),
             case(
                 f"moe-tp2-dp2-ep2-zero{zero}", "moe", tp=2, dp_shard=2, ep=2, zero_stage=zero, micro_batch=2
@@ -449,7 +447,7 @@ def _experts() -> list[Case]:
         *found,
         case("moe-tp2", "moe", tp=2, micro_batch=2),
         case("moe-tp2-no-sp", "moe", tp=2, sp=False, micro_batch=2),
-        case("moe-tp2-ep2", "moe", tp=2, ep=2, micro_batch=2, fast=True),
+        case("moe-tp2-ep2", "moe", tp=2, ep=2, micro_batch=2),
         case("moe-tp2-ep2-no-sp", "moe", tp=2, ep=2, sp=False, micro_batch=2),
         case("moe-tp2-etp2", "moe", tp=2, etp=2, micro_batch=2),
         case("moe-cp2", "moe", cp=2, micro_batch=2),
@@ -463,7 +461,7 @@ def _experts() -> list[Case]:
              micro_batch=2),
         case("moe-pp2-tp2-ep2", "moe", pp=2, tp=2, ep=2),
         case("moe-pp2-cp2-ep2", "moe", pp=2, cp=2, ep=2),
-        case("moe-pp2-tp2-dp2-ep2", "moe", pp=2, tp=2, dp_shard=2, ep=2, fast=True),
+        case("moe-pp2-tp2-dp2-ep2", "moe", pp=2, tp=2, dp_shard=2, ep=2),
         case("moe-pp2-tp2-dp2-ep2-etp2", "moe", pp=2, tp=2, dp_shard=2, ep=2, etp=2),
         case("moe-pp2-cp2-tp2-ep2-zb-h1", "moe", pp=2, cp=2, tp=2, ep=2, schedule="zb-h1"),
         case("moe-cp2-dp2-tp2-ep4", "moe", cp=2, dp_shard=2, tp=2, ep=4),
@@ -517,7 +515,7 @@ def _latent() -> list[Case]:
     return [
         *found,
         case("latent-dp2-zero3", "latent", dp_shard=2, zero_stage=3, micro_batch=2),
-        case("latent-tp2", "latent", tp=2, micro_batch=2, fast=True),
+        case("latent-tp2", "latent", tp=2, micro_batch=2),
         case("latent-lite-tp2", "latent-lite", tp=2, micro_batch=2),
         case("latent-lite-tp2-no-sp", "latent-lite", tp=2, sp=False, micro_batch=2),
         case("latent-tp4-zero0", "latent", tp=4, zero_stage=0, micro_batch=2),
@@ -537,23 +535,20 @@ def _latent() -> list[Case]:
 def _prediction() -> list[Case]:
     """Multi-token prediction: what the modules add, under every axis and schedule."""
     found = [
-        case(f"mtp-dp2-zero{zero}", "mtp", dp_shard=2, zero_stage=zero, micro_batch=2, fast=zero == 3)
+        case(f"mtp-dp2-zero{zero}", "mtp", dp_shard=2, zero_stage=zero, micro_batch=2)
         for zero in (0, 1, 2, 3)
     ]
-    found += [
-        case(f"mtp-cp2-{kind}", "mtp", cp=2, cp_kind=kind, micro_batch=2, fast=kind == "ring")
-        for kind in KINDS
-    ]
+    found += [case(f"mtp-cp2-{kind}", "mtp", cp=2, cp_kind=kind, micro_batch=2) for kind in KINDS]
     for kind, variant in SCHEDULES.items():
         deeper = "mtp" if variant == "packed" else "mtp-5-layers"
         found += [
-            case(f"mtp-pp2-{kind}", deeper, pp=2, schedule=kind, fast=kind in ("1f1b", "zbv")),
+            case(f"mtp-pp2-{kind}", deeper, pp=2, schedule=kind),
             case(f"mtp-pp2-tp2-{kind}", deeper, pp=2, tp=2, schedule=kind, fast=kind == "zb-h1"),
             case(f"mtp-pp2-dp2-{kind}", deeper, pp=2, dp_shard=2, schedule=kind),
         ]
     return [
         *found,
-        case("mtp-tp2", "mtp", tp=2, micro_batch=2, fast=True),
+        case("mtp-tp2", "mtp", tp=2, micro_batch=2),
         case("mtp-tp2-no-sp", "mtp", tp=2, sp=False, micro_batch=2),
         case("mtp-tp4-kv-copies", "mtp", tp=4, micro_batch=2),
         case("mtp-accumulated", "mtp-2", dp_shard=2, micro_batch=1),
@@ -561,7 +556,7 @@ def _prediction() -> list[Case]:
         case("mtp-2-tp2-dp2", "mtp-2", tp=2, dp_shard=2, micro_batch=2),
         case("mtp-2-cp2-no-mask", "mtp-no-mask", cp=2, micro_batch=2),
         case("mtp-2-pp2-zb-h1", "mtp-2", pp=2, schedule="zb-h1"),
-        case("mtp-2-pp2-tp2-cp2", "mtp-2", pp=2, tp=2, cp=2, fast=True),
+        case("mtp-2-pp2-tp2-cp2", "mtp-2", pp=2, tp=2, cp=2),
         case("mtp-pp4-1f1b", "mtp-5-layers", pp=4),
         case("mtp-tied-tp2", "mtp-tied", tp=2, micro_batch=2),
         case("mtp-tied-dp2", "mtp-tied", dp_shard=2, micro_batch=2),
@@ -596,10 +591,7 @@ def _families() -> list[Case]:
     """gpt-oss and Llama 4: sinks, windows that slide or lie side by side, weights on the way in, biases."""
     found = []
     for name in ("gpt-oss", "llama4"):
-        found += [
-            case(f"{name}-cp2-{kind}", name, cp=2, cp_kind=kind, micro_batch=2, fast=kind == "ring")
-            for kind in KINDS
-        ]
+        found += [case(f"{name}-cp2-{kind}", name, cp=2, cp_kind=kind, micro_batch=2) for kind in KINDS]
         found += [
             case(f"{name}-dp2-zero3", name, dp_shard=2, micro_batch=2),
             case(f"{name}-dp2-ep2", name, dp_shard=2, ep=2, micro_batch=2),
@@ -624,13 +616,13 @@ def _pairs() -> list[Case]:
     found = []
     for zero in (0, 1, 2, 3):
         found += [
-            case(f"tp2-dp2-zero{zero}", tp=2, dp_shard=2, zero_stage=zero, micro_batch=2, fast=zero == 3),
+            case(f"tp2-dp2-zero{zero}", tp=2, dp_shard=2, zero_stage=zero, micro_batch=2),
             case(f"pp2-dp2-zero{zero}", pp=2, dp_shard=2, zero_stage=zero, fast=zero == 2),
         ]
     for kind, variant in SCHEDULES.items():
         if kind != "1f1b":
             found.append(case(f"pp2-dp2-{kind}", variant, pp=2, dp_shard=2, schedule=kind))
-        found.append(case(f"pp2-tp2-{kind}", variant, pp=2, tp=2, schedule=kind, fast=kind == "zb-h1"))
+        found.append(case(f"pp2-tp2-{kind}", variant, pp=2, tp=2, schedule=kind))
     return [
         *found,
         case("tp2-replicate2-zero0", tp=2, dp_replicate=2, zero_stage=0, micro_batch=2),
@@ -640,7 +632,7 @@ def _pairs() -> list[Case]:
         case("pp2-tp4-kv-copies", pp=2, tp=4),
         case("pp4-dp2-zbv", "9-layers", pp=4, dp_shard=2, schedule="zbv"),
         case("pp2-tp2-no-sp", pp=2, tp=2, sp=False),
-        case("pp2-tp2-tied", "tied", pp=2, tp=2, fast=True),
+        case("pp2-tp2-tied", "tied", pp=2, tp=2),
         case("pp2-tp2-tied-zbv", "tied-5-layers", pp=2, tp=2, schedule="zbv"),
         case("pp2-tp2-tied-zloss-interleaved", "tied-zloss-5-layers", pp=2, tp=2, schedule="interleaved"),
         case("pp2-dp2-tied-zero3", "tied", pp=2, dp_shard=2),
@@ -726,7 +718,7 @@ def _islands() -> list[Case]:
         case("localsgd", "localsgd", micro_batch=2, **two),
         *narrow,
         *zero,
-        case("diloco-tp2", "diloco", tp=2, micro_batch=2, fast=True, **two),
+        case("diloco-tp2", "diloco", tp=2, micro_batch=2, **two),
         case("diloco-pp2", "diloco", pp=2, **two),
         case("diloco-pp2-tied-zloss", "diloco-tied-zloss", pp=2, **two),
         case("diloco-cp2", "diloco", cp=2, micro_batch=2, **two),
