@@ -1,6 +1,6 @@
 """What parts of the engine cost before and after they were rewritten, both of each in one process.
 
-    python comparisons/engine_costs.py            everything; a minute
+    python comparisons/engine_costs.py            everything; two minutes
     python comparisons/engine_costs.py --quick    smaller, to see that it runs
     --parts groups weights ...                    some of it
 
@@ -15,20 +15,28 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import packed_rows
 import torch
 from harness import engine_before as before
 from harness.facts import ROOT, facts, load_average
 from harness.result import Result, facts_text, table
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+from scalewright.dry_run.watch import Watch
 from scalewright.model.normals import fill_normal
+from scalewright.parallel.cross_entropy import CrossEntropy
+from scalewright.parallel.mesh import make_mesh
 from scalewright.spec.grid import make_grid
 from scalewright.spec.groups import cost, plan_groups, used_axes
 from scalewright.spec.layout import Layout
+from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
-from scalewright.spec.tensors import count
+from scalewright.spec.tensors import count, outer_tensors
 
 
 class Row(NamedTuple):
@@ -132,7 +140,69 @@ def async_tp(quick: bool) -> list[Row]:
     ]
 
 
-PARTS: dict[str, Callable[[bool], list[Row]]] = {"groups": groups, "weights": weights, "async-tp": async_tp}
+def rows(quick: bool) -> list[Row]:
+    """A row of 2,048 tokens in several documents, Llama of four layers on one core, fp32: attention with a
+    mask of all pairs, and by tiles (packed_rows.py has all cases)."""
+    seq_len, rounds = (256, 1) if quick else (2048, 5)
+    measured = []
+    for name in ("llama", "capped scores"):
+        model = ModelSpec.parse(
+            {"name": "small", "context": seq_len, **packed_rows.MODEL, **packed_rows.MODELS[name]}
+        )
+        answer = packed_rows.compare(model, seq_len, rounds, packed=True)
+        masks, tiles = answer["masks"], answer["tiles"]
+        measured.append(Row(f"{name}: kept for the backward", "MB", masks["kept"] / 1e6, tiles["kept"] / 1e6))
+        seconds = [statistics.median(way["seconds"]) for way in (masks, tiles)]
+        measured.append(Row(f"{name}: forward and backward", "s", *seconds))
+    return measured
+
+
+def loss(quick: bool) -> list[Row]:
+    """Head and loss of 8B in bf16, 8,192 tokens on one device: the highest bytes beside the head's input and
+    weight, their gradients among them, as a dry run counts."""
+    model = load_model_spec("llama-3.1-8b")
+    tokens = 1024 if quick else 8192
+    ways = {"before": before.head_of_whole_logits, "after": head_by_chunks}
+    highest = {}
+    for name, way in ways.items():
+        with FakeTensorMode(), Watch(make_mesh(make_grid(Layout()), 0, torch.device("cpu")), None) as watch:
+            sizes = (tokens, model.vocab_size)
+            leaves = [torch.empty(n, model.hidden_size, dtype=torch.bfloat16) for n in sizes]
+            targets = torch.zeros(tokens, dtype=torch.int64)
+            for tensor in (*leaves, targets):
+                watch.live.tag(tensor, "parameters")
+            start, window = watch.live.total, watch.live.open()
+            way(*(leaf.requires_grad_() for leaf in leaves), targets).backward()
+            watch.live.close(window)
+            highest[name] = (window.peak - start) / 2**30
+    return [Row(f"{tokens:,} tokens of 128,256 words", "GiB", highest["before"], highest["after"])]
+
+
+def head_by_chunks(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    """The engine's own."""
+    return CrossEntropy().of_head(targets)(hidden, weight, None)[0]
+
+
+def roots(quick: bool) -> list[Row]:
+    """What FSDP gathers (bf16) and reduces (fp32) of 8B with nothing beside it, a micro-batch: the tensors
+    outside of blocks in one group, and the embedding apart from norm and head."""
+    outer = outer_tensors(load_model_spec("llama-3.1-8b"))
+    sizes = {tensor.name: prod(tensor.shape) for tensor in outer}
+    embedding, everything = sizes["embed.weight"], sum(sizes.values())
+    return [
+        Row(f"{what}, exposed", "GB", width * everything / 1e9, width * embedding / 1e9)
+        for what, width in (("gathered", 2), ("reduced", 4))
+    ]
+
+
+PARTS: dict[str, Callable[[bool], list[Row]]] = {
+    "rows": rows,
+    "loss": loss,
+    "roots": roots,
+    "groups": groups,
+    "async-tp": async_tp,
+    "weights": weights,
+}
 
 
 def main() -> None:
@@ -147,13 +217,15 @@ def main() -> None:
     torch.set_num_threads(1)
     result = Result("engine-costs", "What parts of the engine cost, before and after", facts(), options.out)
     result.say(facts_text(result.data["facts"]))
+    cells = []
     for name in options.parts:
-        part = PARTS[name]
-        rows = part(options.quick)
-        result.put(name, {"rows": [row._asdict() for row in rows], "load_average": load_average()})
-        cells = [(row.what, row.unit, _number(row.before), _number(row.after)) for row in rows]
-        result.say(f"## {name}", "", " ".join((part.__doc__ or "").split()), "")
-        result.say(table(["", "unit", "before", "after"], cells))
+        measured = PARTS[name](options.quick)
+        result.put(name, {"rows": [row._asdict() for row in measured], "load_average": load_average()})
+        cells += [(name, row.what, row.unit, _number(row.before), _number(row.after)) for row in measured]
+    result.say(table(["part", "", "unit", "before", "after"], cells))
+    result.say(
+        "", *(f"- *{name}*: {' '.join((PARTS[name].__doc__ or '').split())}" for name in options.parts)
+    )
     result.close()
 
 

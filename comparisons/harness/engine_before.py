@@ -9,9 +9,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from scalewright.parallel import functions
+from scalewright.parallel.cross_entropy import CrossEntropy
 from scalewright.parallel.functions import AxisGroup
 from scalewright.spec.grid import Grid
 from scalewright.spec.groups import APART, EXPERTS, LANES, files
@@ -27,6 +29,11 @@ def whole_then_box(seed: int, shape: Sequence[int], box: tuple[slice, ...]) -> T
     """First weights until November 2026: every rank drew every whole tensor, and kept its box."""
     generator = torch.Generator(device="cpu").manual_seed(seed)
     return torch.empty(tuple(shape)).normal_(0.0, 0.02, generator=generator)[box].clone()
+
+
+def head_of_whole_logits(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    """Whole logits, their cross-entropy in fp32 chunk by chunk, its gradient in the logits' place."""
+    return CrossEntropy()(F.linear(hidden, weight), targets)[0]
 
 
 def groups_one_by_one(grid: Grid, model: ModelSpec) -> tuple[int, int]:
