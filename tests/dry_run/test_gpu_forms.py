@@ -8,8 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import get_gradient_edge
 
 from scalewright.dry_run.gpu_forms import gpu_forms
+from scalewright.parallel.backward import backward_input
 
 BF16 = torch.bfloat16
 
@@ -40,6 +42,17 @@ def test_a_norm_keeps_one_number_a_row() -> None:
             on_gpu = kept(lambda: F.rms_norm(x, (32,), weight, 1e-5), x, weight)
     assert on_gpu == 2 * 64 * 4
     assert on_cpu >= 2 * 64 * 32 * 8  # x and x / rms(x), in fp32
+
+
+def test_a_split_backward_does_a_norm_in_parts() -> None:
+    """As it does CUDA's: the output's gradient waits for the weight part, not the weight's."""
+    with FakeTensorMode(allow_non_fake_inputs=True), gpu_forms():
+        x = torch.empty(2, 64, 32, dtype=BF16, requires_grad=True)
+        weight = torch.empty(32, dtype=BF16, requires_grad=True)
+        out = F.rms_norm(x, (32,), weight, 1e-5)
+        _, pending = backward_input([get_gradient_edge(out)], [torch.empty_like(out)], get_gradient_edge(x))
+        waits = [gradient.shape for part in pending.parts for gradient in part.gradients]
+    assert waits == [out.shape]
 
 
 def test_masked_attention_repeats_key_heads_and_a_causal_one_does_not() -> None:

@@ -90,6 +90,26 @@ def test_losses_and_gradients_are_those_of_whole_logits(bias, cap):
     assert [x.dtype for x in found] == [torch.float32] * len(found)
 
 
+@pytest.mark.parametrize("many", [5, 1000], ids=["several", "one"])
+def test_logits_that_exist_whole_are_capped_in_their_place(many, monkeypatch):
+    """Their gradient lies there, too: nothing else as large waits for the backward."""
+    monkeypatch.setattr(LossSizes, "head_in_chunks", False)
+    monkeypatch.setattr(loss_chunks, "LOGITS_AT_ONCE", many * COLUMNS)
+    *leaves, targets = sample(torch.float32, bias=True)
+    of_head = CrossEntropy(Z_LOSS).of_head(targets, 2.0)
+    with Watch(one_rank()[0], None) as watch:
+        for tensor in (*leaves, targets):
+            watch.live.tag(tensor, "parameters")
+        before = watch.live.total
+        total, auxiliary = of_head(*leaves)
+        kept = watch.live.total - before
+    ((total + auxiliary) / 7).backward()
+    assert kept == pytest.approx(targets.numel() * COLUMNS * 4, abs=64)
+    found = [total, auxiliary, *(x.grad for x in leaves)]
+    for actual, expected in zip(found, whole(*leaves, targets, cap=2.0), strict=True):
+        assert off(actual, expected) < 1e-6
+
+
 @pytest.mark.usefixtures("five_at_once")
 def test_nothing_is_counted():
     *leaves, targets = sample(torch.float32, bias=True)

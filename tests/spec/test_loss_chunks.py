@@ -15,21 +15,19 @@ LLAMA = 128256, 4096  # columns, hidden size
 
 
 @pytest.mark.parametrize(
-    ("tokens", "width", "capped", "expected"),
+    ("tokens", "width", "expected"),
     [
-        (4096, 4, False, False),  # as much either way
-        (4097, 4, False, True),
-        (8192, 2, False, False),
-        (8193, 2, False, True),
-        (4097, 2, True, True),  # whole logits would be kept twice
-        (4096, 2, True, False),
+        (4096, 4, False),  # as much either way
+        (4097, 4, True),
+        (8192, 2, False),
+        (8193, 2, True),
     ],
 )
-def test_the_head_is_in_chunks_where_that_keeps_less(tokens, width, capped, expected):
+def test_the_head_is_in_chunks_where_that_keeps_less(tokens, width, expected):
     """Whole logits and the head's input, against the sum of the weight's gradient and the input's."""
     columns, hidden = LLAMA
-    sizes = LossSizes(tokens, columns, hidden, width, capped)
-    whole = tokens * columns * width * (2 if capped else 1) + tokens * hidden * width
+    sizes = LossSizes(tokens, columns, hidden, width)
+    whole = tokens * columns * width + tokens * hidden * width
     in_chunks = 4 * columns * hidden + tokens * hidden * width
     assert (in_chunks < whole) is expected
     assert sizes.head_in_chunks == expected
@@ -46,9 +44,9 @@ def test_one_chunk_is_whole_logits():
 
 def test_columns_of_numbers_have_the_same_answers():
     tokens, columns = np.array([1024.0, 8192.0, 65536.0]), np.array([128256.0, 128256.0, 1 << 27])
-    together = LossSizes(tokens, columns, 4096, np.array([2.0, 4.0, 4.0]), np.array([True, False, False]))
+    together = LossSizes(tokens, columns, 4096, np.array([2.0, 4.0, 4.0]))
     for index in range(3):
-        alone = LossSizes(int(tokens[index]), int(columns[index]), 4096, (2, 4, 4)[index], index == 0)
+        alone = LossSizes(int(tokens[index]), int(columns[index]), 4096, (2, 4, 4)[index])
         for name in ("several", "head_in_chunks", "kept", "traffic"):
             assert getattr(together, name)[index] == pytest.approx(getattr(alone, name), rel=1e-12), name
 

@@ -43,28 +43,17 @@ def gpu_forms() -> Iterator[None]:
             setattr(F, name, original)
 
 
-class _FusedRmsNorm(torch.autograd.Function):
-    """Keeps x, the weight if there is one, and one fp32 number a row."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor | None) -> Tensor:
-        rstd = torch.empty_like(x[..., :1], dtype=torch.float32)
-        ctx.save_for_backward(x, weight, rstd)
-        return torch.empty_like(x)
-
-    @staticmethod
-    def backward(ctx: Any, *grad_output: Tensor) -> tuple[Tensor, Tensor | None]:
-        x, weight, _ = ctx.saved_tensors
-        return torch.empty_like(x), None if weight is None else torch.empty_like(weight)
-
-
 def _rms_norm(
     x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
+    """A LayerNorm without a bias: one kernel that keeps x, the weight and two numbers a row.
+
+    It is an operator of torch's, as CUDA's RMSNorm is: a split backward does it in parts, and keeps the
+    gradient of its output between them. A Python function has no parts (parallel/backward.py).
+    """
     if weight is not None and weight.dtype != x.dtype:  # CUDA has no kernel for two dtypes either
         return RMS_NORM(x, list(normalized_shape), weight, eps)
-    out: Tensor = _FusedRmsNorm.apply(x, weight)  # type: ignore[no-untyped-call]
-    return out
+    return F.layer_norm(x, list(normalized_shape), weight)
 
 
 def _attention(

@@ -26,9 +26,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from scalewright.model.decoder import HeadProduct, soft_cap
-from scalewright.parallel.head_loss import head_in_chunks
-from scalewright.parallel.loss_chunk import Chunk, headroom, store_gradient, whole_rows
+from scalewright.model.decoder import HeadProduct
+from scalewright.parallel.head_loss import ChunkLoss, head_in_chunks
+from scalewright.parallel.loss_chunk import Chunk, headroom, store_gradient, through_cap, whole_rows
 from scalewright.parallel.vocabulary import VocabularyColumns, cut_rows
 from scalewright.spec.loss_chunks import LossSizes, chunk_tokens
 
@@ -48,14 +48,14 @@ class CrossEntropy:
     look: Callable[[Tensor, Tensor], None] | None = None
     mtp_weight: float = 0.0
 
-    def __call__(self, logits: Tensor, targets: Tensor) -> Losses:
+    def __call__(self, logits: Tensor, targets: Tensor, softcap: float | None = None) -> Losses:
         """Of logits [..., V] and targets [...]; where a gradient is wanted it takes the logits' place.
 
-        A second backward through one graph raises RuntimeError.
+        `softcap` caps them, in their place too. A second backward through one graph raises RuntimeError.
         """
         keep = logits.requires_grad and torch.is_grad_enabled()
         losses: Losses = _OfLogits.apply(  # type: ignore[no-untyped-call]
-            logits.flatten(0, -2), targets.flatten(), self, keep
+            logits.flatten(0, -2), targets.flatten(), partial(self.chunk, softcap=softcap), keep
         )
         return losses
 
@@ -77,19 +77,27 @@ class CrossEntropy:
         parameters = [x for x in (weight, bias) if x is not None]
         keep = torch.is_grad_enabled() and any(x.requires_grad for x in (hidden, *parameters))
         columns, size = weight.shape
-        sizes = LossSizes(targets.numel(), columns, size, hidden.element_size(), softcap is not None)
+        sizes = LossSizes(targets.numel(), columns, size, hidden.element_size())
         if not (sizes.head_in_chunks if keep else sizes.several):
-            return self(soft_cap(F.linear(hidden, weight, bias), softcap), targets)
-        return head_in_chunks(hidden, weight, bias, targets, self.chunk, softcap, keep=keep)
+            return self(F.linear(hidden, weight, bias), targets, softcap)
+        loss = partial(self.chunk, softcap=softcap)
+        return head_in_chunks(hidden, weight, bias, targets, loss, keep=keep)
 
-    def chunk(self, logits: Tensor, targets: Tensor, keep: bool) -> Chunk:
-        """A chunk of logits [n, V] and targets [n]; `keep`: whether the gradient is wanted."""
+    def chunk(self, logits: Tensor, targets: Tensor, keep: bool, softcap: float | None = None) -> Chunk:
+        """A chunk of logits [n, V] and targets [n]; `keep`: whether the gradient is wanted.
+
+        They are capped where they lie, so that no other tensor waits for the backward of the cap.
+        """
+        if softcap is not None:
+            logits.div_(softcap).tanh_().mul_(softcap)
         if self.columns is None:
             chunk = whole_rows(logits, targets, self.z_loss, keep)
         else:
             chunk = cut_rows(logits, targets, self.columns, self.z_loss, keep)
         if self.look is not None:
             self.look(logits, chunk.total)
+        if keep and softcap is not None:
+            through_cap(chunk, logits, softcap)
         return chunk
 
 
@@ -104,11 +112,11 @@ class _OfLogits(torch.autograd.Function):
     """By chunks of tokens, whose gradient is made at once and where the logits lie."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor, loss: CrossEntropy, keep: bool) -> Losses:
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, loss: ChunkLoss, keep: bool) -> Losses:
         total, auxiliary = torch.zeros(2, device=logits.device).unbind()
         logits, size = logits.detach(), chunk_tokens(logits.shape[-1])
         for part, wanted in zip(torch.split(logits, size), torch.split(targets, size), strict=True):
-            chunk = loss.chunk(part, wanted, keep)
+            chunk = loss(part, wanted, keep)
             total, auxiliary = total + chunk.total, auxiliary + chunk.auxiliary
             if keep:
                 store_gradient(chunk, part)

@@ -1,6 +1,6 @@
 """Head and loss in chunks of tokens, gradients and all in the forward: whole logits never exist.
 
-    for a chunk of tokens h [n, D]     x = h W^T + b, capped [n, V]     loss, z-loss, dx = d loss / d x
+    for a chunk of tokens h [n, D]     x = h W^T + b [n, V]     loss, z-loss, dx = d loss / d x
                                        dh = dx W         dW += dx^T h in fp32         db += sum of dx
 
     forward    3 products, as a head's forward and backward have; keeps dh [N, D]; in fp32 dW [V, D], db [V]
@@ -34,7 +34,6 @@ def head_in_chunks(
     bias: Tensor | None,
     targets: Tensor,
     loss: ChunkLoss,
-    softcap: float | None = None,
     *,
     keep: bool,
 ) -> tuple[Tensor, Tensor]:
@@ -44,7 +43,7 @@ def head_in_chunks(
     backward through one graph raises RuntimeError.
     """
     losses: tuple[Tensor, Tensor] = _OfHead.apply(  # type: ignore[no-untyped-call]
-        hidden.flatten(0, -2), weight, bias, targets.flatten(), loss, softcap, keep
+        hidden.flatten(0, -2), weight, bias, targets.flatten(), loss, keep
     )
     return losses
 
@@ -60,7 +59,6 @@ class _OfHead(torch.autograd.Function):
         bias: Tensor | None,
         targets: Tensor,
         loss: ChunkLoss,
-        softcap: float | None,
         keep: bool,
     ) -> tuple[Tensor, Tensor]:
         total, auxiliary = torch.zeros(2, device=hidden.device).unbind()
@@ -69,13 +67,9 @@ class _OfHead(torch.autograd.Function):
         for start in range(0, len(hidden), size):
             rows = slice(start, start + size)
             logits = F.linear(hidden[rows], weight, bias)
-            if softcap is not None:
-                logits.div_(softcap).tanh_().mul_(softcap)
             chunk = loss(logits, targets[rows], keep)
             total, auxiliary = total + chunk.total, auxiliary + chunk.auxiliary
             if keep:
-                if softcap is not None:
-                    _through_cap(chunk, logits, softcap)
                 store_gradient(chunk, logits)
             del chunk
             if keep:
@@ -91,7 +85,7 @@ class _OfHead(torch.autograd.Function):
         if sums is None:
             raise RuntimeError("the head's loss has had its backward: its gradients are scaled in place")
         scaled: tuple[Tensor | None, ...] = sums.scaled(grad_outputs[0])
-        return *scaled, None, None, None, None, None
+        return *scaled, None, None, None, None
 
 
 @dataclass
@@ -132,12 +126,6 @@ class _Gradients:
             for total in (self.weight, self.bias)
         ]
         return self.hidden, of_parameters[0], of_parameters[1]
-
-
-def _through_cap(chunk: Chunk, logits: Tensor, softcap: float) -> None:
-    """From capped logits back to those before the cap: d c tanh(x / c) / d x = 1 - tanh(x / c)^2."""
-    assert chunk.gradient is not None
-    chunk.gradient.mul_((logits / softcap).square_().neg_().add_(1.0))
 
 
 def _add_product(total: Tensor, gradient: Tensor, hidden: Tensor, share: float) -> None:

@@ -41,6 +41,12 @@ def whole_rows(logits: Tensor, targets: Tensor, z_loss: float, keep: bool) -> Ch
     return Chunk(total, auxiliary, chances, counted)
 
 
+def through_cap(chunk: Chunk, logits: Tensor, softcap: float) -> None:
+    """From capped logits back to those before the cap: d c tanh(x / c) / d x = 1 - tanh(x / c)^2."""
+    assert chunk.gradient is not None
+    chunk.gradient.mul_((logits / softcap).square_().neg_().add_(1.0))
+
+
 def store_gradient(chunk: Chunk, logits: Tensor) -> None:
     """Puts the chunk's gradient in the place of its logits [n, V]; in fp16 with `headroom`."""
     assert chunk.gradient is not None

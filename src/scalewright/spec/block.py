@@ -53,8 +53,8 @@ def after(m: ModelSpec, s: Sizes) -> Iterator[Operator]:
     head = matmul(m, s, "head", last, s.rows, vocab, m.hidden_size, kind="head", weights=weights)
     yield replace(head, summed=float(sizes.traffic)) if in_chunks else head
     logits = float(s.rows * vocab)
-    # others keep probabilities in fp32, ours what spec/loss_chunks.py has; tanh keeps its output
-    kept = float(sizes.kept) if ours else logits * (4.0 + s.width * sizes.capped)
+    # ours keep what spec/loss_chunks.py has, others probabilities in fp32, and a cap's tanh its output
+    kept = float(sizes.kept) if ours else logits * (4.0 + s.width * (m.logit_softcap is not None))
     yield Operator(
         "loss", "loss", last, read=logits * s.width, written=4 * logits,
         saved=kept, saved_selective=kept, saved_full=kept,
@@ -64,7 +64,7 @@ def after(m: ModelSpec, s: Sizes) -> Iterator[Operator]:
 def loss_sizes(m: ModelSpec, s: Sizes) -> LossSizes:
     """The sizes of head and loss on one rank."""
     columns = ceil_div(m.vocab_size, s.tp)
-    return LossSizes(s.rows, columns, m.hidden_size, s.width, m.logit_softcap is not None)
+    return LossSizes(s.rows, columns, m.hidden_size, s.width)
 
 
 def head_in_chunks(m: ModelSpec, s: Sizes) -> bool:

@@ -7,16 +7,15 @@ often. Of N tokens, V columns of a rank, hidden size D and w bytes a number, in 
 
                       keeps for the backward                               and beside it, for a chunk
     whole logits      N V w    the logits' gradient, in their place        4 n V          probabilities
-                               (capped ones: tanh as well, 2 N V w)
                       N D w    the head's input
     head in chunks    4 V D    the sum of the weight's gradient, in fp32   (4 + w) n V    and its logits
                       N D w    the gradient of the head's input            N D w          the head's input
 
 (In 16 bits log-softmax makes an fp32 copy, 4 n V more, unless tp cuts the vocabulary; a cap's slope takes
-w n V.) The head is in chunks where there are several of them and that keeps less, N w > 4 D: in fp32 for more
-than D tokens, in 16 bits for more than 2 D, capped for half as many. Below, whole logits are smaller than the
-gradient of the head's own weight, which a backward makes in any case. The trainer, the dry run and the
-planner apply the same rule, to whole numbers or to columns of them.
+w n V; capped logits lie in the place of the others.) The head is in chunks where there are several of them
+and that keeps less, N w > 4 D: in fp32 for more than D tokens, in 16 bits for more than 2 D. Below, whole
+logits are smaller than the gradient of the head's own weight, which a backward makes in any case. The
+trainer, the dry run and the planner apply the same rule, to whole numbers or to columns of them.
 """
 
 from __future__ import annotations
@@ -45,7 +44,6 @@ class LossSizes:
     columns: Number  # of the vocabulary, on this rank
     hidden: Number
     width: Number  # bytes of an activation
-    capped: Number = False  # whether the model caps its logits
 
     @property
     def several(self) -> Number:
@@ -74,7 +72,7 @@ class LossSizes:
 
     @property
     def _whole(self) -> Number:
-        return self.tokens * self.columns * self.width * (1 + self.capped)
+        return self.tokens * self.columns * self.width
 
     @property
     def _sum(self) -> Number:

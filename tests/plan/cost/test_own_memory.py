@@ -59,6 +59,7 @@ LAYOUTS: list[dict[str, Any]] = [
     # micro-batches whose head is in chunks with all of these models
     {"devices": 8, "global_batch": 32, "micro_batch": 4},
     {"devices": 2, "tp": 2, "global_batch": 8, "micro_batch": 4, "zero_stage": 0, "precision": "fp32"},
+    {"devices": 4, "pp": 4, "schedule": "zb-h1", "global_batch": 32, "micro_batch": 4, "zero_stage": 0},
 ]
 # With a prediction module behind them: another block, lookup, head and loss; a root with the head in it.
 PREDICTING: list[dict[str, Any]] = [
@@ -90,6 +91,7 @@ QUICK = [
     ("bloom-560m", 11, False),
     ("qwen3-0.6b", 20, False),
     ("gemma-2-2b", 21, False),
+    ("qwen3-0.6b", 22, False),
 ]
 ALL = [(name, index, bool(index % 2)) for name in MODELS for index in range(len(LAYOUTS))]
 

@@ -160,13 +160,14 @@ class _Rank:
         self.after, self.stream = region[:, w.AFTER, 0] + kept_extra, works["stream"][u]
         self.widest = region[:, w.BLOCK, column("widest")]
         self.logits = last * works["logits"][u]  # numbers
-        self.capped = np.array([x.model.logit_softcap is not None for x in table.units])[u]
+        capped = np.array([x.model.logit_softcap is not None for x in table.units])[u]
         self.in_chunks = last & (works["head_in_chunks"][u] > 0)
         # probabilities of a chunk in fp32: log_softmax makes them from an fp32 copy, vocabulary.py from none
         chunk = np.where((self.width < FP32) & (t.tp == 1), 2.0, 1.0) * FP32
-        # a head in chunks has the chunk's logits beside them, the slope of their cap, and its own input
-        slope = np.maximum(chunk, FP32 + self.capped * self.width)
-        chunk = np.where(self.in_chunks, self.width + slope, chunk)
+        # or the slope of the logits' cap lies beside them
+        chunk = np.maximum(chunk, FP32 + capped * self.width)
+        # a head in chunks has the chunk's logits, too, and its own input
+        chunk = chunk + self.in_chunks * self.width
         chunk = chunk * np.minimum(self.logits, last * LOGITS_AT_ONCE)
         self.chunk = chunk + self.in_chunks * self.stream
         self.head = last * region[:, w.AFTER, column("weight")]
@@ -254,14 +255,13 @@ class _Rank:
         return Moment(acts, self.gathered + self.gathered_head + self.reducing, self.gradients, self.waiting)
 
     def backward_of_head(self) -> Moment:
-        """The gradients of the head's weight and input are made; those of softcapped logits before, twice.
+        """The gradients of the head's weight and input are made.
 
         Those that the forward has made are scaled, the weight's into its dtype.
         """
         acts = self.beside_head + self.waiting_logits + self.losses * self.after
-        logits, products = self.width * self.logits, self.width * self.head + self.last * self.stream
-        made = np.where(self.capped, np.maximum(logits, products - logits), products)
-        made = np.where(self.in_chunks, self.rounded, made)
+        products = self.width * self.head + self.last * self.stream
+        made = np.where(self.in_chunks, self.rounded, products)
         buffers = self.gathered + self.gathered_head + self.reducing + self.prefetched
         return Moment(acts, buffers, self.gradients, self.waiting + made)
 
