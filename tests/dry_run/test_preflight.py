@@ -76,7 +76,11 @@ def test_the_smallest_change_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("model", "layout", "seq_len"),
-    [(SMALL, {}, 128), (SMALL, {"micro_batch": 4, "recompute": "full"}, 512), (MODEL, {"devices": 2}, 16)],
+    [
+        (SMALL, {}, 128),
+        pytest.param(SMALL, {"micro_batch": 4, "recompute": "full"}, 512, marks=pytest.mark.slow),
+        (MODEL, {"devices": 2}, 16),
+    ],
 )
 def test_the_estimate_holds_what_a_dry_run_counts(
     model: Any, layout: dict[str, Any], seq_len: int, monkeypatch: pytest.MonkeyPatch

@@ -22,8 +22,14 @@ from worlds import CPU, run_world
 KINDS = ("ring", "allgather", "ulysses")
 
 
-@pytest.mark.parametrize("cp", [2, 4])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "cp"),
+    [
+        pytest.param(kind, cp, marks=[pytest.mark.slow] if cp == 4 and kind != "ring" else [])
+        for kind in KINDS
+        for cp in (2, 4)
+    ],
+)
 def test_every_part_of_the_decoder(kind, cp):
     """On packed documents, and on whole rows: causal, windows, ALiBi, caps, all kinds of heads."""
     cases: list[Case] = [

@@ -135,7 +135,7 @@ def test_a_step_sends_the_bytes_of_the_spec(name: str, keys: dict[str, Any]) -> 
 @pytest.mark.parametrize("keys", [{"devices": 2, "zero_stage": 3}, {"devices": 2, "tp": 2}], ids=str)
 def test_small_states_take_the_bytes_of_the_spec(optimizer: str, keys: dict[str, Any]) -> None:
     model = {**SMALL, "hidden_size": 64, "intermediate_size": 96}  # matrices of 4,096 numbers and more
-    seen = run_world(watched_step, keys, model, optimizer)
+    seen = run_world(watched_step, keys, model, None, optimizer)
     for rank, result in enumerate(seen):
         spec, layout = ModelSpec.parse(model), Layout.parse(keys)
         kept = state_bytes(spec, layout, rank, bf16=False, optimizer=OPTIMIZERS[optimizer])

@@ -302,7 +302,7 @@ def _tensor() -> list[Case]:
     return [
         case("tp2", tp=2, micro_batch=4),
         case("tp2-no-sp", tp=2, sp=False, micro_batch=4, fast=True),
-        case("tp4-kv-copies", tp=4, micro_batch=2, fast=True),
+        case("tp4-kv-copies", tp=4, micro_batch=2),
         case("tp4-kv-copies-no-sp", tp=4, sp=False, micro_batch=2),
         case("tp8-kv-copies", "8-heads", tp=8, micro_batch=4),
         case("tp2-accumulated", tp=2, micro_batch=1),
@@ -499,7 +499,7 @@ def _experts() -> list[Case]:
         case("moe-sigmoid-ep2", "moe-sigmoid", dp_shard=2, ep=2, micro_batch=2),
         case("moe-sigmoid-ep2-zero0", "moe-sigmoid", dp_shard=2, ep=2, zero_stage=0, micro_batch=2),
         case("moe-sigmoid-tp2-ep2", "moe-sigmoid", tp=2, ep=2, micro_batch=2),
-        case("moe-sigmoid-pp2-tp2-ep2-cp2", "moe-sigmoid", pp=2, tp=2, ep=2, cp=2, fast=True),
+        case("moe-sigmoid-pp2-tp2-ep2-cp2", "moe-sigmoid", pp=2, tp=2, ep=2, cp=2),
     ]  # fmt: skip
 
 
@@ -741,7 +741,7 @@ def _rest() -> list[Case]:
     same = {"precision": "bf16", "micro_batch": 2}
     low = {**same, "tolerance": BF16}
     return [
-        case("dp2-offload-optimizer", dp_shard=2, offload="optimizer", micro_batch=2, fast=True),
+        case("dp2-offload-optimizer", dp_shard=2, offload="optimizer", micro_batch=2),
         case("dp2-offload-parameters", dp_shard=2, offload="parameters", micro_batch=2),
         case("dp2-offload-activations", dp_shard=2, offload="activations", micro_batch=2),
         case("tp2-dp2-offload-all", tp=2, dp_shard=2, offload="all"),
@@ -797,7 +797,7 @@ def _small_states() -> list[Case]:
         case("dp2-zero0-offload-optimizer-bf16-states", rounded, dp_shard=2, zero_stage=0,
              offload="optimizer", micro_batch=2),
         case("dp2-ep2-bf16-states", "bf16-states-moe", dp_shard=2, ep=2, micro_batch=2),
-        case("tp2-dp2-bf16-states", rounded, tp=2, dp_shard=2, fast=True),
+        case("tp2-dp2-bf16-states", rounded, tp=2, dp_shard=2),
         case("pp2-tp2-dp2-bf16-states", rounded, pp=2, tp=2, dp_shard=2),
         # bytes: layouts that cut no tensor; others are simulated (tests/train/test_packed_adamw.py)
         case("dp2-zero0-8bit-states", "8bit-states", dp_shard=2, zero_stage=0, micro_batch=2),

@@ -53,7 +53,7 @@ def test_losses_are_the_cpus(device: str, masked: bool, tmp_path: Path) -> None:
     assert_same_run(mine, control, tolerance=1e-4)
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device", [pytest.param("cpu", marks=pytest.mark.slow), DEVICES[1]])
 def test_bf16_learns_as_fp32_does(device: str, tmp_path: Path) -> None:
     """bf16 keeps 8 bits: a rounding is 0.4%, and a loss averages thousands; 2% leaves room over 20 steps."""
     long = {"train": {"steps": 20}, "device": device}

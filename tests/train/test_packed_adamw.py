@@ -337,6 +337,7 @@ def test_resume_is_bitwise(tmp_path: Any, name: str, layout: dict[str, Any]) -> 
 # -- learning, layouts ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # three runs of 50 steps
 def test_it_learns_as_adamw_does(tmp_path: Any) -> None:
     """50 steps: the losses stay within 2% of fp32 states' (a moment in a byte is off by 1.4% at most, in bf16
     by 0.8%, without a bias), and the mean of the last ten within 0.5%."""
