@@ -98,7 +98,8 @@ def problem(text: str) -> Problem | None:
     small = text.lower()
     for row in PROBLEMS:
         for marks in row.any_of:
-            if all(mark in small for mark in marks):
+            # the first alone rules out nearly all: a tenth of the time that a generator of all takes
+            if marks[0] in small and all(mark in small for mark in marks):
                 return row
     return None
 
