@@ -31,6 +31,7 @@ SQUARES = ((1, 16, 2), (1, 64, 4), (1, 256, 4), (2, 512, 4))  # batch, tokens, h
 HEADS = {"attention": 64, "attention_narrow": 32}  # a narrow head has as much softmax and half the FLOPs
 VOCABULARIES = ((16, 64), (128, 1024), (512, 8192))  # tokens and words
 ELEMENTS = (1 << 8, 1 << 14, 1 << 18, 1 << 22)
+NORM_PIECE = 65536  # numbers, as the step cuts gradients on a CPU (train/norms.py)
 COLD_BYTES, MOST = 32e6, 32  # what a row of kernels touches together, and how many they are at most
 TURN_S = 0.05  # what a row of forwards and backwards may take, where that leaves at least two of them
 QUARTILE = 0.25  # whatever else runs can only add to a time
@@ -239,9 +240,10 @@ def _updates(torch: Any) -> Iterator[Case]:
         weight = torch.ones(size).requires_grad_()
         weight.grad = torch.ones(size)
         adam = torch.optim.AdamW([weight], lr=1e-9, fused=True)
+        pieces = weight.grad.split(NORM_PIECE)
 
         def run() -> None:
-            torch._foreach_norm([weight.grad])
+            torch._foreach_norm(pieces)
             adam.step()
 
         return run, None

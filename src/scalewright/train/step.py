@@ -41,6 +41,7 @@ from scalewright.train.columns import (
 from scalewright.train.diloco import Islands
 from scalewright.train.guard.decide import Guard
 from scalewright.train.memory.usage import memory_gib
+from scalewright.train.norms import squared_norms
 from scalewright.train.update import KeptBuffers, obeys_flag, update_unless
 
 
@@ -117,8 +118,8 @@ class Step:
         weights = self.parallel.weights
         gradients = weights.take_gradients()
         sum_partial(weights, gradients, self.mesh)
-        norms = torch.stack(torch._foreach_norm(gradients)).to(report.device)  # offloaded ones lie elsewhere
-        report[NORM] = (norms.square() * self._shares).sum()
+        squares = squared_norms(gradients).to(report.device)  # offloaded ones lie elsewhere
+        report[NORM] = (squares * self._shares).sum()
         report[MEMORY + self.mesh.rank] = memory_gib(self.mesh.device)
         if self.balance is not None:
             report[BUSIEST : DROPPED + 1] = self.balance.count()
