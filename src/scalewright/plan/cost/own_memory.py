@@ -8,6 +8,7 @@
     reduce     all but one block's               the same; the block's gradients, and the copy that is sent;
                                                  before the blocks, those of a head that is a unit of its own
     root       all but one micro-batch's         the same of the root; ZeRO-1: beside its sum
+    shared     none, or of predictions: most     gradients of a weight that is used twice, and their sum
     gather     the next micro-batch's input      ZeRO-3: root and block gathered, the last reduction's input
     update     none                              all gradients; what the optimizer makes and frees (Lion)
     outer      none                              all gradients; a fragment's outer gradient (DiLoCo)
@@ -114,6 +115,7 @@ def own_moments(
         rank.reduction_of_root(sent=False),
         rank.reduction_of_root(sent=True),
         rank.sum_of_root(),
+        rank.sum_of_shared(),
         rank.gather(),
         rank.update(),
     )
@@ -142,8 +144,9 @@ class _Rank:
         self.block = size[:, w.BLOCK] + works["expert"][u][:, w.BLOCK]
         self.start = (at.first > 0) * size[:, w.BEFORE]
         apart = last & (at.first == 0) & (works["tied"][u] > 0)
+        self.tied = np.array([x.model.tie_word_embeddings for x in table.units])[u] & (t.pp == 1)
         # prediction modules: their blocks are among the last rank's, the rest in its root
-        modules = works["mtp"][u]
+        self.modules = modules = works["mtp"][u]
         extra = size[:, w.EXTRA] + works["expert"][u][:, w.EXTRA] - modules * self.block
         extra = np.where(modules > 0, np.maximum(extra, 0.0), 0.0)
         self.end = last * (size[:, w.AFTER] + extra) + apart * size[:, TIED]
@@ -234,9 +237,13 @@ class _Rank:
 
     @cached_property
     def head_gradient(self) -> np.ndarray:
-        """The head's waits for the root's reduction; its own unit sends it at once, a replica sums it."""
+        """The head's waits for the root's reduction; its own unit sends it at once, a replica sums it.
+
+        A tied one waits for the embedding's in any case, and so do those of prediction modules' lookups.
+        """
         waits = (self.stage > 0) & ((self.head_unit == 0) | ~self.reduces_each)
-        return np.where(waits, self.width * self.head, 0.0)
+        many = np.where(self.tied, 1.0, 1.0 * waits + (self.modules > 0))
+        return np.asarray(self.width * self.head * many)
 
     @cached_property
     def first_gradient(self) -> np.ndarray:
@@ -262,7 +269,9 @@ class _Rank:
         acts = self.beside_head + self.waiting_logits + self.losses * self.after
         products = self.width * self.head + self.last * self.stream
         made = np.where(self.in_chunks, self.rounded, products)
-        buffers = self.gathered + self.gathered_head + self.reducing + self.prefetched
+        # the last block is gathered for its backward when the logits have gone
+        later = np.maximum(self.prefetched - self.after, 0.0)
+        buffers = self.gathered + self.gathered_head + self.reducing + later
         return Moment(acts, buffers, self.gradients, self.waiting + made)
 
     def reduction_of_head(self) -> Moment:
@@ -344,6 +353,20 @@ class _Rank:
         one = self.stage == 1
         made = self.width * self.larger_root + self.stream
         return Moment(one * self.without_one, one * self.gathered, one * self.gradients, one * made)
+
+    def sum_of_shared(self) -> Moment:
+        """Two gradients of one weight, and their sum: the head's and the embedding's after the blocks.
+
+        Or, with prediction modules, those of two heads; those of the modules' lookups then wait beside them.
+        """
+        predicts = self.last & (self.modules > 0)
+        shared = self.tied | predicts
+        acts = np.maximum(self.beside_head - self.modules * self.kept.block, 0.0) * predicts
+        made = self.width * self.head * (3.0 + (predicts & ~self.tied)) + self.stream
+        buffers = self.gathered + np.where(self.reduces_each, FP32 * self.block, 0.0)
+        blocks = self.shard_gradients * (1.0 - self.roots / np.maximum(self.elements, 1.0))
+        gradients = np.where(predicts, self.gradients, np.maximum(self.gradients, blocks))
+        return Moment(shared * acts, shared * buffers, shared * gradients, shared * made)
 
     def gather(self) -> Moment:
         """A forward's first blocks under ZeRO-3: flat tensors, and the parameters copied out of them."""
