@@ -26,5 +26,5 @@ def squared_norms(tensors: list[Tensor]) -> Tensor:
     pieces = [torch.split(t.reshape(-1), PIECE) if t.numel() > PIECE else (t,) for t in tensors]
     norms = torch.stack(torch._foreach_norm([piece for cut in pieces for piece in cut]))
     owners = torch.tensor([index for index, cut in enumerate(pieces) for _ in cut])
-    found = torch.zeros(len(pieces), dtype=torch.float64)
-    return found.index_add_(0, owners, norms.double().square()).float()
+    squares = torch.zeros(len(pieces), dtype=torch.float64)
+    return squares.index_add_(0, owners, norms.double().square()).float()
