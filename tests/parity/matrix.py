@@ -226,6 +226,10 @@ FP32 = 1e-5
 # other partial sums (the worst of this table is 2e-3). Where a rank computes whole micro-batches of the
 # control's size, products are the control's own, and only the fp32 sums over them have another order: FP32.
 BF16 = 2e-2
+# A moment in a byte has some 128 levels: sums in another order (1e-7) move one number in some 1e5 over a
+# level's edge, and the next steps' gradients by 6e-5 (the worst of this table). The same sums give the same
+# bytes: tests/train/test_packed_adamw.py.
+BYTES = 5e-4
 
 
 @dataclass(frozen=True)
@@ -800,9 +804,11 @@ def _small_states() -> list[Case]:
         case("tp2-dp2-bf16-states", rounded, tp=2, dp_shard=2),
         case("pp2-tp2-dp2-bf16-states", rounded, pp=2, tp=2, dp_shard=2),
         # bytes: layouts that cut no tensor; others are simulated (tests/train/test_packed_adamw.py)
-        case("dp2-zero0-8bit-states", "8bit-states", dp_shard=2, zero_stage=0, micro_batch=2),
-        case("pp2-1f1b-8bit-states", "8bit-states", pp=2),
-        case("pp2-dp2-zero0-8bit-states", "8bit-states", pp=2, dp_shard=2, zero_stage=0, schedule="zb-h1"),
+        case("dp2-zero0-8bit-states", "8bit-states", dp_shard=2, zero_stage=0, micro_batch=2,
+             tolerance=BYTES),
+        case("pp2-1f1b-8bit-states", "8bit-states", pp=2, tolerance=BYTES),
+        case("pp2-dp2-zero0-8bit-states", "8bit-states", pp=2, dp_shard=2, zero_stage=0, schedule="zb-h1",
+             tolerance=BYTES),
     ]  # fmt: skip
 
 

@@ -169,7 +169,8 @@ class AllToAll:
     def _summed(self, parts: Tensor, bias: Tensor | None) -> Tensor:
         """The ranks' parts of every output [etp R, D] -> their sums [R, D], with their experts' bias."""
         assert self.etp is not None
-        sums = parts.view(self.etp.size, self.shared[self.etp.index], -1).sum(dim=0)
+        # no -1: a rank may have no rows
+        sums = parts.view(self.etp.size, self.shared[self.etp.index], parts.shape[-1]).sum(dim=0)
         if bias is None:
             return sums
         return sums + bias[torch.split(self.experts, self.shared)[self.etp.index]]
