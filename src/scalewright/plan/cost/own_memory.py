@@ -23,13 +23,13 @@ Of experts, which are units by themselves, and of dualpipe, which is only planne
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from scalewright.plan.cost import work as w
 from scalewright.plan.cost.columns import Place
+from scalewright.plan.cost.moments import Kept, Moment, with_outer
 from scalewright.plan.cost.optimizer import offloaded
 from scalewright.plan.cost.padded import ALL, TIED
 from scalewright.plan.cost.states import Padded, States
@@ -41,36 +41,12 @@ from scalewright.spec.memory import FP32
 GPIPE = SCHEDULES.index("gpipe")
 
 
-@dataclass(frozen=True)
-class Kept:
-    """Bytes that an average block keeps of a micro-batch, and more while its backward runs."""
-
-    block: np.ndarray
-    rebuilt: np.ndarray
-    last: np.ndarray  # what a stage's last block keeps
-
-
-@dataclass(frozen=True)
-class Moment:
-    """Bytes beside parameters and optimizer states, a number a row."""
-
-    activations: np.ndarray
-    buffers: np.ndarray
-    gradients: np.ndarray
-    other: np.ndarray
-
-    @property
-    def total(self) -> np.ndarray:
-        """Their sum."""
-        return np.asarray(self.activations + self.buffers + self.gradients + self.other)
-
-
 def own_memory(
     table: Table, facts: Facts, at: Place, held: States, sums: Padded, kept: Kept, alive: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Bytes by kind at the highest moment; `alive`: micro-batches under way on the rank."""
     moments = own_moments(table, facts, at, held, sums, kept, alive)
-    moments = _with_outer(table, facts, held, moments)
+    moments = with_outer(table, facts, held, moments)
     highest = np.stack([moment.total for moment in moments]).argmax(0)
 
     def bytes_of(kind: str) -> np.ndarray:
@@ -78,26 +54,6 @@ def own_memory(
 
     beside = {kind: bytes_of(kind) for kind in ("activations", "buffers", "gradients", "other")}
     return {"parameters": held.parameters, "optimizer": held.optimizer, **beside}
-
-
-def _with_outer(table: Table, facts: Facts, held: States, moments: tuple[Moment, ...]) -> tuple[Moment, ...]:
-    """The moments of a rank of an island: an outer step's own beside them, and what overlapped ones add.
-
-    train/diloco.py: a fragment's difference to the outer weights, in fp32. Where less than fp32 travels,
-    `Mean` (parallel/wire.py) has a padded sum, its packed form, and that unpacked, beside it.
-    """
-    there = (facts.trainers["inner_steps"][table.unit] > 0) & (table.dp_replicate > 1)
-    if not there.any():
-        return moments
-    fragments, narrow, wire, flying = (
-        facts.trainers[name][table.unit] for name in ("fragments", "narrow", "wire_bytes", "under_way")
-    )
-    part = np.where(there, held.gradients / FP32 / fragments, 0.0)  # numbers: gradients are fp32
-    made = narrow * part * (2 * FP32 + 2 * wire)
-    way = flying * part * (FP32 + narrow * 2 * wire)
-    nothing = np.zeros(len(table))
-    outer = Moment(nothing, part * FP32 + narrow * part * wire, held.gradients * there, made)
-    return (*(replace(moment, buffers=moment.buffers + way) for moment in moments), outer)
 
 
 def own_moments(
