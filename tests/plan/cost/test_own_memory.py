@@ -12,7 +12,8 @@ from scalewright.dry_run.dry_run import Group, dry_run
 from scalewright.plan.cost import own_memory
 from scalewright.plan.cost.columns import Place
 from scalewright.plan.cost.memory import GIB
-from scalewright.plan.cost.own_memory import Moment, own_moments
+from scalewright.plan.cost.moments import Moment
+from scalewright.plan.cost.own_memory import own_moments
 from scalewright.plan.cost.states import States
 from scalewright.plan.cost.table import Facts, Table
 from scalewright.plan.predict import predict

@@ -21,8 +21,9 @@ from scalewright.plan.cost.activations import block_bytes, under_way
 from scalewright.plan.cost.columns import Place, places
 from scalewright.plan.cost.memory_band import memory_band
 from scalewright.plan.cost.memory_kinds import MemoryKind, memory_kinds
+from scalewright.plan.cost.moments import Kept
 from scalewright.plan.cost.optimizer import activations_away, offloaded
-from scalewright.plan.cost.own_memory import Kept, own_memory
+from scalewright.plan.cost.own_memory import own_memory
 from scalewright.plan.cost.states import Padded, elements, padded_sums, states
 from scalewright.plan.cost.table import RECOMPUTE, Facts, Table
 

@@ -3,6 +3,7 @@
     moment     activations                       beside the states
     loss       all under way, a chunk in fp32    what is gathered, gradients not yet reduced
     head       all under way                     the same; gradients of the head and its input (or in `loss`)
+    weights    all under way; a V: fewer         the same; ZeRO-3: a stage; gradients of outputs that wait
     block      all under way, one block rebuilt  the same; the block's weights and its neighbour's; once more
                                                  a block later, while the first is reduced
     reduce     all but one block's               the same; the block's gradients, and the copy that is sent;
@@ -22,13 +23,13 @@ Of experts, which are units by themselves, and of dualpipe, which is only planne
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from scalewright.plan.cost import work as w
 from scalewright.plan.cost.columns import Place
+from scalewright.plan.cost.moments import Kept, Moment, with_outer
 from scalewright.plan.cost.optimizer import offloaded
 from scalewright.plan.cost.padded import ALL, TIED
 from scalewright.plan.cost.states import Padded, States
@@ -40,36 +41,12 @@ from scalewright.spec.memory import FP32
 GPIPE = SCHEDULES.index("gpipe")
 
 
-@dataclass(frozen=True)
-class Kept:
-    """Bytes that an average block keeps of a micro-batch, and more while its backward runs."""
-
-    block: np.ndarray
-    rebuilt: np.ndarray
-    last: np.ndarray  # what a stage's last block keeps
-
-
-@dataclass(frozen=True)
-class Moment:
-    """Bytes beside parameters and optimizer states, a number a row."""
-
-    activations: np.ndarray
-    buffers: np.ndarray
-    gradients: np.ndarray
-    other: np.ndarray
-
-    @property
-    def total(self) -> np.ndarray:
-        """Their sum."""
-        return np.asarray(self.activations + self.buffers + self.gradients + self.other)
-
-
 def own_memory(
     table: Table, facts: Facts, at: Place, held: States, sums: Padded, kept: Kept, alive: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Bytes by kind at the highest moment; `alive`: micro-batches under way on the rank."""
     moments = own_moments(table, facts, at, held, sums, kept, alive)
-    moments = _with_outer(table, facts, held, moments)
+    moments = with_outer(table, facts, held, moments)
     highest = np.stack([moment.total for moment in moments]).argmax(0)
 
     def bytes_of(kind: str) -> np.ndarray:
@@ -78,26 +55,6 @@ def own_memory(
     beside = {kind: bytes_of(kind) for kind in ("activations", "buffers", "gradients", "other")}
     beside["buffers"] = beside["buffers"] + held.errors
     return {"parameters": held.parameters, "optimizer": held.optimizer, **beside}
-
-
-def _with_outer(table: Table, facts: Facts, held: States, moments: tuple[Moment, ...]) -> tuple[Moment, ...]:
-    """The moments of a rank of an island: an outer step's own beside them, and what overlapped ones add.
-
-    train/diloco.py: a fragment's difference to the outer weights, in fp32. Where less than fp32 travels,
-    `Mean` (parallel/wire.py) has a padded sum, its packed form, and that unpacked, beside it.
-    """
-    there = (facts.trainers["inner_steps"][table.unit] > 0) & (table.dp_replicate > 1)
-    if not there.any():
-        return moments
-    fragments, narrow, wire, flying = (
-        facts.trainers[name][table.unit] for name in ("fragments", "narrow", "wire_bytes", "under_way")
-    )
-    part = np.where(there, held.gradients / FP32 / fragments, 0.0)  # numbers: gradients are fp32
-    made = narrow * part * (2 * FP32 + 2 * wire)
-    way = flying * part * (FP32 + narrow * 2 * wire)
-    nothing = np.zeros(len(table))
-    outer = Moment(nothing, part * FP32 + narrow * part * wire, held.gradients * there, made)
-    return (*(replace(moment, buffers=moment.buffers + way) for moment in moments), outer)
 
 
 def own_moments(
@@ -109,6 +66,7 @@ def own_moments(
         rank.loss(),
         rank.backward_of_head(),
         rank.reduction_of_head(),
+        rank.weight_parts(),
         rank.backward_of_block(),
         rank.backward_of_next_block(),
         rank.reduction_of_block(),
@@ -134,7 +92,7 @@ class _Rank:
         self.scratch = here * held.scratch
         self.stage = np.where(sums.sharded, t.zero_stage, 0)  # 0: whole replicas
         self.piped = t.pp > 1
-        self.split = t.schedules("splits")
+        self.split, self.split_all, self.rank = t.schedules("splits"), t.schedules("split_all"), at.rank
         self.virtual_stages = np.maximum(t.virtual_stages, 1.0)
         self.several = t.accumulation > np.where(self.piped, alive, 1.0)  # earlier ones have left gradients
         self.width = np.where(facts.trainers["copies"][u] > 0, 2.0, FP32)  # bytes of a number in compute
@@ -182,8 +140,9 @@ class _Rank:
         self.beside_head = np.where(offloaded(t.offload, "activations"), 0.0, self.under_way)
         losses = np.where((t.schedule == GPIPE) & self.piped, t.accumulation, 1.0)
         self.losses = np.where(last, losses, 0.0)  # whose backward hasn't begun
-        # gradients of outputs that wait for a weight part, when the most activations are alive
-        self.outputs = np.where(self.split, region[:, w.BLOCK, column("products")] * self.blocks, 0.0)
+        # gradients of a stage's outputs, which wait for a weight part
+        outputs = region[:, w.BLOCK, column("products")] * self.blocks / self.virtual_stages
+        self.outputs = np.where(self.split, outputs, 0.0)
         # the gradient of the head's weight, where the backward makes it, or rounds the forward's sum to it
         scaled = self.in_chunks & (self.width == FP32)
         self.head_made = np.where(scaled, 0.0, self.width * self.head)
@@ -192,7 +151,8 @@ class _Rank:
         late = (1.0 + modules) * late  # of each head
         self.late_logits = np.where(self.split, late, 0.0)
         self.rounded = np.where(self.in_chunks, self.head_made, 0.0)
-        waiting = np.where(t.schedules("folded"), 0.0, np.minimum(at.rank, t.accumulation))  # micro-batches
+        # micro-batches of a stage that wait, when the most activations are alive
+        waiting = np.where(t.schedules("folded"), 0.0, np.minimum(at.rank, t.accumulation))
         self.waiting = waiting * (self.outputs + np.where(self.split, self.rounded, 0.0))
         self.waiting_logits = waiting * self.late_logits
         # gathered parameters that stay for the whole pass: all in ZeRO 1 and 2, the roots in 3, a head until
@@ -211,9 +171,10 @@ class _Rank:
 
     @cached_property
     def reducing(self) -> np.ndarray:
-        """The input of the last reduction, which earlier micro-batches left."""
-        root = np.where(self.piped & (self.start > 0), self.start, self.roots)
-        size = np.where(self.roots > 0, root, self.block)
+        """The input of the last reduction, which earlier micro-batches left; in a V of both its stages."""
+        folded = self.t.schedules("folded")
+        root = np.where(self.piped & (self.start > 0) & ~folded, self.start, self.roots)
+        size = np.where(self.roots > 0, root, self.block * (1.0 + folded))
         return np.where((self.stage >= 2) & self.several, FP32 * size, 0.0)
 
     @cached_property
@@ -285,16 +246,36 @@ class _Rank:
     def backward_of_block(self) -> Moment:
         """The block rebuilt; the widest gradients of its MLP, and one weight's.
 
-        A split backward frees nothing, and keeps the gradients of all outputs of the micro-batch.
+        A split backward frees nothing, and keeps the gradients of all outputs of the micro-batch. Where only
+        some are split, this one is whole.
         """
         acts = self.under_way + np.maximum(self.losses - 1.0, 0.0) * self.after
-        acts = acts + self.kept.rebuilt - np.where(self.split, 0.0, self.widest)
-        acts = acts + self.late_logits + self.waiting_logits
+        acts = acts + self.kept.rebuilt - np.where(self.split_all, 0.0, self.widest)
+        acts = acts + np.where(self.split_all, self.late_logits, 0.0) + self.waiting_logits
         made = self.gradients_kept * self.widest + self.width * self.weight + self.head_gradient
-        made = np.where(self.split, self.outputs + self.head_made + self.stream, made)
-        blocks = np.where(self.stage == 3, np.minimum(self.blocks, 2.0), 0.0)
+        made = np.where(self.split_all, self.outputs + self.head_made + self.stream, made)
+        whole = self.split & ~self.split_all  # gathers the stage, as a weight part does
+        blocks = np.where(whole, self.blocks / self.virtual_stages, np.minimum(self.blocks, 2.0))
+        blocks = np.where(self.stage == 3, blocks, 0.0)
         buffers = self.gathered + self.sending + self.width * self.block * blocks
         return Moment(acts, buffers, self.gradients + self.first_gradient, self.waiting + made)
+
+    def weight_parts(self) -> Moment:
+        """The most wait for their weight part, for which ZeRO-3 gathers a stage, and a block's flat tensor.
+
+        On a V's ranks fewer stages' micro-batches are alive then: of 2 p on rank r of zbv p + r are, and
+        2 r + 1 of these wait; of dualpipev's 2 p + 1, p and r + 1.
+        """
+        p, r, folded = self.t.pp, self.rank, self.t.schedules("folded")
+        left = np.where(self.split_all, (p + r) / (2 * p), p / (2 * p + 1))
+        most = np.minimum(np.where(self.split_all, 2 * r, r), self.virtual_stages * self.t.accumulation - 1)
+        made = (
+            np.where(folded, most * self.outputs, self.waiting) + self.outputs + self.head_made + self.stream
+        )
+        acts = np.where(folded, left, 1.0) * self.under_way + self.late_logits + self.waiting_logits
+        blocks = np.where(self.stage == 3, self.blocks / self.virtual_stages + 1.0, 0.0)
+        buffers = self.gathered + self.reducing + self.width * self.block * blocks
+        return Moment(self.split * acts, self.split * buffers, self.split * self.gradients, self.split * made)
 
     def backward_of_next_block(self) -> Moment:
         """The same one block later, while the first one's reduction is under way."""
@@ -362,7 +343,9 @@ class _Rank:
         predicts = self.last & (self.modules > 0)
         shared = self.tied | predicts
         acts = np.maximum(self.beside_head - self.modules * self.kept.block, 0.0) * predicts
-        made = self.width * self.head * (3.0 + (predicts & ~self.tied)) + self.stream
+        forward = self.width * self.head - self.head_made  # the forward has made this one
+        acts = acts + forward
+        made = self.width * self.head * (3.0 + (predicts & ~self.tied)) + self.stream - forward
         buffers = self.gathered + np.where(self.reduces_each, FP32 * self.block, 0.0)
         blocks = self.shard_gradients * (1.0 - self.roots / np.maximum(self.elements, 1.0))
         gradients = np.where(predicts, self.gradients, np.maximum(self.gradients, blocks))
