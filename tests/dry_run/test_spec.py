@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.few_logits import few_logits
 from tests.rank_states import state_bytes
 from tests.rank_traffic import step_traffic
 
 from scalewright.dry_run.dry_run import Group, dry_run
 from scalewright.plan.predict import predict
-from scalewright.spec import loss_chunks
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
@@ -230,7 +230,7 @@ def compare(model: ModelSpec, layout: Layout, groups: tuple[Group, ...]) -> None
 @pytest.mark.parametrize("name", list(MODELS))
 def test_every_chunk_of_a_loss_sends_its_own(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two numbers a token in every gather, with the head in chunks as with whole logits."""
-    monkeypatch.setattr(loss_chunks, "LOGITS_AT_ONCE", 34 * 5)
+    few_logits(34 * 5, put=monkeypatch.setattr)
     keys = {"devices": 2, "tp": 2, "micro_batch": 2, "global_batch": 4}
     model, layout, groups = play(name, keys, masked=False)
     for group in groups:

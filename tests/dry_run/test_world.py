@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.few_logits import few_logits
 from tests.runs import MODEL
 from tests.worlds import run_world
 
@@ -16,7 +17,6 @@ from scalewright.dry_run.rehearse import Player
 from scalewright.dry_run.replay import RankStep
 from scalewright.dry_run.watch import Watch
 from scalewright.parallel.mesh import Mesh, make_mesh
-from scalewright.spec import loss_chunks
 from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout
 from scalewright.spec.run import RunSpec
@@ -140,7 +140,7 @@ def test_tied_ends_on_two_ranks_and_on_one() -> None:
 
 def measure_in_chunks(mesh: Mesh, layout: Layout, run: dict[str, Any]) -> Any:
     """The same with a few logits at once."""
-    loss_chunks.LOGITS_AT_ONCE = 200
+    few_logits(200)
     return measure(mesh, layout, run)
 
 
@@ -150,7 +150,7 @@ def test_equal_with_the_head_in_chunks(name: str, monkeypatch: pytest.MonkeyPatc
     run = run_of(IN_CHUNKS[name], logit_softcap=5.0, head_bias=True)
     whole = dry_run(run).groups
     measured = run_world(measure_in_chunks, run.layout.dump(), run.dump())
-    monkeypatch.setattr(loss_chunks, "LOGITS_AT_ONCE", 200)
+    few_logits(200, put=monkeypatch.setattr)
     groups = dry_run(run).groups
     assert [group.step.flops for group in groups] == [group.step.flops for group in whole]
     assert [group.step.most for group in groups] != [group.step.most for group in whole]

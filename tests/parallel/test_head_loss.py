@@ -1,6 +1,6 @@
 """Head and loss in chunks: the numbers of whole logits, on any layout, and logits that never exist whole.
 
-`LOGITS_AT_ONCE` is made small here: real sizes from which the head is in chunks would take gigabytes.
+Chunks are made small here (`few_logits`): real sizes from which the head is in chunks would take gigabytes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from few_logits import few_logits
 from model.tiny_specs import SPECS
 from parallel import small_steps
 from parallel.tensor_cases import mesh_of
@@ -26,9 +27,8 @@ from scalewright.parallel.cross_entropy import CrossEntropy, cross_entropy
 from scalewright.parallel.head_loss import head_in_chunks
 from scalewright.parallel.inputs import Micro
 from scalewright.parallel.mesh import Mesh
-from scalewright.spec import loss_chunks
 from scalewright.spec.layout import Layout
-from scalewright.spec.loss_chunks import LossSizes
+from scalewright.spec.loss_chunks import LossSizes, head_tokens
 from scalewright.train.loss import build_loss
 from scalewright.train.network import load_python
 from worlds import one_rank, run_world
@@ -38,8 +38,8 @@ TOKENS, COLUMNS, HIDDEN, Z_LOSS = (3, 19), 23, 8, 1e-2
 
 @pytest.fixture
 def five_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks of five tokens of the samples here; the last one is shorter."""
-    monkeypatch.setattr(loss_chunks, "LOGITS_AT_ONCE", 5 * COLUMNS)
+    """A loss of five tokens at once of the samples here, a head of ten; the last one is shorter."""
+    few_logits(5 * COLUMNS, 7, put=monkeypatch.setattr)
 
 
 def sample(dtype: torch.dtype, bias: bool = False, tokens: tuple[int, ...] = TOKENS) -> list[Tensor]:
@@ -94,7 +94,7 @@ def test_losses_and_gradients_are_those_of_whole_logits(bias, cap):
 def test_logits_that_exist_whole_are_capped_in_their_place(many, monkeypatch):
     """Their gradient lies there, too: nothing else as large waits for the backward."""
     monkeypatch.setattr(LossSizes, "head_in_chunks", False)
-    monkeypatch.setattr(loss_chunks, "LOGITS_AT_ONCE", many * COLUMNS)
+    few_logits(many * COLUMNS, put=monkeypatch.setattr)
     *leaves, targets = sample(torch.float32, bias=True)
     of_head = CrossEntropy(Z_LOSS).of_head(targets, 2.0)
     with Watch(one_rank()[0], None) as watch:
@@ -151,7 +151,7 @@ def test_a_second_backward_is_refused_not_wrong():
 def test_the_weights_gradient_is_summed_in_fp32(monkeypatch):
     """Of 128 chunks. Sums in bf16 lose what is smaller than 2^-9 of them at every chunk; ours round each
     chunk's product and the result."""
-    monkeypatch.setattr(loss_chunks, "LOGITS_AT_ONCE", 8 * COLUMNS)
+    few_logits(8 * COLUMNS, put=monkeypatch.setattr)
     hidden, weight, targets = sample(torch.bfloat16, tokens=(1024,))
     with torch.no_grad():
         hidden.add_(1.0)  # so that sums grow
@@ -171,7 +171,7 @@ def test_the_weights_gradient_is_summed_in_fp32(monkeypatch):
 
 def test_fp16_keeps_unlikely_tokens_and_sums_beyond_its_range(monkeypatch):
     """A gradient of 5e-9 is 0 in fp16, and 4,096 tokens of hidden 20 sum up to more than 65,504."""
-    monkeypatch.setattr(loss_chunks, "LOGITS_AT_ONCE", 512 * COLUMNS)
+    few_logits(512 * COLUMNS, put=monkeypatch.setattr)
     hidden, weight = torch.full((4096, HIDDEN), 20.0), torch.zeros(COLUMNS, HIDDEN)
     weight[0], weight[1] = 0.06, -0.06  # logits 9.6, -9.6, and 0
     leaves = [x.half().requires_grad_() for x in (hidden, weight)]
@@ -191,7 +191,7 @@ def test_fp16_keeps_unlikely_tokens_and_sums_beyond_its_range(monkeypatch):
 def test_memory_is_the_formulas(dtype, monkeypatch):
     """spec/loss_chunks.py's; the rest is a few numbers a token."""
     tokens, columns, hidden, chunk = 2048, 2048, 64, 128
-    monkeypatch.setattr(loss_chunks, "LOGITS_AT_ONCE", chunk * columns)
+    few_logits(chunk * columns, 3 * chunk, put=monkeypatch.setattr)
     leaves = [torch.randn(n, hidden).to(dtype).requires_grad_() for n in (tokens, columns)]
     targets, width = torch.randint(0, columns, (tokens,)), leaves[0].element_size()
     with Watch(one_rank()[0], None) as watch:
@@ -206,7 +206,7 @@ def test_memory_is_the_formulas(dtype, monkeypatch):
     assert sizes.head_in_chunks
     assert kept == pytest.approx(sizes.kept, abs=64)
     copies = 1 if width == 4 else 2
-    highest = sizes.kept + chunk * columns * (width + 4 * copies)
+    highest = sizes.kept + columns * (head_tokens(columns) * width + chunk * 4 * copies)
     assert window.peak - before == pytest.approx(highest, rel=0.01)
     assert leaves[1].grad.dtype == dtype
 
@@ -217,7 +217,7 @@ def test_memory_is_the_formulas(dtype, monkeypatch):
 @pytest.mark.parametrize("model", ["llama", "gemma2", "head-bias"])
 def test_a_split_backward(model, monkeypatch):
     """The weight part adds the gradient that the input part has made; nothing is multiplied twice."""
-    monkeypatch.setattr(loss_chunks, "LOGITS_AT_ONCE", 1000)
+    few_logits(1000, put=monkeypatch.setattr)
     spec = SPECS[model].replace(tie_word_embeddings=False)
     found = []
     for split in (False, True):
@@ -269,7 +269,7 @@ def on_rank(
     mesh: Mesh, _: Layout, base: dict[str, Any], cases: dict[str, Any], bf16: bool = False
 ) -> dict[str, Any]:
     """Steps of every case, with heads in chunks of a few tokens; and how often there was one."""
-    loss_chunks.LOGITS_AT_ONCE = 200
+    few_logits(200)
     calls, meshes = [0], {}
     original = losses.head_in_chunks
 
@@ -352,7 +352,7 @@ def largest(mesh: Mesh, layout: Layout) -> list[int]:
     """Of a training step and a validation's forward, on this rank."""
     changes = {"vocab_size": 2003, "hidden_size": 8, "head_dim": 4, "intermediate_size": 16}
     columns = -(-2003 // layout.tp)
-    loss_chunks.LOGITS_AT_ONCE = 11 * columns
+    few_logits(11 * columns)
     spec = small_steps.SPEC.replace(**changes)
     parallel = small_steps.build(mesh, layout, spec=spec)
     loss = build_loss("cross_entropy", Z_LOSS, load_python, mesh, spec.vocab_size)

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from few_logits import few_logits
 from parity.matrix import CHUNKED_WORDS
 from scalewright.launch.rank import RankContext
 from scalewright.parity.ranks import train_in_turn
-from scalewright.spec import loss_chunks
 
 
 def train_eagerly(context: RankContext, jobs: Sequence[dict[str, Any]]) -> None:
@@ -24,5 +24,5 @@ def train_eagerly(context: RankContext, jobs: Sequence[dict[str, Any]]) -> None:
     network.parallelize = partial(network.parallelize, backend="aot_eager")
     resolved = jobs[0]["resolved"]
     if resolved.model.vocab_size == CHUNKED_WORDS and resolved.run.layout.devices > 1:
-        loss_chunks.LOGITS_AT_ONCE = 500
+        few_logits(500)
     train_in_turn(context, jobs)

@@ -7,7 +7,7 @@ import pytest
 
 from scalewright.plan.cost import work as w
 from scalewright.spec import block
-from scalewright.spec.loss_chunks import LOGITS_AT_ONCE, LossSizes, chunk_tokens
+from scalewright.spec.loss_chunks import HEAD_TOKENS, LOGITS_AT_ONCE, LossSizes, chunk_tokens, head_tokens
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.primitives import Sizes
 
@@ -17,10 +17,10 @@ LLAMA = 128256, 4096  # columns, hidden size
 @pytest.mark.parametrize(
     ("tokens", "width", "expected"),
     [
-        (4096, 4, False),  # as much either way
-        (4097, 4, True),
-        (8192, 2, False),
-        (8193, 2, True),
+        (4096 + 2092, 4, False),  # as much either way
+        (4096 + 2093, 4, True),
+        (8192 + 2092, 2, False),
+        (8192 + 2093, 2, True),
     ],
 )
 def test_the_head_is_in_chunks_where_that_keeps_less(tokens, width, expected):
@@ -29,7 +29,7 @@ def test_the_head_is_in_chunks_where_that_keeps_less(tokens, width, expected):
     sizes = LossSizes(tokens, columns, hidden, width)
     whole = tokens * columns * width + tokens * hidden * width
     in_chunks = 4 * columns * hidden + tokens * hidden * width
-    assert (in_chunks < whole) is expected
+    assert (in_chunks + head_tokens(columns) * columns * width < whole) is expected
     assert sizes.head_in_chunks == expected
     assert sizes.kept == (in_chunks if expected else whole - tokens * hidden * width)
 
@@ -37,9 +37,17 @@ def test_the_head_is_in_chunks_where_that_keeps_less(tokens, width, expected):
 def test_one_chunk_is_whole_logits():
     """Of a small vocabulary all logits are computed at once, even of many tokens of a small head."""
     assert chunk_tokens(256) == 1 << 18
-    assert not LossSizes(1 << 18, 256, 16, 4).head_in_chunks
-    assert LossSizes((1 << 18) + 1, 256, 16, 4).head_in_chunks
+    assert not LossSizes((1 << 18) + 16, 256, 16, 4).head_in_chunks
+    assert LossSizes((1 << 18) + 17, 256, 16, 4).head_in_chunks
     assert chunk_tokens(LOGITS_AT_ONCE + 1) == 1
+
+
+@pytest.mark.parametrize("columns", [128256, 128256 // 8, 32000, 262144, LOGITS_AT_ONCE + 1])
+def test_a_head_s_chunk_is_some_of_the_loss(columns):
+    """Enough tokens that the sum of the weight's gradient isn't read and written for each few of them."""
+    tokens, of_loss = head_tokens(columns), chunk_tokens(columns)
+    assert tokens % of_loss == 0
+    assert HEAD_TOKENS <= tokens < max(HEAD_TOKENS, of_loss) + of_loss
 
 
 def test_columns_of_numbers_have_the_same_answers():

@@ -27,10 +27,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from scalewright.model.decoder import HeadProduct
-from scalewright.parallel.head_loss import ChunkLoss, head_in_chunks
-from scalewright.parallel.loss_chunk import Chunk, headroom, store_gradient, through_cap, whole_rows
+from scalewright.parallel.head_loss import head_in_chunks
+from scalewright.parallel.loss_chunk import (
+    Chunk,
+    ChunkLoss,
+    headroom,
+    loss_in_place,
+    through_cap,
+    whole_rows,
+)
 from scalewright.parallel.vocabulary import VocabularyColumns, cut_rows
-from scalewright.spec.loss_chunks import LossSizes, chunk_tokens
+from scalewright.spec.loss_chunks import LossSizes
 
 Losses = tuple[Tensor, Tensor]  # the sum of token losses, that of z-losses: fp32 scalars
 
@@ -114,13 +121,8 @@ class _OfLogits(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, loss: ChunkLoss, keep: bool) -> Losses:
         total, auxiliary = torch.zeros(2, device=logits.device).unbind()
-        logits, size = logits.detach(), chunk_tokens(logits.shape[-1])
-        for part, wanted in zip(torch.split(logits, size), torch.split(targets, size), strict=True):
-            chunk = loss(part, wanted, keep)
-            total, auxiliary = total + chunk.total, auxiliary + chunk.auxiliary
-            if keep:
-                store_gradient(chunk, part)
-            del chunk
+        logits = logits.detach()
+        total, auxiliary = loss_in_place(loss, logits, targets, keep, (total, auxiliary))
         ctx.mark_non_differentiable(auxiliary)
         ctx.save_for_backward(logits if keep else None)
         return total, auxiliary

@@ -1,6 +1,6 @@
 """Head and loss in chunks of tokens, gradients and all in the forward: whole logits never exist.
 
-    for a chunk of tokens h [n, D]     x = h W^T + b [n, V]     loss, z-loss, dx = d loss / d x
+    for a chunk of tokens h [m, D]     x = h W^T + b [m, V]     loss, z-loss, dx = d loss / d x, in its place
                                        dh = dx W         dW += dx^T h in fp32         db += sum of dx
 
     forward    3 products, as a head's forward and backward have; keeps dh [N, D]; in fp32 dW [V, D], db [V]
@@ -12,7 +12,6 @@ weight's dtype.) Under tensor parallelism W is this rank's rows of the vocabular
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from scalewright.parallel.loss_chunk import Chunk, headroom, store_gradient
-from scalewright.spec.loss_chunks import chunk_tokens
-
-ChunkLoss = Callable[[Tensor, Tensor, bool], Chunk]  # (logits [n, V], targets [n], gradient wanted)
+from scalewright.parallel.loss_chunk import ChunkLoss, headroom, loss_in_place
+from scalewright.spec.loss_chunks import head_tokens
 
 PRODUCT_AT_ONCE = 1 << 24  # numbers of a 16-bit product that waits to be added to its fp32 sum: 32 MiB
 
@@ -63,15 +60,11 @@ class _OfHead(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         total, auxiliary = torch.zeros(2, device=hidden.device).unbind()
         wanted = [keep and needed for needed in ctx.needs_input_grad[:3]]
-        sums, size = _Gradients.zeros(hidden, weight, wanted), chunk_tokens(len(weight))
+        sums, size = _Gradients.zeros(hidden, weight, wanted), head_tokens(len(weight))
         for start in range(0, len(hidden), size):
             rows = slice(start, start + size)
             logits = F.linear(hidden[rows], weight, bias)
-            chunk = loss(logits, targets[rows], keep)
-            total, auxiliary = total + chunk.total, auxiliary + chunk.auxiliary
-            if keep:
-                store_gradient(chunk, logits)
-            del chunk
+            total, auxiliary = loss_in_place(loss, logits, targets[rows], keep, (total, auxiliary))
             if keep:
                 sums.add(rows, logits, hidden[rows], weight)
             del logits
@@ -108,7 +101,7 @@ class _Gradients:
         )
 
     def add(self, rows: slice, gradient: Tensor, hidden: Tensor, weight: Tensor) -> None:
-        """Adds a chunk, by the gradient of its logits [n, V], which has `headroom`, and its hidden [n, D]."""
+        """Adds a chunk, by the gradient of its logits [m, V], which has `headroom`, and its hidden [m, D]."""
         share = 1.0 / headroom(gradient.dtype)
         if self.hidden is not None:
             torch.mm(gradient, weight, out=self.hidden[rows])

@@ -1,4 +1,4 @@
-"""Cross-entropy of one chunk of tokens: the sums, and the gradient of its logits, made at once.
+"""Cross-entropy by chunks of tokens: of each the sums, and the gradient of its logits, made at once.
 
     loss = -log p(target)      z-loss = z log(Z)^2      summed over counted tokens, in fp32
     d loss / d logits = (1 + 2 z log Z) softmax(logits) - one_hot(target);  0 in rows that are not counted
@@ -9,11 +9,14 @@ spread over tp, `parallel/vocabulary.py` makes the same.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from scalewright.spec.loss_chunks import chunk_tokens
 
 IGNORED = -100  # the target of a token that isn't counted, as in PyTorch's losses
 
@@ -25,6 +28,23 @@ class Chunk(NamedTuple):
     auxiliary: Tensor  # the sum of z-losses
     gradient: Tensor | None = None  # [n, V] fp32, of both sums, but for a factor of each row
     factor: Tensor | None = None  # [n]; 0 where a token isn't counted
+
+
+ChunkLoss = Callable[[Tensor, Tensor, bool], Chunk]  # (logits [n, V], targets [n], gradient wanted)
+
+
+def loss_in_place(
+    loss: ChunkLoss, logits: Tensor, targets: Tensor, keep: bool, sums: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Adds losses of logits [N, V] to the sums, chunk by chunk; with `keep` the gradient takes their place."""
+    (total, auxiliary), size = sums, chunk_tokens(logits.shape[-1])
+    for part, wanted in zip(torch.split(logits, size), torch.split(targets, size), strict=True):
+        chunk = loss(part, wanted, keep)
+        total, auxiliary = total + chunk.total, auxiliary + chunk.auxiliary
+        if keep:
+            store_gradient(chunk, part)
+        del chunk
+    return total, auxiliary
 
 
 def whole_rows(logits: Tensor, targets: Tensor, z_loss: float, keep: bool) -> Chunk:

@@ -1,21 +1,24 @@
 """The tokens whose loss is computed at once, and whether the head's product is part of that loop.
 
-    chunk = 2^26 logits of a rank: 256 MiB in fp32, 523 tokens of a vocabulary of 128,256
+    n = 2^26 logits of a rank    of a loss: 256 MiB in fp32, 523 tokens of a vocabulary of 128,256
+    m >= 2,048 tokens            of a head's product, several n
 
-Smaller chunks would save little beside what is kept, and read and write the sum of the weight's gradient more
-often. Of N tokens, V columns of a rank, hidden size D and w bytes a number, in chunks of n tokens:
+Smaller chunks would save little beside what is kept. A head's are larger, since each reads and writes the
+sum of the weight's gradient: in 16 bits 12 V D bytes beside 6 m V D FLOPs. Where a device has 300 FLOPs a
+byte, that is 0.3 of the products' time with 2,048 tokens, and 1.1 with 523. Of N tokens, V columns of a rank,
+hidden size D and w bytes a number:
 
-                      keeps for the backward                               and beside it, for a chunk
-    whole logits      N V w    the logits' gradient, in their place        4 n V          probabilities
+                      keeps for the backward                               and beside it
+    whole logits      N V w    the logits' gradient, in their place        4 n V    a chunk's probabilities
                       N D w    the head's input
-    head in chunks    4 V D    the sum of the weight's gradient, in fp32   (4 + w) n V    and its logits
-                      N D w    the gradient of the head's input            N D w          the head's input
+    head in chunks    4 V D    the sum of the weight's gradient, in fp32   4 n V    and w m V, the logits
+                      N D w    the gradient of the head's input            N D w    the head's input
 
 (In 16 bits log-softmax makes an fp32 copy, 4 n V more, unless tp cuts the vocabulary; a cap's slope takes
 w n V; capped logits lie in the place of the others.) The head is in chunks where there are several of them
-and that keeps less, N w > 4 D: in fp32 for more than D tokens, in 16 bits for more than 2 D. Below, whole
-logits are smaller than the gradient of the head's own weight, which a backward makes in any case. The
-trainer, the dry run and the planner apply the same rule, to whole numbers or to columns of them.
+and their logits and the sum are less than whole logits, (N - m) w > 4 D: in fp32 for more than D + m tokens,
+in 16 bits for more than 2 D + m. The trainer, the dry run and the planner apply the same rule, to whole
+numbers or to columns of them.
 """
 
 from __future__ import annotations
@@ -28,12 +31,19 @@ from scalewright.spec.memory import FP32
 Number = Any  # an int, a float, or an array of them
 
 LOGITS_AT_ONCE = 1 << 26
+HEAD_TOKENS = 2048
 
 
 def chunk_tokens(columns: Number) -> Number:
-    """Tokens of a chunk, for logits with so many columns on a rank."""
+    """Tokens of a chunk of the loss, for logits with so many columns on a rank."""
     tokens = LOGITS_AT_ONCE // columns
     return tokens + (tokens < 1)
+
+
+def head_tokens(columns: Number) -> Number:
+    """Tokens of a chunk of the head: chunks of the loss that have `HEAD_TOKENS` together."""
+    tokens = chunk_tokens(columns)
+    return -(-HEAD_TOKENS // tokens) * tokens
 
 
 @dataclass(frozen=True)
@@ -47,13 +57,14 @@ class LossSizes:
 
     @property
     def several(self) -> Number:
-        """Whether there is more than one chunk."""
-        return self.tokens > chunk_tokens(self.columns)
+        """Whether there is more than one chunk of the head."""
+        return self.tokens > head_tokens(self.columns)
 
     @property
     def head_in_chunks(self) -> Number:
         """Whether the head's product is part of the loop, where gradients are wanted."""
-        return self.several & (self._sum < self._whole)
+        of_chunk = self.columns * head_tokens(self.columns) * self.width
+        return self.several & (self._sum + of_chunk < self._whole)
 
     @property
     def kept(self) -> Number:
@@ -68,7 +79,7 @@ class LossSizes:
         In 16 bits each chunk's product is written and read beside it.
         """
         moved = 2.0 * FP32 + 2.0 * self.width * (self.width < FP32)
-        return self.columns * self.hidden * moved * self.tokens / chunk_tokens(self.columns)
+        return self.columns * self.hidden * moved * self.tokens / head_tokens(self.columns)
 
     @property
     def _whole(self) -> Number:

@@ -35,7 +35,7 @@ from scalewright.plan.cost.padded import ALL, TIED
 from scalewright.plan.cost.states import Padded, States
 from scalewright.plan.cost.table import Facts, Table
 from scalewright.plan.request import SCHEDULES
-from scalewright.spec.loss_chunks import LOGITS_AT_ONCE
+from scalewright.spec.loss_chunks import LOGITS_AT_ONCE, head_tokens
 from scalewright.spec.memory import FP32
 
 GPIPE = SCHEDULES.index("gpipe")
@@ -127,10 +127,12 @@ class _Rank:
         chunk = np.where((self.width < FP32) & (t.tp == 1), 2.0, 1.0) * FP32
         # or the slope of the logits' cap lies beside them
         chunk = np.maximum(chunk, FP32 + capped * self.width)
-        # a head in chunks has the chunk's logits, too, and its own input
-        chunk = chunk + self.in_chunks * self.width
         chunk = chunk * np.minimum(self.logits, last * LOGITS_AT_ONCE)
-        self.chunk = chunk + self.in_chunks * self.stream
+        # a head in chunks has its chunk's logits, too, and its own input
+        tokens = np.maximum(t.micro_batch * t.seq_len / t.cp, 1.0)
+        columns = np.maximum(works["logits"][u] / tokens, 1.0)
+        chunk_logits = columns * self.width * head_tokens(columns)
+        self.chunk = chunk + self.in_chunks * (chunk_logits + self.stream)
         self.head = last * region[:, w.AFTER, column("weight")]
         self.weight = region[:, w.BLOCK, column("weight")]
         self.gradients_kept = np.where(np.array([x.model.gated for x in table.units])[u], 3.0, 2.0)
