@@ -36,7 +36,7 @@ ChunkLoss = Callable[[Tensor, Tensor, bool], Chunk]  # (logits [n, V], targets [
 def loss_in_place(
     loss: ChunkLoss, logits: Tensor, targets: Tensor, keep: bool, sums: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Adds losses of logits [N, V] to the sums, chunk by chunk; with `keep` the gradient takes their place."""
+    """Adds losses of logits [N, V] to the sums, chunk by chunk; with `keep` gradients take their place."""
     (total, auxiliary), size = sums, chunk_tokens(logits.shape[-1])
     for part, wanted in zip(torch.split(logits, size), torch.split(targets, size), strict=True):
         chunk = loss(part, wanted, keep)
