@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.facts import facts, load_average
-from harness.live_memory import Found, measure
-from harness.memory_cases import CASES, Case, Setting, baseline, falling, with_baselines
+from harness.live_memory import Found
+from harness.memory_cases import CASES, Case, baseline, falling, with_baselines
+from harness.memory_claims import Setting
 from harness.result import Result, facts_text, table
 
 from scalewright.spec.model import ModelSpec
@@ -79,9 +80,9 @@ def run(setting: Setting, names: list[str], result: Result) -> dict[str, dict[st
     cases: dict[str, dict[str, Any]] = {}
     one: Found = []
     for case in with_baselines(names):
-        found = measure(setting.model, case.keys, setting.seq_len)
+        found = case.measure(setting)
         one = one or found
-        cases[case.name] = answer(setting, case, found, one)
+        cases[case.name] = answer(case.setting(setting), case, found, one)
         result.put("cases", cases)
         print(f"{case.name}: peak {_mb(_highest(found))} MB", file=sys.stderr, flush=True)
     fell = falling({name: case["ranks"] for name, case in cases.items()})

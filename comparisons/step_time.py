@@ -33,8 +33,9 @@ TINY = {"vocab_size": 512, "hidden_size": 64, "intermediate_size": 176, "num_hid
 HEADS = {"num_attention_heads": 8, "num_key_value_heads": 4}
 BATCH, WARM = 8, 2  # samples a step; steps that are left out at a run's start
 
+ONE, MIXTURE = "one device", "mixture"  # what others' times are divided by
 LAYOUTS: dict[str, dict[str, Any]] = {
-    "one device": {},
+    ONE: {},
     "recompute=selective": {"recompute": "selective"},
     "recompute={every: 2}": {"recompute": {"every": 2}},
     "recompute={budget: 0.5}": {"recompute": {"budget": 0.5}},
@@ -50,6 +51,9 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "devices=4 dp_replicate=2 zero_stage=3": {"devices": 4, "dp_replicate": 2, "zero_stage": 3},
     "devices=2 tp=2 sp=false": {"devices": 2, "tp": 2, "sp": False},
     "devices=2 tp=2": {"devices": 2, "tp": 2},
+    "devices=2 cp=2": {"devices": 2, "cp": 2, "zero_stage": 0},
+    "devices=2 cp=2 cp_kind=allgather": {"devices": 2, "cp": 2, "zero_stage": 0, "cp_kind": "allgather"},
+    "devices=2 cp=2 cp_kind=ulysses": {"devices": 2, "cp": 2, "zero_stage": 0, "cp_kind": "ulysses"},
     "devices=2 pp=2 schedule=gpipe": {"devices": 2, "pp": 2, "schedule": "gpipe"},
     "devices=2 pp=2 schedule=1f1b": {"devices": 2, "pp": 2, "schedule": "1f1b"},
     "devices=2 pp=2 schedule=interleaved": {"devices": 2, "pp": 2, "schedule": "interleaved"},
@@ -58,6 +62,31 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "devices=2 pp=2 schedule=zbv": {"devices": 2, "pp": 2, "schedule": "zbv"},
     "devices=2 pp=2 schedule=dualpipev": {"devices": 2, "pp": 2, "schedule": "dualpipev"},
 }
+DDP = {"devices": 2, "zero_stage": 0}
+POWERSGD = {"powersgd": {"rank": 4, "start_after": 0}}
+RUNS: dict[str, dict[str, Any]] = {
+    **{name: {"layout": keys} for name, keys in LAYOUTS.items()},
+    "devices=2 zero_stage=0 compress=bf16": {"layout": DDP, "train": {"compress": "bf16"}},
+    "devices=2 zero_stage=0 compress={powersgd: {rank: 4}}": {"layout": DDP, "train": {"compress": POWERSGD}},
+    "optimizer.name=adamw_bf16": {"optimizer": {"name": "adamw_bf16"}},
+    "optimizer.name=adamw_8bit": {"optimizer": {"name": "adamw_8bit"}},
+    "optimizer.name=muon": {"optimizer": {"name": "muon"}},
+    "devices=2 zero_stage=1 optimizer.name=muon": {
+        "layout": {"devices": 2, "zero_stage": 1},
+        "optimizer": {"name": "muon"},
+    },
+    MIXTURE: {},
+    f"{MIXTURE}, devices=2 zero_stage=0": {"layout": DDP},
+    f"{MIXTURE}, devices=2 zero_stage=3": {"layout": {"devices": 2, "zero_stage": 3}},
+    f"{MIXTURE}, devices=2 zero_stage=0 ep=2": {"layout": {**DDP, "ep": 2}},
+    f"{MIXTURE}, devices=2 zero_stage=0 etp=2": {"layout": {**DDP, "etp": 2}},
+    f"{MIXTURE}, devices=2 tp=2 ep=2": {"layout": {"devices": 2, "tp": 2, "ep": 2}},
+}
+
+
+def base_of(name: str) -> str:
+    """The run on one device whose time a run's is divided by."""
+    return MIXTURE if name.startswith(MIXTURE) else ONE
 
 
 def main() -> None:
@@ -66,8 +95,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="how often every layout has its turn")
     parser.add_argument("--steps", type=int, default=10, help="steps of a turn")
     parser.add_argument("--quick", action="store_true", help="a tiny model, one round, nothing kept")
-    parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, metavar="LAYOUT", help="these alone")
-    parser.add_argument("--timed", nargs="+", choices=LAYOUTS, metavar="LAYOUT", help="time these alone")
+    parser.add_argument("--layouts", nargs="+", choices=RUNS, metavar="LAYOUT", help="these alone")
+    parser.add_argument("--timed", nargs="+", choices=RUNS, metavar="LAYOUT", help="time these alone")
     parser.add_argument("--out", type=Path, help="a folder for the result, instead of results/")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     options = parser.parse_args()
@@ -89,19 +118,19 @@ def main() -> None:
         result.say("Hardware and versions:", "", facts_text(result.data["facts"]))
         tokens = np.random.default_rng(0).integers(0, model.vocab_size, 200_000, dtype=np.uint16)
         np.save(folder / "tokens.npy", tokens)
-        names = ["one device", *(options.layouts or list(LAYOUTS)[1:])]
+        names = with_bases(options.layouts or list(RUNS))
         result.put("model", model.dump())
         sent: dict[str, list[Seen]] = {}
         for name in names:
-            run = describe(model, LAYOUTS[name], seq_len, steps, folder / "watched")
+            run = describe(model, name, seq_len, steps, folder / "watched")
             sent[name] = measure(run)
             result.put("collectives", sent)
-        timed = [name for name in names if name == names[0] or name in (options.timed or names)]
+        timed = with_bases(options.timed or names)
         times: dict[str, list[float]] = {name: [] for name in timed}
         loads = [load_average()]
         for turn in range(rounds):
             for name in timed:
-                run = describe(model, LAYOUTS[name], seq_len, steps, folder / f"{turn}-{name}")
+                run = describe(model, name, seq_len, steps, folder / f"{turn}-{len(times[name])}")
                 times[name].append(step_seconds(run, steps))
             loads.append(load_average())
             result.put("times_s", times)
@@ -112,19 +141,31 @@ def main() -> None:
             print(json.dumps(result.data))
 
 
-def describe(model: ModelSpec, keys: dict[str, Any], seq_len: int, steps: int, out: Path) -> dict[str, Any]:
-    """A run of some steps under a layout; pipelines and accumulation work on one sample at a time."""
+def with_bases(names: list[str]) -> list[str]:
+    """Some runs, in the table's order, with those that their times are divided by."""
+    wanted = {*names, *map(base_of, names)}
+    return [name for name in RUNS if name in wanted]
+
+
+def describe(model: ModelSpec, name: str, seq_len: int, steps: int, out: Path) -> dict[str, Any]:
+    """A run of some steps; pipelines and accumulation work on one sample at a time."""
+    keys = RUNS[name]
+    if base_of(name) == MIXTURE:
+        width = model.intermediate_size // 4
+        moe = {"num_experts": 8, "top_k": 2, "moe_intermediate_size": width}
+        model = model.replace(family="qwen3_moe", moe=moe)
     return {
         "model": model.dump(),
         "out_dir": str(out),
         "device": "cpu",
-        "layout": {"global_batch": BATCH, "precision": "fp32", **keys},
+        "layout": {"global_batch": BATCH, "precision": "fp32", **keys.get("layout", {})},
+        "optimizer": keys.get("optimizer", {}),
         "data": {
             "train": str(out.parent / "tokens.npy"),
             "valid": str(out.parent / "tokens.npy"),
             "seq_len": seq_len,
         },
-        "train": {"steps": steps},
+        "train": {"steps": steps, **keys.get("train", {})},
         "checkpoint": {"every": 0, "at_end": False},
     }
 
@@ -140,9 +181,9 @@ def step_seconds(run: dict[str, Any], steps: int) -> float:
 
 def show(result: Result, times: dict[str, list[float]], sent: dict[str, list[Seen]]) -> None:
     """The table."""
-    one = statistics.median(times["one device"])
+    one = {name: statistics.median(times[name]) for name in (ONE, MIXTURE) if name in times}
     rows = [
-        [f"`{name}`", *time_cells(times.get(name, []), times["one device"]), megabytes(busiest(seen))]
+        [f"`{name}`", *time_cells(times.get(name, []), times[base_of(name)]), megabytes(busiest(seen))]
         for name, seen in sent.items()
     ]
     result.put("one_device_s", one)

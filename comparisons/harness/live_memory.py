@@ -29,7 +29,7 @@ from scalewright.train.step import Step
 Found = list[dict[str, int]]  # of every rank: most bytes of each kind, `kept`, `peak`
 
 
-def measure(model: ModelSpec, layout: dict[str, Any], seq_len: int) -> Found:
+def measure(model: ModelSpec, layout: dict[str, Any], seq_len: int, optimizer: str = "adamw") -> Found:
     """Bytes on every rank: each kind at its own highest, their highest sum (`peak`), and `kept`.
 
     `kept` is what forwards have made and still hold when the first loss begins, logits included: the
@@ -39,6 +39,7 @@ def measure(model: ModelSpec, layout: dict[str, Any], seq_len: int) -> Found:
         {
             "model": model.dump(),
             "layout": {"precision": "fp32", **layout},
+            "optimizer": {"name": optimizer},
             "data": {"train": "none", "valid": "none", "seq_len": seq_len},
             "device": "cpu",
         }

@@ -4,92 +4,42 @@
     tensor      weights 1/t; activations by eq. 2, with sequence parallelism by eq. 4      Korthikanti 2022 §4
     pipeline    weights 1/p; activations x micro-batches in flight      Huang 2019, Narayanan 2021, Qi 2023
     context     activations 1/c; weights whole, or sharded over its ranks too              Liu 2023 §3
+    experts     expert weights 1/e, and with ZeRO-3 over the ranks that share them          Lepikhin 2020 §3
+    states      Adam's moments in 2 bytes or 1 a number, or one momentum alone             Dettmers 2022 §2
     recompute   a block keeps its input, or its products, or what a budget holds           Chen 2016
     offload     what is in host memory isn't on the device                                 Rhu 2016, Ren 2021
 
-Activations by formula are `spec/operators.py`'s, whose sums are Korthikanti's equations for GPT-2's block and
-their like for other blocks. Claims are about kinds of memory, so that one can't hide behind another. A peak
-is held against one device's with the same micro-batch: a smaller one would be a saving of its own.
+What exactly is claimed is in memory_claims.py. A peak is held against one device's with the same micro-batch:
+a smaller one would be a saving of its own.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection
-from dataclasses import asdict, dataclass
+from collections.abc import Collection
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from harness.live_memory import Found
+from harness.live_memory import Found, measure
+from harness.memory_claims import (
+    Claims,
+    Setting,
+    both,
+    eight_bits,
+    experts,
+    in_flight,
+    kept,
+    one_momentum,
+    outputs_twice,
+    outside_blocks,
+    share_of_blocks,
+    states,
+    states_of,
+    times_kind,
+)
 from scalewright.spec.layout import Layout
-from scalewright.spec.model import ModelSpec
-from scalewright.spec.operators import activation_bytes, operators
-from scalewright.spec.placement import stage_layers
-from scalewright.spec.primitives import Kernels
-from scalewright.spec.schedule import layout_schedule
-from scalewright.spec.schedules.memory import peak_activations
-from scalewright.spec.tensors import tensors
 
 MICROS = 8  # of a pipeline's step
-
-
-@dataclass(frozen=True)
-class Claim:
-    """One number of a paper's, and ours."""
-
-    text: str
-    measured: float
-    expected: float
-    tolerance: float  # relative; 1% is what tokens, statistics and odd sizes take
-    at_most: bool = False
-
-    @property
-    def holds(self) -> bool:
-        """Whether ours is theirs, within the tolerance."""
-        if self.at_most:
-            return self.measured <= self.expected * (1 + self.tolerance)
-        return abs(self.measured - self.expected) <= self.tolerance * abs(self.expected)
-
-    def dump(self) -> dict[str, Any]:
-        """Plain data."""
-        return {**asdict(self), "holds": self.holds}
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What all cases share."""
-
-    model: ModelSpec
-    seq_len: int
-
-    @property
-    def weights(self) -> float:
-        """Bytes of the parameters in fp32."""
-        own = (t for t in tensors(self.model) if t.tied_to is None)
-        return 4.0 * sum(math.prod(t.shape) for t in own)
-
-    def layout(self, keys: dict[str, Any]) -> Layout:
-        """A case's layout, as it is run."""
-        return Layout.parse({"precision": "fp32", **keys})
-
-    def kept(self, keys: dict[str, Any]) -> float:
-        """Activations that wait for a micro-batch's backward, by formula; logits stand for the loss's."""
-        return activation_bytes(self.model, self.layout(keys), self.seq_len, kernels="cpu")
-
-    def blocks(self, keys: dict[str, Any], *, kernels: Kernels) -> float:
-        """What all blocks keep without recomputation."""
-        found = operators(self.model, self.layout(keys), self.seq_len, kernels=kernels)
-        return sum(o.saved for o in found if 0 <= o.layer < self.model.num_hidden_layers)
-
-    def logits(self, keys: dict[str, Any]) -> float:
-        """Bytes of a rank's logits."""
-        found = operators(self.model, self.layout(keys), self.seq_len)
-        return next(o.written for o in found if o.kind == "head")
-
-
-Claims = Callable[
-    [Setting, dict[str, Any], Found, Found], list[Claim]
-]  # (setting, layout, found, one device's)
 
 
 @dataclass(frozen=True)
@@ -99,116 +49,26 @@ class Case:
     name: str
     keys: dict[str, Any]
     claims: Claims
+    optimizer: str = "adamw"
+    mixture: bool = False
+
+    def setting(self, of_all: Setting) -> Setting:
+        """Its own: of a mixture, eight experts in the place of each MLP, of which a token has two."""
+        if not self.mixture:
+            return of_all
+        width = of_all.model.intermediate_size // 4
+        moe = {"num_experts": 8, "top_k": 2, "moe_intermediate_size": width}
+        return Setting(of_all.model.replace(family="qwen3_moe", moe=moe), of_all.seq_len)
+
+    def measure(self, of_all: Setting) -> Found:
+        """Runs it."""
+        own = self.setting(of_all)
+        return measure(own.model, self.keys, own.seq_len, self.optimizer)
 
 
-def states(
-    parameters: float | None = None,
-    gradients: float | None = None,
-    optimizer: float | None = None,
-    *,
-    mean: bool = False,
-) -> Claims:
-    """What is left of parameters (4 Psi bytes in fp32), gradients (4 Psi) and Adam's moments (8 Psi).
-
-    On the worst rank, or the `mean` over ranks whose pipeline stages are uneven.
-    """
-    shares = {"parameters": parameters, "gradients": gradients, "optimizer": optimizer}
-
-    def claims(setting: Setting, keys: dict[str, Any], found: Found, one: Found) -> list[Claim]:
-        whole = {
-            "parameters": setting.weights,
-            "gradients": setting.weights,
-            "optimizer": 2 * setting.weights,
-        }
-        made = []
-        for kind, share in shares.items():
-            if share is not None:
-                sizes = [rank[kind] for rank in found]
-                measured = sum(sizes) / len(sizes) if mean else max(sizes)
-                text = f"{kind} x {share:.4g}" + (", mean" if mean else "")
-                made.append(Claim(text, measured, share * whole[kind], 0.02))
-        return made
-
-    return claims
-
-
-def least(found: Found, kind: str) -> float:
-    """A kind on the rank that has least of it, of ranks that do the same.
-
-    A collective's input lives until Gloo's own thread lets it go, which on a busy machine is some time later.
-    """
-    return min(rank[kind] for rank in found)
-
-
-def kept(text: str, tolerance: float = 0.02) -> Claims:
-    """Activations of a micro-batch that wait for its backward, by formula."""
-
-    def claims(setting: Setting, keys: dict[str, Any], found: Found, one: Found) -> list[Claim]:
-        return [Claim(text, least(found, "kept"), setting.kept(keys), tolerance)]
-
-    return claims
-
-
-def share_of_blocks(share: float) -> Claims:
-    """A budget is about what blocks keep; what is outside them (the norm, the logits) is taken off."""
-
-    def claims(setting: Setting, keys: dict[str, Any], found: Found, one: Found) -> list[Claim]:
-        outside = setting.kept({**keys, "recompute": "none"}) - setting.blocks(keys, kernels="cpu")
-        text = f"at most {share:g} of what blocks keep"
-        expected = share * setting.blocks(keys, kernels="fused")
-        return [Claim(text, found[0]["kept"] - outside, expected, 0.02, at_most=True)]
-
-    return claims
-
-
-def outside_blocks(setting: Setting, keys: dict[str, Any], found: Found, one: Found) -> list[Claim]:
-    """Of activations that wait, only the last norm's and the logits are on the device."""
-    outside = setting.kept(keys) - setting.blocks(keys, kernels="cpu")
-    return [Claim("nothing of the blocks", found[0]["kept"], outside, 0.05)]  # and outputs too small to move
-
-
-def in_flight(setting: Setting, keys: dict[str, Any], found: Found, one: Found) -> list[Claim]:
-    """Each pipeline rank's activations: its stages' of a micro-batch, as often as they are alive at once."""
-    layout = setting.layout(keys)
-    plan, sizes, start = layout_schedule(layout), [], 0
-    for count in stage_layers(setting.model, layout):
-        held = range(start, start + count)
-        start += count
-        sizes.append(activation_bytes(setting.model, layout, setting.seq_len, layers=held, kernels="cpu"))
-    alive, peaks = peak_activations(plan), list(peak_activations(plan, sizes))
-    peaks[plan.rank_of[-1]] += setting.logits(keys)  # the loss makes its probabilities beside them
-    kept, all_of_it = (
-        activation_bytes(setting.model, one, setting.seq_len, kernels="cpu")
-        for one in (layout, layout.replace(recompute="none"))
-    )
-    rebuilt = (all_of_it - kept) / setting.model.num_hidden_layers  # of one block
-    # 8%: a stage's output waits to be sent. 20%: while a block runs again, all that it makes counts
-    return [
-        Claim(
-            f"rank {rank}: {alive[rank]:g} alive",
-            found[rank]["activations"],
-            peaks[rank] + rebuilt,
-            0.2 if rebuilt else 0.08,
-            at_most=bool(rebuilt),
-        )
-        for rank in range(layout.pp)
-    ]
-
-
-def times_kind(kind: str, share: float, tolerance: float = 0.02) -> Claims:
-    """A kind against one device's."""
-
-    def claims(setting: Setting, keys: dict[str, Any], found: Found, one: Found) -> list[Claim]:
-        return [Claim(f"{kind} x {share:.4g}", least(found, kind), share * one[0][kind], tolerance)]
-
-    return claims
-
-
-def both(*parts: Claims) -> Claims:
-    """All of these."""
-    return lambda setting, keys, found, one: [
-        claim for part in parts for claim in part(setting, keys, found, one)
-    ]
+def mixture(name: str, claims: Claims, **keys: Any) -> Case:
+    """A mixture of experts under a layout; weights whole on each rank, where `keys` has no other stage."""
+    return Case(name, {**ONE, "zero_stage": 0, **keys}, claims, mixture=True)
 
 
 def zero(stage: int, devices: int, **more: Any) -> Case:
@@ -235,14 +95,6 @@ def context(kind: str, cp: int) -> Case:
         return Case(f"cp {cp}, {kind}", keys, both(states(1, 1, 1), outputs_twice))
     claims = both(states(1, 1, 1), kept("formula over cp"), times_kind("kept", 1 / cp))
     return Case(f"cp {cp}, {kind}", keys, claims)
-
-
-def outputs_twice(setting: Setting, keys: dict[str, Any], found: Found, one: Found) -> list[Claim]:
-    """With Ulysses attention's output is kept before and after it has changed hands."""
-    model, layout = setting.model, setting.layout(keys)
-    rows = layout.micro_batch * setting.seq_len / layout.cp
-    outputs = model.num_hidden_layers * rows * model.num_attention_heads * model.dim_per_head * 4
-    return [Claim("over cp, and the output", least(found, "kept"), setting.kept(keys) + outputs, 0.02)]
 
 
 def pipeline(schedule: str, **more: Any) -> Case:
@@ -289,14 +141,25 @@ CASES: tuple[Case, ...] = (
     *(pipeline(schedule) for schedule in SCHEDULES),
     pipeline("1f1b", recompute="full"),
     Case("pp 2 x tp 2 x ZeRO-3 on 2", ALL, states(1 / 8, 1 / 8, 1 / 8, mean=True)),
+    Case("adamw_bf16", ONE, states(1, 1, 4 / 8), "adamw_bf16"),
+    Case("adamw_8bit", ONE, both(states(1, 1), states_of("a byte a moment", eight_bits)), "adamw_8bit"),
+    Case("muon", ONE, both(states(1, 1), states_of("one momentum of matrices", one_momentum)), "muon"),
+    mixture("mixture", both(experts(1), kept("sum over operators"))),
+    mixture("mixture, ep 2", experts(1 / 2), devices=2, ep=2, global_batch=8),
+    mixture("mixture, ep 4", experts(1 / 4), devices=4, ep=4, global_batch=16),
+    mixture("mixture, etp 2", experts(1 / 2), devices=2, etp=2, global_batch=8),
+    mixture("mixture, ep 2, ZeRO-3", experts(1 / 4, 1 / 4), devices=4, ep=2, zero_stage=3, global_batch=16),
 )
 
 # One device with each micro-batch, and nothing that saves memory.
 BASELINES = {1: "micro-batch 1", 2: "one device", 4: "micro-batch 4"}
+MIXTURE = "mixture"
 
 
 def baseline(case: Case) -> str:
     """The case of one device whose micro-batch is as large: what its peak is held against."""
+    if case.mixture:
+        return MIXTURE
     return BASELINES[Layout.parse(case.keys).micro_batch]
 
 
@@ -315,6 +178,11 @@ FALLING: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("peak", ("one device", "offload optimizer")),
     ("peak", ("one device", "tp 2", "tp 2, sp")),
     ("kept", ("one device", "cp 2, ring", "cp 4, ring")),
+    ("peak", ("mixture", "mixture, ep 2", "mixture, ep 4")),
+    ("peak", ("mixture, ep 2", "mixture, ep 2, ZeRO-3")),
+    ("peak", ("mixture", "mixture, etp 2")),
+    ("peak", ("one device", "muon")),
+    ("peak", ("one device", "adamw_bf16", "adamw_8bit")),
     ("peak", ("one device", "recompute selective", "recompute {budget: 0.5}", "recompute {budget: 0.25}")),
     ("peak", ("recompute {budget: 0.25}", "recompute full")),
     ("peak", ("one device", "recompute {every: 2}", "recompute full")),

@@ -5,19 +5,18 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from harness.live_memory import Found, measure
+from harness.live_memory import Found
 from harness.memory_cases import (
     BASELINES,
     CASES,
     FALLING,
     ONE,
     Case,
-    Claim,
-    Setting,
     baseline,
     falling,
     with_baselines,
 )
+from harness.memory_claims import Claim, Setting
 
 from scalewright.spec.model import ModelSpec
 
@@ -40,14 +39,14 @@ BY_NAME = {case.name: case for case in CASES}
 # One of each technique; the others are slow.
 DEFAULT = {
     "one device", "micro-batch 1", "recompute full", "recompute {budget: 0.5}", "offload activations",
-    "ZeRO-3 on 2", "tp 2, sp", "pp 2, 1f1b", "pp 2, gpipe",
+    "ZeRO-3 on 2", "tp 2, sp", "pp 2, 1f1b", "pp 2, gpipe", "mixture, ep 2",
 }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def measured() -> dict[str, Found]:
     """What was measured so far; one device first, since the others are held against it."""
-    return {"one device": measure(SETTING.model, BY_NAME["one device"].keys, SETTING.seq_len)}
+    return {"one device": BY_NAME["one device"].measure(SETTING)}
 
 
 def marked(case: Case) -> object:
@@ -58,8 +57,8 @@ def marked(case: Case) -> object:
 def test_the_papers_numbers(measured, case):
     """Tolerances: 2% for what a formula leaves out (tokens, a norm's statistics, tables); a pipeline's 8% for
     outputs on their way. Each claim says its own."""
-    found = measured.setdefault(case.name, measure(SETTING.model, case.keys, SETTING.seq_len))
-    claims = case.claims(SETTING, case.keys, found, measured["one device"])
+    found = measured.setdefault(case.name, case.measure(SETTING))
+    claims = case.claims(case.setting(SETTING), case.keys, found, measured["one device"])
     assert claims
     assert [claim for claim in claims if not claim.holds] == []
 
