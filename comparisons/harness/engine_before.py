@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from scalewright.parallel import functions
-from scalewright.parallel.cross_entropy import CrossEntropy
 from scalewright.parallel.functions import AxisGroup
 from scalewright.spec.grid import Grid
 from scalewright.spec.groups import APART, EXPERTS, LANES, files
@@ -32,8 +32,25 @@ def whole_then_box(seed: int, shape: Sequence[int], box: tuple[slice, ...]) -> T
 
 
 def head_of_whole_logits(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    """Whole logits, their cross-entropy in fp32 chunk by chunk, its gradient in the logits' place."""
-    return CrossEntropy()(F.linear(hidden, weight), targets)[0]
+    """Whole logits, their log-probabilities in fp32 beside them, and the gradient in the place of these."""
+    loss: Tensor = _WholeLogits.apply(F.linear(hidden, weight), targets)  # type: ignore[no-untyped-call]
+    return loss
+
+
+class _WholeLogits(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
+        logs = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
+        ctx.save_for_backward(logs, targets)
+        ctx.dtype = logits.dtype
+        return F.nll_loss(logs, targets, reduction="sum")
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
+        logs, targets = ctx.saved_tensors
+        gradient, target = logs.exp_(), targets[:, None]
+        gradient.scatter_add_(1, target, -torch.ones_like(target, dtype=gradient.dtype))
+        return gradient.mul_(grad_outputs[0]).to(ctx.dtype), None
 
 
 def groups_one_by_one(grid: Grid, model: ModelSpec) -> tuple[int, int]:

@@ -17,28 +17,27 @@ LLAMA = 128256, 4096  # columns, hidden size
 @pytest.mark.parametrize(
     ("tokens", "width", "expected"),
     [
-        (4096 + 2092, 4, False),  # as much either way
-        (4096 + 2093, 4, True),
-        (8192 + 2092, 2, False),
-        (8192 + 2093, 2, True),
+        (2 * (4096 + 2092), 4, False),  # just half
+        (2 * (4096 + 2092) + 1, 4, True),
+        (2 * (8192 + 2092), 2, False),
+        (2 * (8192 + 2092) + 1, 2, True),
     ],
 )
-def test_the_head_is_in_chunks_where_that_keeps_less(tokens, width, expected):
-    """Whole logits and the head's input, against the sum of the weight's gradient and the input's."""
+def test_the_head_is_in_chunks_where_that_halves_what_exists(tokens, width, expected):
+    """Whole logits, against the sum of the weight's gradient and a chunk's logits."""
     columns, hidden = LLAMA
     sizes = LossSizes(tokens, columns, hidden, width)
-    whole = tokens * columns * width + tokens * hidden * width
-    in_chunks = 4 * columns * hidden + tokens * hidden * width
-    assert (in_chunks + head_tokens(columns) * columns * width < whole) is expected
+    whole, weight_sum = tokens * columns * width, 4 * columns * hidden
+    assert (2 * (weight_sum + head_tokens(columns) * columns * width) < whole) is expected
     assert sizes.head_in_chunks == expected
-    assert sizes.kept == (in_chunks if expected else whole - tokens * hidden * width)
+    assert sizes.kept == (weight_sum + tokens * hidden * width if expected else whole)
 
 
 def test_one_chunk_is_whole_logits():
     """Of a small vocabulary all logits are computed at once, even of many tokens of a small head."""
     assert chunk_tokens(256) == 1 << 18
-    assert not LossSizes((1 << 18) + 16, 256, 16, 4).head_in_chunks
-    assert LossSizes((1 << 18) + 17, 256, 16, 4).head_in_chunks
+    assert not LossSizes(2 * ((1 << 18) + 16), 256, 16, 4).head_in_chunks
+    assert LossSizes(2 * ((1 << 18) + 16) + 1, 256, 16, 4).head_in_chunks
     assert chunk_tokens(LOGITS_AT_ONCE + 1) == 1
 
 
@@ -63,7 +62,7 @@ def test_operators_and_planner_follow_the_rule():
     """Also where batches of one and two differ in it, so that the planner can't draw a line through them."""
     model = load_model_spec("llama-3.1-8b")
     kept = w.KEPT.index("none")
-    for batch, in_chunks in ((1, False), (2, False), (3, True), (8, True)):
+    for batch, in_chunks in ((1, False), (2, False), (5, False), (6, True), (8, True)):
         sizes = Sizes(batch, 4096, 1, False, 1, 1, 1, 2, "fused", kernels="cuda")
         listed, found = tuple(block.after(model, sizes)), w.work(model, sizes)
         assert found.head_in_chunks == in_chunks
