@@ -24,7 +24,7 @@ test: lint  ## Install what the tests need, check style and types, run the tests
 test-all: lint  ## The same with the long tests
 	$(PYTEST) -m "not parity"
 
-parity: $(VENV)/.dev  ## Compare every layout with one device, and checkpoints between layouts (one to two hours)
+parity: $(VENV)/.dev  ## Compare every layout with one device, and checkpoints between layouts (two hours)
 	$(BIN)/python -m pytest tests/parity -m "parity or not parity" --save-parity comparisons/results
 
 lint: $(VENV)/.dev  ## Check style, formatting and types

@@ -16,7 +16,7 @@ import numpy as np
 from scalewright.plan.chips import WIDTHS, Chip
 from scalewright.plan.constants import constants
 from scalewright.plan.cost import work as w
-from scalewright.plan.cost.matrices import matrix_facts
+from scalewright.plan.cost.matrix_facts import matrix_facts
 from scalewright.plan.cost.switch_effects import column, switched
 from scalewright.plan.frameworks import ATTENTION, OURS, Framework
 from scalewright.plan.request import Request
