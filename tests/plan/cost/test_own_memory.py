@@ -58,9 +58,9 @@ LAYOUTS: list[dict[str, Any]] = [
     {"devices": 4, "pp": 2, "schedule": "interleaved", "virtual_stages": 2, "global_batch": 16},
     {"devices": 4, "pp": 4, "schedule": "zb-h1", "global_batch": 16, "zero_stage": 0},
     # micro-batches whose head is in chunks with all of these models
-    {"devices": 8, "global_batch": 32, "micro_batch": 4},
-    {"devices": 2, "tp": 2, "global_batch": 8, "micro_batch": 4, "zero_stage": 0, "precision": "fp32"},
-    {"devices": 4, "pp": 4, "schedule": "zb-h1", "global_batch": 32, "micro_batch": 4, "zero_stage": 0},
+    {"devices": 8, "global_batch": 96, "micro_batch": 12},
+    {"devices": 2, "tp": 2, "global_batch": 24, "micro_batch": 12, "zero_stage": 0, "precision": "fp32"},
+    {"devices": 4, "pp": 4, "schedule": "zb-h1", "global_batch": 96, "micro_batch": 12, "zero_stage": 0},
 ]
 # With a prediction module behind them: another block, lookup, head and loss; a root with the head in it.
 PREDICTING: list[dict[str, Any]] = [

@@ -18,6 +18,7 @@ import numpy as np
 
 from scalewright.plan.cost.parts import REST, freed, gate, input_of_product, part_of
 from scalewright.spec import block
+from scalewright.spec.memory import FP32
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.operators import layer_kinds
 from scalewright.spec.primitives import Operator, Sizes
@@ -130,10 +131,12 @@ def _listed(model: ModelSpec, sizes: Sizes) -> Work:
     rows: list[Kernel] = []
     kept = np.zeros((REGIONS, len(KEPT)))
     parts, inputs, gates = np.zeros(REST + 1), np.zeros(REST + 1), np.zeros(REST + 1)
+    # a norm with 1 + w works in fp32, and so does the gradient that it waits with
+    widened = FP32 / sizes.width if model.norm_type == "rmsnorm_plus_one" else 1.0
     for region, share, operators in regions(model, sizes):
         for operator in _merged(operators):
             rows += _kernels(operator, region, share)
-        kept[region] += [share * value for value in _kept(operators)]
+        kept[region] += [share * value for value in _kept(operators, widened)]
         if region == BLOCK:
             for operator in operators:
                 part = part_of(operator)
@@ -245,8 +248,8 @@ def _products(o: Operator, region: int, share: float, moved: float, part: float)
     return kernels
 
 
-def _kept(operators: Sequence[Operator]) -> tuple[float, ...]:
-    """Bytes that a region keeps for the backward, in the order of KEPT."""
+def _kept(operators: Sequence[Operator], widened: float) -> tuple[float, ...]:
+    """Bytes that a region keeps for the backward, in the order of KEPT; `widened`: gradients of its norms."""
     none = sum(o.saved for o in operators)
     core = sum(o.saved - o.saved_core for o in operators)
     selective = sum(o.saved_selective for o in operators)
@@ -256,7 +259,7 @@ def _kept(operators: Sequence[Operator]) -> tuple[float, ...]:
     shapes = [o.shape for o in operators if o.kind == "attention" and o.shape]
     pairs = sum(rows * keys * heads for rows, keys, heads in shapes)
     products = [o for o in operators if o.kind in PRODUCTS]
-    outputs = sum(o.written for o in products) + norms  # whose gradients wait for a weight part
+    outputs = sum(o.written for o in products) + widened * norms  # whose gradients wait for a weight part
     weight = max((float(o.groups * o.shape[1] * o.shape[2]) for o in products if o.shape), default=0.0)
     widest = max((o.written for o in operators if o.kind == "activation"), default=0.0)
     last = sum(o.saved for o in operators if o.name.endswith("experts.down"))
