@@ -54,7 +54,7 @@ def test_deepseek_v3_searched_is_what_its_authors_chose():
 
 def test_llama_70b_on_512_h100():
     """The best is as in Megatron's recipes: tp in a node with sp, a short pipeline, nothing recomputed (that
-    fits since whole logits never exist). FSDP over all, as in MaxText's recipe, is within the margin.
+    fits since logits have no fp32 copy). FSDP over all, as in MaxText's recipe, is within the margin.
     """
     plan = search(
         load_model_spec("llama-3.1-70b"),

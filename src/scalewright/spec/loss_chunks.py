@@ -17,7 +17,7 @@ hidden size D and w bytes a number:
 (In 16 bits log-softmax makes an fp32 copy, 4 n V more, unless tp cuts the vocabulary; a cap's slope takes
 w n V; capped logits lie in the place of the others.) The head is in chunks where there are several of them
 and they at least halve what exists at once, N w > 2 (4 D + m w): in fp32 for more than 2 D + 2 m tokens, in
-16 bits for more than 4 D + 2 m. For less the sum's traffic, 2% to 4% of a step of a 1B, is too dear. The
+16 bits for more than 4 D + 2 m. For less the sum's traffic, priced at 3% of a step of a 1B, is too dear. The
 trainer, the dry run and the planner apply the same rule, to whole numbers or to columns of them.
 """
 
