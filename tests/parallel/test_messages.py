@@ -45,7 +45,7 @@ def plans(most: int = 6) -> list[Schedule]:
 def talk(mesh: Mesh, layout: Layout) -> list[list[float]]:
     """Every rank sends 20 numbers to every other before it receives any; the numbers from each, in order."""
     messages, rank, received = Messages(mesh), mesh.index("pp"), []
-    messages.start({})
+    messages.start((4, 3), torch.float32, dict.fromkeys({*range(layout.pp)} - {rank}, 20))
     for number in range(20):
         for peer in range(layout.pp):
             if peer != rank:
@@ -53,7 +53,7 @@ def talk(mesh: Mesh, layout: Layout) -> list[list[float]]:
                 messages.send(strided, peer)
     for peer in range(layout.pp):
         if peer != rank:
-            received.append([float(messages.receive((4, 3), torch.float32, peer)[3, 2]) for _ in range(20)])
+            received.append([float(messages.receive(peer)[3, 2]) for _ in range(20)])
     messages.finish()
     assert not any(messages._sent.values())
     return received

@@ -5,7 +5,8 @@
     replayed  F0 F1 F2 F3 B0 F4 B1 ...     the same pieces, in the order of the rank's own, longer list
 
 A stage's first forward and first backward differ from the others (gradients begin), and so does its last
-backward (reductions). A sent message is freed when a later message from its receiver acknowledges it.
+backward (reductions). A receive posts the next one from its peer, but for the last. A sent message is freed
+when a later message from its receiver acknowledges it.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ def sorts(plan: Schedule, rank: int) -> Iterator[Key]:
     """The sort of each of a rank's actions, in their order."""
     places = {stage: place for place, stage in enumerate(plan.stages_of(rank))}
     last = {a.stage: n for n, a in enumerate(plan.actions[rank]) if a.kind in ("backward", "backward_weight")}
+    last_of_peer = {a.peer: n for n, a in enumerate(plan.actions[rank]) if a.kind in RECEIVES}
     begun: set[tuple[str, int]] = set()
     for number, action in enumerate(plan.actions[rank]):
         turn: Turn = "middle"
@@ -75,6 +77,8 @@ def sorts(plan: Schedule, rank: int) -> Iterator[Key]:
             elif (part, action.stage) not in begun:
                 turn = "first"
             begun.add((part, action.stage))
+        elif action.kind in RECEIVES and last_of_peer[action.peer] == number:
+            turn = "last"
         yield action.kind, places[action.stage], turn
 
 

@@ -6,6 +6,13 @@
 A send returns at once, a receive blocks (on a GPU: its stream, not the host). Between two ranks messages come
 out in the order in which they went in; `spec/schedules/messages.py` sees to it that the two ends agree.
 
+Neither Gloo nor NCCL moves a large message before its receive is posted. So the first receive from each peer
+is posted when the step begins, and each further one when the one before it has come: a message travels while
+its receiver computes, for one buffer more per peer.
+
+    rank 0   F0 > F1 >            receive posted when needed:   F0 ====> F0
+    rank 1   ==> F0 ==> F1        posted one message ahead:     F0 ==> F0 while F1 arrives
+
 A sent tensor is kept until it has arrived. That needs no further message: when one comes back, the schedule
 has how many of ours its sender had received by then, so those are free (`acknowledgements`); the rest are
 waited for at the end of the step.
@@ -31,7 +38,7 @@ from scalewright.spec.schedule import RECEIVES, SENDS, Schedule
 
 
 class Messages:
-    """One rank's sends and receives. Peers are ranks of the pp axis."""
+    """One rank's sends and receives. Peers are ranks of the pp axis; `start` comes first."""
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh, self.rank = mesh, mesh.index("pp")
@@ -41,17 +48,33 @@ class Messages:
         self._freed: defaultdict[int, int] = defaultdict(int)
         self._received: defaultdict[int, int] = defaultdict(int)
         self._acknowledged: Mapping[int, Sequence[int]] = {}
+        # By peer: the receive that is posted, and how many of this step's are still to be posted.
+        self._posted: dict[int, tuple[dist.Work, Tensor]] = {}
+        self._incoming: dict[int, int] = {}
+        self._shape: tuple[int, ...] = ()
+        self._dtype = torch.float32
         self.sent_bytes = 0  # of all steps; a measured step's are told apart in train/record/measured.py
 
-    def start(self, acknowledged: Mapping[int, Sequence[int]]) -> None:
-        """Before a step: for every peer, how many of our messages it has received before each of its own.
+    def start(
+        self,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        incoming: Mapping[int, int] | None = None,
+        acknowledged: Mapping[int, Sequence[int]] | None = None,
+    ) -> None:
+        """Before a step whose messages are all of one shape; posts the first receive from each peer.
 
+        `incoming`: messages of the step from each peer (others are received without being posted ahead).
+        `acknowledged`: for each peer, how many of our messages it has received before each of its own.
         Waits for sends that are still under way from before.
         """
         self.finish()
-        self._acknowledged = acknowledged
+        self._shape, self._dtype = tuple(shape), dtype
+        self._incoming, self._acknowledged = dict(incoming or {}), acknowledged or {}
         self._freed.clear()
         self._received.clear()
+        for peer in self._incoming:
+            self._post_next(peer)
 
     def send(self, tensor: Tensor, peer: int) -> None:
         """Starts to send a tensor; it must not be changed any more."""
@@ -61,18 +84,28 @@ class Messages:
         self._sent[peer].append((work, tensor))
         self.sent_bytes += tensor.nbytes
 
-    def receive(self, shape: Sequence[int], dtype: torch.dtype, peer: int) -> Tensor:
-        """The next tensor from a peer."""
-        tensor = torch.empty(tuple(shape), dtype=dtype, device=self.mesh.device)
-        work = dist.irecv(tensor, self._members[peer], group=self._group(peer, self.rank))
-        assert work is not None
+    def receive(self, peer: int) -> Tensor:
+        """The next tensor from a peer; posts the receive of the one after it."""
+        work, tensor = self._posted.pop(peer) if peer in self._posted else self._post(peer)
         with self.mesh.timers.comm("pp"):
             work.wait()
+        self._post_next(peer)
         acknowledged = self._acknowledged.get(peer, ())
         if self._received[peer] < len(acknowledged):
             self._free(peer, acknowledged[self._received[peer]])
         self._received[peer] += 1
         return tensor
+
+    def _post_next(self, peer: int) -> None:
+        if self._incoming.get(peer, 0) > 0:
+            self._incoming[peer] -= 1
+            self._posted[peer] = self._post(peer)
+
+    def _post(self, peer: int) -> tuple[dist.Work, Tensor]:
+        tensor = torch.empty(self._shape, dtype=self._dtype, device=self.mesh.device)
+        work = dist.irecv(tensor, self._members[peer], group=self._group(peer, self.rank))
+        assert work is not None  # only for ranks outside the group
+        return work, tensor
 
     def finish(self) -> None:
         """Waits until everything has arrived."""

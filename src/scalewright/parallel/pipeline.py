@@ -29,7 +29,8 @@ A loss may sit on any stage: the last has the token loss, and every stage may le
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import cast
@@ -46,7 +47,7 @@ from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.messages import Messages, acknowledgements
 from scalewright.parallel.stages import Stages, take_auxiliary
 from scalewright.spec.layout import Layout
-from scalewright.spec.schedule import Action, Schedule, find_kind, schedule
+from scalewright.spec.schedule import RECEIVES, Action, Schedule, find_kind, schedule
 
 _Unit = tuple[int, int]  # stage, micro-batch
 
@@ -82,7 +83,7 @@ class Pipeline:
         plan = self._plan(len(micros))
         step = _StepState(self, plan.schedule, micros, loss, divisor)
         self.gradients.clear()
-        self.messages.start(plan.acknowledged)
+        self.messages.start(self.shape(micros[0]), self.dtype, plan.incoming, plan.acknowledged)
         self.recorder.start(plan.schedule)
         for position, action in enumerate(plan.schedule.actions[self.rank]):
             self.recorder.before(action)
@@ -98,12 +99,13 @@ class Pipeline:
         """The loss sum of one micro-batch, forward only; 0 where the last stage is elsewhere."""
         plan = self._plan(self.layout.accumulation).schedule
         loss_sum = torch.zeros((), device=self.mesh.device)
-        self.messages.start({})  # waits for the last call's: a rank may be one micro-batch ahead of the next
+        # Waits for the last call's: a rank may be one micro-batch ahead of the next.
+        self.messages.start(self.shape(micro), self.dtype)
         hidden = micro.tokens
         for stage, cut in self.cuts.items():
             before, after = plan.before(stage), plan.after(stage)
             if before is not None and plan.rank_of[before] != self.rank:
-                hidden = self.messages.receive(self.shape(micro), self.dtype, plan.rank_of[before])
+                hidden = self.messages.receive(plan.rank_of[before])
             if after is None:
                 loss_sum, _ = run_losses(cut, hidden, micro, loss)
             else:
@@ -124,16 +126,19 @@ class Pipeline:
 
         Sent tensors are then kept until the end of the step.
         """
-        self._plans[plan.micro_batches] = _Plan(plan, {}, _last_backwards(plan.actions[self.rank]))
+        self._plans[plan.micro_batches] = self._make_plan(plan, {})
 
     def _plan(self, micros: int) -> _Plan:
         if micros not in self._plans:
             layout = self.layout
             plan = schedule(layout.schedule, layout.pp, layout.virtual_stages, micros, self.pairs)
-            self._plans[micros] = _Plan(
-                plan, acknowledgements(plan, self.rank), _last_backwards(plan.actions[self.rank])
-            )
+            self._plans[micros] = self._make_plan(plan, acknowledgements(plan, self.rank))
         return self._plans[micros]
+
+    def _make_plan(self, plan: Schedule, acknowledged: dict[int, list[int]]) -> _Plan:
+        actions = plan.actions[self.rank]
+        incoming = Counter(action.peer for action in actions if action.kind in RECEIVES)
+        return _Plan(plan, incoming, acknowledged, _last_backwards(actions))
 
 
 @dataclass(frozen=True)
@@ -141,7 +146,8 @@ class _Plan:
     """A schedule, and one rank's data derived from it."""
 
     schedule: Schedule
-    acknowledged: dict[int, list[int]]
+    incoming: Mapping[int, int]  # messages from each peer
+    acknowledged: Mapping[int, list[int]]
     last: frozenset[int]  # positions of each stage's last backward or weight part
 
 
@@ -194,9 +200,9 @@ class _StepState:
         unit, pipeline = (action.stage, action.micro), self.pipeline
         match action.kind:
             case "receive_activation":
-                self.inputs[unit] = self._receive(action)
+                self.inputs[unit] = pipeline.messages.receive(action.peer)
             case "receive_gradient":
-                self.grad_outputs[unit] = self._receive(action)
+                self.grad_outputs[unit] = pipeline.messages.receive(action.peer)
             case "send_activation" | "send_gradient":
                 pipeline.messages.send(self.leaving.pop(unit), action.peer)
             case "forward":
@@ -211,10 +217,6 @@ class _StepState:
                 pipeline.gradients.begin(action.stage, last)
                 self.pending.pop(unit).run()
                 pipeline.gradients.end(action.stage, last)
-
-    def _receive(self, action: Action) -> Tensor:
-        shape = self.pipeline.shape(self.micros[action.micro])
-        return self.pipeline.messages.receive(shape, self.pipeline.dtype, action.peer)
 
     def _forward(self, unit: _Unit) -> None:
         stage, micro = unit[0], self.micros[unit[1]]

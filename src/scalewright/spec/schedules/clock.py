@@ -2,7 +2,8 @@
 
     rank 0   F0 >  F1 >  . . . . . . . . > B0      a rank runs its list in order;
                |     |              |              a send (>) is asynchronous, a receive blocks;
-    rank 1     > F0 B0 > F1 . . . .                a link carries one message at a time, each way
+    rank 1     > F0 B0 > F1 . . . .                a link carries one message at a time, each way,
+                                                   from when its receiver has taken the one before
 
     bubble of a rank = 1 - its busy time / makespan
 
@@ -15,6 +16,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from scalewright.spec.errors import RunError
 from scalewright.spec.schedules.action import COMPUTE, RECEIVES, SENDS, Action
@@ -117,6 +119,14 @@ def _seconds(cost: Cost) -> Callable[[Action], float]:
     return lambda action: float(getattr(stage_costs[action.stage], action.kind))
 
 
+class _Sent(NamedTuple):
+    """A message on its link."""
+
+    receive: tuple[str, int, int]  # kind, stage and micro-batch of the action that takes it
+    seconds: float  # that it occupies its link
+    position: int  # of its send among the sender's actions
+
+
 class _Clock:
     """The state of one simulation: each rank's time, messages on links, inputs that are ready."""
 
@@ -131,8 +141,9 @@ class _Clock:
         self.now = [0.0] * schedule.ranks
         self.busy = [0.0] * schedule.ranks
         self.spans: list[list[tuple[float, float]]] = [[] for _ in range(schedule.ranks)]
-        self.links: defaultdict[tuple[int, int], deque[tuple[str, int, int, float]]] = defaultdict(deque)
+        self.links: defaultdict[tuple[int, int], deque[_Sent]] = defaultdict(deque)
         self.free: defaultdict[tuple[int, int], float] = defaultdict(float)  # when a link can carry the next
+        self.posted: defaultdict[tuple[int, int], float] = defaultdict(float)  # and its receiver take it
         self.ready: set[tuple[str, int, int]] = set()  # activations and gradients that a stage can use
         self.joint: dict[int, tuple[float, float]] = {}  # by rank: the span of the pair being computed
 
@@ -163,23 +174,32 @@ class _Clock:
             link = self.links[action.peer, rank]
             if not link:
                 return False
-            *message, arrival = link.popleft()
-            if tuple(message) != (action.kind, action.stage, action.micro):
-                raise Deadlock(
-                    f"schedule {self.schedule.kind}: rank {rank} expects {_name(action)} "
-                    f"but {message[0]} of stage {message[1]}, micro-batch {message[2]} is next"
-                )
-            self.ready.add((action.kind.removeprefix("receive_"), action.stage, action.micro))
-            self.now[rank] = end = max(start, arrival)
+            end = self._receive(rank, action, start, link.popleft())
         elif action.kind in SENDS:
-            end = self._send(rank, action, start)
+            start = end = self._send(rank, action, start)
         else:
             start, end = self._compute(rank, action, start)
         self.spans[rank].append((start, end))
         return True
 
+    def _receive(self, rank: int, action: Action, now: float, sent: _Sent) -> float:
+        """Takes a message off its link and returns when the rank goes on."""
+        if sent.receive != (action.kind, action.stage, action.micro):
+            kind, stage, micro = sent.receive
+            raise Deadlock(
+                f"schedule {self.schedule.kind}: rank {rank} expects {_name(action)} "
+                f"but {kind} of stage {stage}, micro-batch {micro} is next"
+            )
+        self.ready.add((action.kind.removeprefix("receive_"), action.stage, action.micro))
+        link, spans = (action.peer, rank), self.spans[action.peer]
+        begun = max(spans[sent.position][0], self.free[link], self.posted[link])
+        arrival = self.free[link] = begun + sent.seconds
+        spans[sent.position] = (spans[sent.position][0], arrival)
+        self.now[rank] = self.posted[link] = max(now, arrival)
+        return self.now[rank]
+
     def _send(self, rank: int, action: Action, now: float) -> float:
-        """Puts a message on its link and returns its time of arrival."""
+        """Puts a message on its link and returns when it is ready to leave; its receive ends its span."""
         schedule, link = self.schedule, (rank, action.peer)
         forward = action.kind == "send_activation"
         stage = schedule.after(action.stage) if forward else schedule.before(action.stage)
@@ -187,11 +207,9 @@ class _Clock:
             raise Deadlock(f"schedule {schedule.kind}: rank {rank} has no receiver for {_name(action)}")
         if rank in self.joint:  # the forward of a running pair: it leaves when both are done
             now = self.joint[rank][1]
-        arrival = max(now, self.free[link]) + self.send(action)
-        self.free[link] = arrival
         kind = action.kind.replace("send", "receive")
-        self.links[link].append((kind, stage, action.micro, arrival))
-        return arrival
+        self.links[link].append(_Sent((kind, stage, action.micro), self.send(action), len(self.spans[rank])))
+        return now
 
     def _compute(self, rank: int, action: Action, now: float) -> tuple[float, float]:
         """Runs a computation, alone or as half of a pair, and returns its start and end."""
