@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -65,6 +66,31 @@ def test_first_in_first_out() -> None:
     for rank, received in enumerate(results):
         others = [peer for peer in range(3) if peer != rank]
         assert received == [[100.0 * peer + number for number in range(20)] for peer in others]
+
+
+def ahead(mesh: Mesh, layout: Layout) -> list[bool]:
+    """Whether the next message is there before it is asked for; the last receive posts none."""
+    messages, rank = Messages(mesh), mesh.index("pp")
+    peer, there = 1 - rank, []
+    messages.start((256, 256), torch.float32, {peer: 3})
+    for number in range(3):
+        messages.send(torch.full((256, 256), float(number)), peer)
+    for number in range(3):
+        assert messages.receive(peer)[0, 0] == number
+        if number < 2:
+            work, _ = messages._posted[peer]
+            until = time.monotonic() + 60
+            while not work.is_completed() and time.monotonic() < until:
+                time.sleep(0.001)
+            there.append(work.is_completed())
+    there.append(peer not in messages._posted)
+    messages.finish()
+    return there
+
+
+def test_the_next_message_arrives_while_its_receiver_computes() -> None:
+    for there in run_world(ahead, {"devices": 2, "pp": 2}):
+        assert there == [True, True, True]
 
 
 def held(mesh: Mesh, layout: Layout) -> list[int]:

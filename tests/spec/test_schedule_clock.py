@@ -188,6 +188,25 @@ def test_links_take_time_and_carry_one_message_at_a_time() -> None:
     assert sends == [(1, 5), (2, 9), (3, 13)]
 
 
+def test_a_message_travels_when_its_receiver_has_taken_the_one_before() -> None:
+    """Forwards of 1 s on rank 0 and 5 s on rank 1, messages of 2 s: the third waits for a receive."""
+    plan = schedule("gpipe", 2, 1, 3)
+    timing = simulate(plan, [StageCost(1, 1, 0), StageCost(5, 1, 0)], send=2)
+    sends = [
+        span
+        for action, span in zip(plan.actions[0], timing.spans[0], strict=True)
+        if action.kind == "send_activation"
+    ]
+    # Rank 1 takes the first at 3 s, the second at 8 s, after its first forward.
+    assert sends == [(1, 3), (2, 5), (3, 10)]
+    receives = [
+        span
+        for action, span in zip(plan.actions[1], timing.spans[1], strict=True)
+        if action.kind == "receive_activation"
+    ]
+    assert receives == [(0, 3), (8, 8), (13, 13)]
+
+
 def test_uneven_stages_and_slow_stage() -> None:
     costs = [StageCost(1, 1, 1), StageCost(2, 2, 2)]
     timing = simulate(schedule("1f1b", 2, 1, 10), costs)

@@ -48,8 +48,12 @@ class Loopback:
     def send(self, size: np.ndarray, stride: np.ndarray, span: np.ndarray) -> np.ndarray:
         """Mean seconds of the messages of a row of `span` ranks, each to the rank `stride` away."""
         crossing = self.between.crossing(stride, span)
-        near, far = self.curves("send", size), self.between.send(size, stride)
+        near, far = self.ends(size, stride)
         return np.asarray((1 - crossing) * near + crossing * far)
+
+    def ends(self, size: np.ndarray, stride: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Seconds of a message to a rank `stride` away: on the same machine, and on another."""
+        return self.curves("send", size), self.between.send(size, stride)
 
     def gather(self, size: np.ndarray, group: np.ndarray, stride: np.ndarray) -> np.ndarray:
         """Seconds of an all-gather that makes `size` bytes on every rank."""

@@ -5,6 +5,7 @@
 
 Fill and drain: the first activation goes up over p - 1 borders, the last gradient down. In between a trainer
 with overlap.p2p hides that share. Two ranks with one micro-batch exchange two messages, and no others.
+Machines whose processes were timed: their pipelines are simulated (clocked.py).
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from scalewright.plan.cost.clocked import TIMED, Border, Sizes, makespans
 from scalewright.plan.cost.columns import Columns, Place
+from scalewright.plan.cost.cpu import Cpu
 from scalewright.plan.cost.links import message_bytes
 from scalewright.plan.cost.microbatch import Micro
 from scalewright.plan.cost.price_list import PriceList
@@ -57,6 +60,36 @@ def _sums(at: Columns, between: RankCost, first: RankCost, last: RankCost) -> Ra
 
 def _take(cost: RankCost, rows: np.ndarray) -> RankCost:
     return RankCost(cost.forward[rows], cost.backward[rows], cost.weight[rows])
+
+
+def clocked(
+    at: Columns,
+    ranks: tuple[Micro, Micro, Micro],
+    slowest: np.ndarray,
+    fill: np.ndarray,
+    message: np.ndarray,
+    prices: Cpu,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The bubble and the exposed messages of pipelines between machines, by the clock (clocked.py).
+
+    `fill`, `message`: by formulas; they stay where a schedule isn't run, and inside a machine, whose own
+    cores copy every message.
+    """
+    t = at.table
+    rows = np.flatnonzero((t.pp > 1) & TIMED[t.schedule] & (prices.sending < 1) & (prices.crowd == 1))
+    if not len(rows):
+        return fill, message
+    between, first, last = (rank.cost for rank in ranks)
+    stride = t.devices / t.pp
+    near, far = prices.network.ends(np.asarray(message_bytes(at)), stride)
+    border = Border(near, far, stride, prices.network.between.node)
+    sizes = Sizes(t.schedule, t.pp, t.virtual_stages, t.accumulation)
+    whole = makespans(rows, sizes, (between, first, last), _sums(at, between, first, last), border)
+    waits = np.maximum(whole - t.accumulation[rows] * slowest[rows], 0.0)
+    fill, message = fill.copy(), message.copy()
+    fill[rows] = np.minimum(fill[rows], waits)
+    message[rows] = waits - fill[rows]
+    return fill, message
 
 
 def unhidden(at: Columns, prices: PriceList) -> np.ndarray:

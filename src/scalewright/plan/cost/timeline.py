@@ -25,11 +25,12 @@ from scalewright.plan.constants import Constants
 from scalewright.plan.cost import work as w
 from scalewright.plan.cost.bytes_by_axis import AXES, bytes_by_axis
 from scalewright.plan.cost.columns import Columns, places
+from scalewright.plan.cost.cpu import Cpu
 from scalewright.plan.cost.data_parallel import data_parallel
 from scalewright.plan.cost.kernels import Prices
 from scalewright.plan.cost.microbatch import exchanges, micro
 from scalewright.plan.cost.optimizer import offload
-from scalewright.plan.cost.pipeline import bubble, messages
+from scalewright.plan.cost.pipeline import bubble, clocked, messages
 from scalewright.plan.cost.shares import shares
 from scalewright.plan.cost.table import Facts, Table
 
@@ -95,6 +96,8 @@ def _step(at: Columns) -> Step:
     slow, which = totals.max(0), totals.argmax(0)
     fill = bubble(at, (ranks[0], ranks[1], ranks[2]), slow)
     message = messages(at, seats, totals, volumes, prices)
+    if isinstance(prices, Cpu):
+        fill, message = clocked(at, (ranks[0], ranks[1], ranks[2]), slow, fill, message, prices)
     # what other trainers' ranks share is taken of the fullest, whichever it is
     counted = seats if volumes.any_own and (table.pp > 1).any() else seats[:1]
     shared = [data_parallel(at, volumes.data_parallel(place), slow, prices) for place in counted]
