@@ -3,6 +3,7 @@
     python comparisons/hosts.py                          as root, on Linux; 2 hosts of 2, then 4 of 1
     python comparisons/hosts.py --hosts 2 --most 1000    every layout that `train` takes
     python comparisons/hosts.py --quick                  a tiny model, three layouts, nothing kept
+    python comparisons/hosts.py --again RESULT.json      the layouts of a result, priced by today's planner
 
     bench: kernels of all processes at once, collectives between the hosts ──► profile
     plan on the profile ──► every layout's predicted step ──► torchrun in each namespace ──► measured step
@@ -51,6 +52,7 @@ MODEL: dict[str, Any] = {
     "vocab_size": 1024, "hidden_size": 256, "intermediate_size": 688, "num_hidden_layers": 4,
     "num_attention_heads": 8, "num_key_value_heads": 4,
 }  # fmt: skip
+MODEL_OF_A_RUN = {"name": "hosts", "context": SEQ_LEN, **MODEL}
 PROCESSES, BATCH = 4, 8
 RATE, DELAY = 400e6 / 8, 1e-3  # bytes/s of a host's uplink, seconds
 PROBE_S = 900.0
@@ -125,9 +127,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8, help="of each run; the first three aren't timed")
     parser.add_argument("--mbit", type=float, default=RATE * 8e-6, help="of a host's uplink")
     parser.add_argument("--delay-ms", type=float, default=DELAY * 1e3, help="between any two hosts")
+    parser.add_argument("--again", type=Path, metavar="RESULT.json", help="price what was measured again")
     parser.add_argument("--quick", action="store_true", help="little of everything, nothing kept")
     parser.add_argument("--out", type=Path, help="a folder for the result, instead of results/")
     options = parser.parse_args()
+    if options.again:
+        price_again(options.again, options.out)
+        return
     if options.quick:
         options.hosts, options.most, options.steps = 2, 3, 6
     for count in [options.hosts] if options.hosts else (2, 4):
@@ -144,10 +150,37 @@ def main() -> None:
             result.close()
 
 
+def price_again(path: Path, out: Path | None) -> None:
+    """Predicts the layouts of a result on its own profile, and compares with what they took there."""
+    before = json.loads(path.read_text())
+    name = path.stem.split("-", 3)[3]  # without its date
+    result = Result(f"{name}-priced-again", f"{before['title']}, priced again", facts(), out)
+    result.say(
+        f"Layouts, profile and measured steps are those of `{path.name}`, measured at commit "
+        f"{before['facts']['source']['commit'][:8]}; the predictions are of this commit. Priced on:",
+        "",
+        facts_text(result.data["facts"]),
+    )
+    model, cluster = ModelSpec.parse(MODEL_OF_A_RUN), ClusterSpec.parse(before["cluster"])
+    cases = {}
+    for case, (keys, _) in before["cases"].items():
+        layout = Layout.parse(keys)
+        cases[case] = Case(case, layout, predict(model, cluster, layout, SEQ_LEN).step_time_s)
+    measured = {name: before["measured"][name] for name in cases}
+    for key in ("share", "link", "cluster"):
+        result.put(key, before[key])
+    result.put("measured", measured)
+    result.put("cases", {name: [case.layout.dump(), case.predicted_s] for name, case in cases.items()})
+    result.put("before", before["summary"])
+    compare(result, cases)
+    picture(result, cases)
+    result.close()
+
+
 def go_round(result: Result, options: argparse.Namespace, place: Place, folder: Path) -> None:
     """Bench, plan, run and compare."""
     shape = TINY if options.quick else MODEL
-    model = ModelSpec.parse({"name": "hosts", "context": SEQ_LEN, **shape})
+    model = ModelSpec.parse({**MODEL_OF_A_RUN, **shape})
     words = np.random.default_rng(0).integers(0, shape["vocab_size"], 100_000, dtype=np.uint16)
     np.save(folder / "tokens.npy", words)
     loads = [load_average()]
@@ -247,7 +280,6 @@ def batched(cases: list[Case], count: int) -> Iterator[list[Case]]:
 
 def show(result: Result, cases: dict[str, Case], every: int, options: argparse.Namespace, line: Line) -> None:
     """The table of all that ran, and how far off the predictions were."""
-    measured: dict[str, float] = result.data["measured"]
     result.say(
         f"Each process has {result.data['share']:.1%} of a core at all times. "
         f"Links of {options.mbit:g} Mbit/s and {options.delay_ms:g} ms, "
@@ -255,6 +287,12 @@ def show(result: Result, cases: dict[str, Case], every: int, options: argparse.N
         f"{(line.bytes_per_s or 0) * 8e-6:.0f} Mbit/s and {line.start_s * 1e3:.2f} ms a hop. "
         f"{len(cases)} of {every} layouts were run; milliseconds a step."
     )
+    compare(result, cases)
+
+
+def compare(result: Result, cases: dict[str, Case]) -> None:
+    """A row a layout, predicted fastest first, and the three figures that have aims."""
+    measured: dict[str, float] = result.data["measured"]
     rows = [
         [f"`{name}`", f"{case.predicted_s * 1e3:.0f}", f"{measured[name] * 1e3:.0f}",
          f"{case.predicted_s / measured[name] - 1:+.0%}"]
