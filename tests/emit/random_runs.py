@@ -51,8 +51,10 @@ def random_runs(count: int, seed: int, experts: bool = True) -> Iterator[Setting
         model = ModelSpec.parse(MIXTURE if mixture else DENSE)
         optimizer = {"lr": rng.choice((1e-4, 3e-4)), "betas": [0.9, rng.choice((0.95, 0.98))],
                      "weight_decay": rng.choice((0.0, 0.1)), "clip_norm": rng.choice((0.5, 1.0))}  # fmt: skip
-        rates = {"kind": rng.choice(("cosine", "linear", "constant", "wsd")), "warmup_steps": rng.choice((0, 20)),
-                 "min_ratio": rng.choice((0.0, 0.1))}  # fmt: skip
+        rates = {
+            "kind": rng.choice(("cosine", "linear", "constant", "wsd")),
+            "warmup_steps": rng.choice((0, 20)), "min_ratio": rng.choice((0.0, 0.1)),
+        }  # fmt: skip
         try:
             layout = Layout.parse(random_layout(rng, mixture))
             check_layout(layout, model, 2048)
@@ -60,10 +62,11 @@ def random_runs(count: int, seed: int, experts: bool = True) -> Iterator[Setting
             continue
         run = RunSpec.parse({
             "model": model.dump(), "layout": layout.dump(), "data": {"train": "corpus", "seq_len": 2048},
-            "optimizer": optimizer, "lr_schedule": rates, "train": {"steps": 200}, "seed": rng.randrange(1000),
+            "optimizer": optimizer, "lr_schedule": rates, "train": {"steps": 200},
+            "seed": rng.randrange(1000),
         })  # fmt: skip
         made += 1
-        yield settings_of(run, model)
+        yield settings_of(run)
 
 
 def differences(settings: Settings, emitted: Emitted, reading: Reading, keys: tuple[str, ...]) -> list[str]:

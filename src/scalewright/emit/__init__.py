@@ -1,6 +1,6 @@
 """The same run for other trainers, and their configurations read back; no torch.
 
-run.yaml, plan.json ──► Settings ──► <trainer>.write ──► Emitted: files, launch line, what was dropped or assumed
+run.yaml, plan.json ──► Settings ──► <trainer>.write ──► Emitted: files, launch line, what was dropped
 their file or command line ──► Theirs ──► <trainer>.read ──► Reading: a run of ours, what wasn't understood
 
 settings.py   a run as dotted keys, each taken by an emitter or reported

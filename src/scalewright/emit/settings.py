@@ -16,6 +16,7 @@ from scalewright.emit.emitted import Changed, Dropped
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.presets import load_model_spec
 from scalewright.spec.run import DataSpec, OptimizerSpec, PythonRef, RunSpec
 
 # Of this machine, this project's files or its supervision: they say nothing about what is trained.
@@ -130,19 +131,16 @@ class Settings:
                 yield key
 
 
-def settings_of(run: RunSpec, model: ModelSpec) -> Settings:
+def settings_of(run: RunSpec) -> Settings:
     """The settings of a run that other trainers can run; raises UserError for a user's own parts."""
-    for key, value in (
-        ("model", run.model),
-        ("data", run.data),
-        ("optimizer", run.optimizer),
-        ("loss", run.loss),
-    ):
+    for key in ("model", "data", "optimizer", "loss"):
+        value = getattr(run, key)
         if isinstance(value, PythonRef):
             how = f"give a {key} of the run file's own kinds, or train it here"
             raise UserError(f"{key} is your own {value.python}, which no other trainer has", key, how)
     assert isinstance(run.data, DataSpec)
-    return Settings(run, model)
+    assert not isinstance(run.model, PythonRef)
+    return Settings(run, load_model_spec(run.model))
 
 
 def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

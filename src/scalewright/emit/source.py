@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.emit.settings import Settings, settings_of
-from scalewright.spec.base import read_yaml
+from scalewright.spec.base import parse_yaml, read_yaml
 from scalewright.spec.errors import UserError
-from scalewright.spec.presets import load_model_spec
-from scalewright.spec.run import PythonRef, RunSpec, apply_override
+from scalewright.spec.run import RunSpec, apply_override
 
 DATA = "data"  # a plan has none: a name to be replaced
 
@@ -23,16 +22,12 @@ def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
             "it holds no keys and values", str(path), "give a run file, or what `plan --json` printed"
         )
     assumed = []
-    if "best" in data and "asked" in data:
+    if "best" in data and "evaluated" in data:
         data, assumed = _of_plan(data, str(path))
     for override in overrides:
         apply_override(data, override)
     run = RunSpec.parse(data, where=str(path))
-    if isinstance(run.model, PythonRef):
-        model = load_model_spec("gpt2")  # refused below, with its name
-    else:
-        model = load_model_spec(run.model)
-    settings = settings_of(run, model)
+    settings = settings_of(run)
     settings.assumed += assumed
     return settings
 
@@ -41,11 +36,12 @@ def _of_plan(plan: dict[str, Any], where: str) -> tuple[dict[str, Any], list[str
     """The best layout of a plan as a run."""
     if not plan["best"]:
         raise UserError("no layout of this plan fits", where, "plan with more devices, or a smaller batch")
-    best, asked = plan["best"][0], plan["asked"]
+    written = parse_yaml(plan["run_yaml"], where) if plan.get("run_yaml") else {}
+    layout = {key: value for key, value in plan["best"][0]["layout"].items() if key != "dp"}
     run = {
-        "name": "plan",
-        "model": asked["model"],
-        "layout": best["layout"],
-        "data": {"train": DATA, "seq_len": asked["seq_len"]},
+        "name": written.get("name", "plan"),
+        "model": written.get("model", plan["model"]),
+        "layout": layout,
+        "data": {"train": DATA, "seq_len": plan["seq_len"]},
     }
-    return run, ["data, optimizer and steps are defaults: a plan has none (override them with key=value)"]
+    return run, ["data, optimizer and steps are defaults, as a plan has none: set them with key=value"]

@@ -153,7 +153,7 @@ def read_layout(t: Theirs, run: dict[str, Any], world: int | None) -> None:
     read_words(t, LAYOUT, run)
     layout = run.setdefault("layout", {})
     layout.setdefault("micro_batch", 1)
-    tp, pp, cp = (layout.setdefault(key, 1) for key in ("tp", "pp", "cp"))
+    tp, _, cp = (layout.setdefault(key, 1) for key in ("tp", "pp", "cp"))
     layout["sp"] = bool(t.take("sequence-parallel")) and tp > 1
     kind = {value: key for key, value in COMM.items()}.get(str(t.take("cp-comm-type", "p2p")))
     if cp > 1 and kind:

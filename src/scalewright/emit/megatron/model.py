@@ -220,7 +220,8 @@ def _read_positions(t: Theirs, model: dict[str, Any]) -> None:
         }
     elif t.take("rope-type") == "yarn":
         rope["scaling"] = {"kind": "yarn", "factor": real(t.take("rotary-scaling-factor", 40.0)),
-                           "mscale": real(t.take("mscale", 1.0)), "mscale_all_dim": real(t.take("mscale-all-dim", 0.0)),
+                           "mscale": real(t.take("mscale", 1.0)),
+                           "mscale_all_dim": real(t.take("mscale-all-dim", 0.0)),
                            "original_context": 4096}  # fmt: skip
     model["rope"] = rope
 
@@ -244,7 +245,7 @@ def _read_vocabulary(t: Theirs, model: dict[str, Any]) -> None:
     else:
         model["vocab_size"] = VOCABULARIES.get(str(kind), 128256)
         t.assume(
-            f"vocab_size {model['vocab_size']}, of {kind or 'a tokenizer that is not named'}: set model.vocab_size"
+            f"vocab_size {model['vocab_size']}, of {kind or 'an unnamed tokenizer'}: set model.vocab_size"
         )
 
 

@@ -53,7 +53,7 @@ def read_test(document: Mapping[str, Any]) -> Reading:
 
 
 def read_printed(text: str) -> Reading:
-    """The arguments that Megatron prints when it starts: those that are set, not only those that were given."""
+    """The arguments that Megatron prints when it starts: all that are set."""
     values: dict[str, Any] = {}
     for name, value in PRINTED.findall(text):
         value = value.strip()
@@ -63,17 +63,24 @@ def read_printed(text: str) -> Reading:
     return _read(values, int(world) if str(world).isdecimal() else None)
 
 
-def _read(values: dict[str, Any], world: int | None) -> Reading:
-    theirs, run = Theirs(values, ASIDE), {}
+def read_arguments(theirs: Theirs, world: int | None) -> dict[str, Any]:
+    """A run of arguments by their names; `world`: ranks, None where the launch line doesn't tell."""
+    run: dict[str, Any] = {}
     read_model(theirs, run)
     read_layout(theirs, run, world)
     read_training(theirs, run)
     _fit_batch(theirs, run["layout"])
+    return run
+
+
+def _read(values: dict[str, Any], world: int | None) -> Reading:
+    theirs = Theirs(values, ASIDE)
+    run = read_arguments(theirs, world)
     return Reading("megatron", run, theirs.unread(), tuple(theirs.assumed))
 
 
 def _fit_batch(theirs: Theirs, layout: dict[str, Any]) -> None:
-    """The global batch where it isn't given: a micro-batch of every data-parallel rank, as Megatron sets it."""
+    """The global batch where it isn't given: a micro-batch of every data-parallel rank."""
     dp = layout["devices"] // (layout["tp"] * layout["pp"] * layout["cp"])
     if "global_batch" not in layout:
         layout["global_batch"] = layout["micro_batch"] * max(dp, 1)
