@@ -14,7 +14,7 @@ from __future__ import annotations
 import ast
 import json
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -22,7 +22,9 @@ from typing import Any, NamedTuple
 from scalewright.spec.errors import UserError
 
 DEEPEST = 30  # functions that start from another's result
-LONGEST = 10_000  # characters of a computed text, items of a computed list
+MOST = 100_000  # expressions followed for one function
+LARGEST = 1 << 20  # characters of a file
+SILENT = (ast.Import, ast.ImportFrom, ast.Pass, ast.Assert, ast.FunctionDef)  # statements that set nothing
 ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
@@ -82,27 +84,50 @@ def spelled(value: Any, indent: int = 0) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
+class Returned(NamedTuple):
+    """What a function returns, and the statements of it that weren't followed."""
+
+    call: Call
+    skipped: tuple[str, ...]
+
+
 class Module:
     """A Python file: its functions, and what they return. Raises UserError for a text that isn't Python."""
 
     def __init__(self, text: str, where: str) -> None:
+        how = "give the file as the trainer takes it"
+        if len(text) > LARGEST:
+            raise UserError(f"it has more than {LARGEST} characters", where, how)
         try:
             body = ast.parse(text).body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             line = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise UserError(
-                f"it is no Python: {line}", where, "give the file as the trainer takes it"
-            ) from None
+            raise UserError(f"it is no Python: {line}", where, how) from None
         self.functions = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
-        self.skipped: list[str] = []  # statements that weren't followed, with their lines
+        self._where, self._left = where, MOST
+        self._skipped: list[str] = []
         self._globals: dict[str, Any] = {}
         for node in body:
             if isinstance(node, (ast.Assign, ast.AnnAssign)):
                 self._assign(node, self._globals, 0)
 
-    def returned(self, name: str, depth: int = 0) -> Any:
+    def returning(self, suffix: str) -> dict[str, Returned]:
+        """Functions that return a call whose name ends so: `Trainer.Config`, `ConfigContainer`."""
+        results: dict[str, Returned] = {}
+        for name in self.functions:
+            self._skipped, self._left = [], MOST
+            try:
+                value = self._returned(name, 0)
+            except RecursionError:
+                how = "give a file with plainer expressions"
+                raise UserError(f"{name} is nested too deeply", self._where, how) from None
+            if isinstance(value, Call) and value.name.endswith(suffix):
+                results[name] = Returned(value, tuple(self._skipped))
+        return results
+
+    def _returned(self, name: str, depth: int) -> Any:
         """What a function returns, for its parameters' defaults."""
-        function, names = self.functions[name], dict(self._globals)
+        function, names = self.functions[name], deepcopy(self._globals)
         arguments = function.args
         ordered = [*arguments.posonlyargs, *arguments.args]
         for argument, default in zip(ordered[::-1], arguments.defaults[::-1], strict=False):
@@ -116,23 +141,13 @@ class Module:
             self._follow(node, names, depth)
         return None
 
-    def calls(self, suffix: str) -> Iterator[tuple[str, Call]]:
-        """Functions that return a call whose name ends so: `Trainer.Config`, `ConfigContainer`."""
-        for name in self.functions:
-            before = len(self.skipped)
-            value = self.returned(name)
-            if isinstance(value, Call) and value.name.endswith(suffix):
-                yield name, value
-            else:
-                del self.skipped[before:]
-
     def _follow(self, node: ast.stmt, names: dict[str, Any], depth: int) -> None:
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
             self._assign(node, names, depth)
         elif not isinstance(
             node, (ast.Import, ast.ImportFrom, ast.Pass, ast.Assert, ast.FunctionDef)
         ) and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
-            self.skipped.append(f"line {node.lineno}: {ast.unparse(node).splitlines()[0][:100]}")
+            self._skipped.append(f"line {node.lineno}: {ast.unparse(node).splitlines()[0][:100]}")
 
     def _assign(self, node: ast.Assign | ast.AnnAssign, names: dict[str, Any], depth: int) -> None:
         if node.value is None:
@@ -163,9 +178,12 @@ class Module:
         if isinstance(holder, Call) and last.isidentifier():
             holder.values[last] = value
         else:
-            self.skipped.append(f"line {target.lineno}: {ast.unparse(target)[:100]} = ...")
+            self._skipped.append(f"line {target.lineno}: {ast.unparse(target)[:100]} = ...")
 
     def _value(self, node: ast.expr, names: dict[str, Any], depth: int) -> Any:
+        self._left -= 1
+        if self._left < 0:
+            return Unknown("...")
         if isinstance(node, ast.Constant):
             return node.value
         if isinstance(node, ast.Name):
@@ -175,6 +193,10 @@ class Module:
         if isinstance(node, (ast.List, ast.Tuple)):
             items = [self._value(item, names, depth) for item in node.elts]
             return items if isinstance(node, ast.List) else tuple(items)
+        if isinstance(node, ast.Dict) and all(isinstance(key, ast.Constant) for key in node.keys):
+            keys = [key.value for key in node.keys if isinstance(key, ast.Constant)]
+            values = [self._value(item, names, depth) for item in node.values]
+            return dict(zip(map(str, keys), values, strict=True))
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.Not)):
             value = self._value(node.operand, names, depth)
             if isinstance(node.op, ast.USub) and isinstance(value, (int, float)):
@@ -206,7 +228,7 @@ class Module:
     def _call(self, node: ast.Call, names: dict[str, Any], depth: int) -> Any:
         name = ast.unparse(node.func)
         if name in self.functions and not node.args and not node.keywords and depth < DEEPEST:
-            return deepcopy(self.returned(name, depth + 1))
+            return self._returned(name, depth + 1)
         values = {str(index): self._value(item, names, depth) for index, item in enumerate(node.args)}
         for keyword in node.keywords:
             values[keyword.arg or "**"] = self._value(keyword.value, names, depth)
