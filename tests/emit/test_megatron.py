@@ -122,11 +122,13 @@ def test_stages_that_differ_are_written_exactly():
 
 def test_a_mixture_s_layers_shared_experts_and_latent_attention_come_back():
     moe = {**MIXTURE["moe"], "num_shared_experts": 1, "shared_intermediate_size": 512, "first_k_dense": 1,
-           "score": "sigmoid", "router_bias": True, "groups": 4, "top_groups": 2, "routed_scale": 2.5}  # fmt: skip
+           "score": "sigmoid", "router_bias": True, "groups": 4, "top_groups": 2,
+           "routed_scale": 2.5}  # fmt: skip
     mla = {"kv_lora_rank": 128, "q_lora_rank": 256, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32,
            "v_head_dim": 64}  # fmt: skip
     model = {**MIXTURE, "moe": moe, "mla": mla, "num_key_value_heads": 16, "mtp_layers": 1}
-    settings = settings_of(run(model=model, layout={"devices": 8, "tp": 2, "ep": 4, "etp": 1}))
+    layout = {"devices": 8, "tp": 2, "ep": 4, "etp": 1, "precision": "bf16"}
+    settings = settings_of(run(model=model, layout=layout))
     emitted = emit("megatron", settings)
     reading = read_text(emitted.files["pretrain.sh"], ".sh", "")
     assert not differences(settings, emitted, reading, (*KEYS, "train.balance", "train.mtp_weight"))
@@ -135,7 +137,10 @@ def test_a_mixture_s_layers_shared_experts_and_latent_attention_come_back():
 
 @pytest.mark.parametrize(
     ("text", "marks"),
-    [("([0]*2+[1]*3)", [0, 0, 1, 1, 1]), ("[1,0]", [1, 0]), ("2", [2]), ("__import__('os')", []), ("[1]*x", [])],
+    [
+        ("([0]*2+[1]*3)", [0, 0, 1, 1, 1]), ("[1,0]", [1, 0]), ("2", [2]), ("__import__('os')", []),
+        ("[1]*x", []),
+    ],
 )  # fmt: skip
 def test_lists_of_layers_are_read_without_evaluating_them(text, marks):
     assert _listed(text) == marks

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from scalewright.emit.emitted import Unread
 from scalewright.emit.read import read_argv, read_file
@@ -34,7 +33,7 @@ class Question:
 
 def question(source: str, overrides: Sequence[str] = ()) -> Question:
     """The question of a file, or of a pasted command line; raises UserError."""
-    pasted = " " in source and not Path(source).exists()
+    pasted = " --" in source
     reading = read_argv(source) if pasted else read_file(source)
     run = as_run(reading, "the command line" if pasted else source, overrides)
     assert not isinstance(run.model, PythonRef)  # no reader makes one

@@ -21,7 +21,7 @@ def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
         raise UserError(
             "it holds no keys and values", str(path), "give a run file, or what `plan --json` printed"
         )
-    assumed = []
+    assumed: list[str] = []
     if "best" in data and "evaluated" in data:
         data, assumed = _of_plan(data, str(path))
     for override in overrides:

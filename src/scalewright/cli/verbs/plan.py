@@ -95,7 +95,7 @@ def plan(
             global_batch = global_batch or theirs.layout.global_batch
         if nodes is None:
             devices = devices or theirs.layout.devices
-    name, place = check_given(model or (theirs and theirs.model), cluster, "scalewright plan", how)
+    name, place = check_given(model or (theirs.model if theirs else None), cluster, "scalewright plan", how)
     if data is not None and out is None and not json:
         raise UserError("--data is for the run file", "--data", "add --out run.yaml, or --json")
     counts = read_counts(scaling) if scaling else None

@@ -136,7 +136,9 @@ def predict(
         return
     how = "write `scalewright predict MODEL --cluster CLUSTER --seq-len 4096`, --from FILE, or --batch FILE"
     theirs = read_theirs(from_) if from_ is not None else None
-    name, place = check_given(model or (theirs and theirs.model), cluster, "scalewright predict", how)
+    name, place = check_given(
+        model or (theirs.model if theirs else None), cluster, "scalewright predict", how
+    )
     keys = layout_keys({key: flags[key] for key in flags if key in {*LAYOUT, *AS_WELL}}, layout)
     if theirs is not None:
         keys = {**theirs.layout.dump(), **keys}

@@ -54,12 +54,12 @@ def read_overrides(document: Mapping[str, Any]) -> Reading:
 
 
 def read_recipe(text: str, where: str) -> Reading:
-    """A Python recipe, its first function that returns a ConfigContainer; raises UserError."""
+    """A Python recipe, its last function that returns a ConfigContainer; raises UserError."""
     recipes = Module(text, where).returning("ConfigContainer")
     if not recipes:
         how = "give a recipe that returns ConfigContainer(...) itself, or its overrides as YAML"
         raise UserError("no function of this file returns a ConfigContainer", where, how)
-    name, (call, statements) = next(iter(recipes.items()))
+    name, (call, statements) = list(recipes.items())[-1]  # which may start from the others
     notes = [f"function {name} of {len(recipes)}: {', '.join(recipes)}"] if len(recipes) > 1 else []
     reading = _read(_known(call), _launched(text), notes, recipe=True)
     skipped = [Unread(f"{name}()", line, "neither a literal nor a call") for line in statements]

@@ -12,7 +12,7 @@ recompute {every: 2}     recompute-method block: the first layers of each stage,
 from __future__ import annotations
 
 import re
-from math import ceil, prod
+from math import ceil, lcm, prod
 from typing import Any
 
 from scalewright.emit.megatron.model import Arguments
@@ -48,9 +48,10 @@ def write_layout(s: Settings) -> Arguments:
 
 
 def _pipeline(s: Settings) -> Arguments:
-    layout, written = s.layout, {}
+    layout = s.layout
     if layout.pp == 1:
         return {}
+    written: Arguments = {}
     virtual = s.take("layout.virtual_stages")
     if virtual > 1:
         written["num-virtual-stages-per-pipeline-rank"] = virtual
@@ -79,7 +80,8 @@ def _cut(counts: tuple[int, ...], modules: int) -> str:
 
 
 def _sharding(s: Settings) -> Arguments:
-    stage, written = s.take("layout.zero_stage"), {}
+    stage = s.take("layout.zero_stage")
+    written: Arguments = {}
     replicas = s.layout.dp_replicate
     if stage == 1:
         written |= {
@@ -177,9 +179,9 @@ def read_layout(t: Theirs, run: dict[str, Any], world: int | None) -> None:
 
 def _smallest_world(t: Theirs, layout: dict[str, Any]) -> int:
     """Devices where the launch line doesn't tell: the fewest that its sizes make."""
-    devices = prod(layout[key] for key in ("tp", "pp", "cp"))
-    while devices % (layout.get("ep", 1) * layout.get("etp", 1) * layout["pp"]):
-        devices += prod(layout[key] for key in ("tp", "pp", "cp"))
+    each = prod(int(layout[key]) for key in ("tp", "pp", "cp"))
+    experts = int(layout.get("ep", 1)) * int(layout.get("etp", 1)) * int(layout["pp"])
+    devices = lcm(each, experts)
     t.assume(f"devices {devices}, the fewest for these sizes: set layout.devices")
     return devices
 
