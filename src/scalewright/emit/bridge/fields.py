@@ -23,6 +23,7 @@ MODEL = {
     "decoder-first-pipeline-num-layers": "num_layers_in_first_pipeline_stage",
     "decoder-last-pipeline-num-layers": "num_layers_in_last_pipeline_stage",
     "use-rope-scaling": "rope_scaling",
+    "microbatch-group-size-per-virtual-pipeline-stage": "microbatch_group_size_per_vp_stage",
 }  # fmt: skip
 SAME = {  # arguments that are fields of the same name, by section
     "model": (

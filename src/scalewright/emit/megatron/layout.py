@@ -52,23 +52,49 @@ def _pipeline(s: Settings) -> Arguments:
     if layout.pp == 1:
         return {}
     written: Arguments = {}
-    virtual = s.take("layout.virtual_stages")
+    virtual = _virtual(s)
     if virtual > 1:
         written["num-virtual-stages-per-pipeline-rank"] = virtual
+    if virtual > 1 and layout.accumulation % layout.pp:
+        written["microbatch-group-size-per-virtual-pipeline-stage"] = _group(layout.accumulation, layout.pp)
     usual = "interleaved" if virtual > 1 else "1f1b"
     if layout.schedule == usual:
         s.take("layout.schedule")
     else:
         why = (
             f"Megatron-LM has no {layout.schedule}: the same numbers, another order, other bubbles and memory"
+            if virtual == layout.virtual_stages
+            else f"Megatron-LM interleaves {layout.pp} micro-batches or more, here are {layout.accumulation}"
         )
         s.nearly("layout.schedule", usual, why)
-    s.take("layout.stage_layers")
+    if virtual == layout.virtual_stages:
+        s.take("layout.stage_layers")
+    else:
+        s.drop("layout.stage_layers", "the stages are others, without virtual ones")
+        layout = layout.model_copy(update={"virtual_stages": 1, "schedule": "1f1b", "stage_layers": None})
     counts = stage_layers(s.model, layout)
     if len(set(counts)) > 1 or s.model.mtp_layers:
         written["pipeline-model-parallel-layout"] = _cut(counts, s.model.mtp_layers)
         written.pop("num-virtual-stages-per-pipeline-rank", None)  # the layout says it
     return written
+
+
+def _virtual(s: Settings) -> int:
+    """Stages of a rank: their interleaved schedule needs a micro-batch for every rank, and stops without."""
+    layout = s.layout
+    if layout.virtual_stages > 1 and layout.accumulation < layout.pp:
+        why = f"Megatron-LM interleaves {layout.pp} micro-batches or more, here are {layout.accumulation}"
+        s.nearly("layout.virtual_stages", "1", why)
+        return 1
+    return int(s.take("layout.virtual_stages"))
+
+
+def _group(micros: int, ranks: int) -> int:
+    """Micro-batches that a stage takes in a row: fewest with which none are left over, or `ranks` or more.
+
+    schedules.py of Megatron Core 0.19 stops at any other remainder.
+    """
+    return next(n for n in range(ranks, micros + 1) if micros % n == 0 or micros % n >= ranks)
 
 
 def _cut(counts: tuple[int, ...], modules: int) -> str:
@@ -190,6 +216,7 @@ def _read_pipeline(t: Theirs, run: dict[str, Any]) -> None:
     layout, layers = run["layout"], run.get("model", {}).get("num_hidden_layers")
     pp = layout["pp"]
     virtual = t.take("num-virtual-stages-per-pipeline-rank")
+    t.take("microbatch-group-size-per-virtual-pipeline-stage")
     each = t.take("num-layers-per-virtual-pipeline-stage")
     cut = t.take("pipeline-model-parallel-layout")
     first, last = (t.take(f"decoder-{end}-pipeline-num-layers") for end in ("first", "last"))
