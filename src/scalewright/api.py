@@ -130,6 +130,7 @@ def plan(
     goodput: float | None = None,
     scaling: Sequence[int] | None = None,
     why_not: Mapping[str, Any] | None = None,
+    yours: Layout | Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     force: bool = False,
     data: str | None = None,
@@ -140,7 +141,8 @@ def plan(
     """The best layouts of a run: the keys of `scalewright plan --json`. Raises UserError.
 
     `fix` holds axes to a value or a list of them; within `margin` of the fastest the simplest layout comes
-    first, and `simpler_than` names the fastest; `why_not` asks about one layout; `scaling` plans the same
+    first, and `simpler_than` names the fastest; `why_not` asks about one layout; `yours` is a layout to beat:
+    its cost, and the gain of single changes to it; `scaling` plans the same
     run on other device counts; `out` writes the run file (over one that was edited only with `force`).
     `tell(done, total)` is called as the search goes, and one that `stop()` has ended answers with what it
     has: `complete` is false then.
@@ -158,7 +160,25 @@ def plan(
         headroom=memory_headroom, margin=margin, top=top, precision=precision, price=price,
     )  # fmt: skip
     run = WholeRun(tokens, price, currency, goodput)
-    return Answer(question.answer(run, why_not, out, data, explain, tell, stop, force))
+    answer = question.answer(run, why_not, out, data, explain, tell, stop, force)
+    if yours is not None:
+        cost = predict(
+            model, place, yours, seq_len, framework=framework, software_version=software_version,
+            options=options, optimizer=optimizer, diloco=diloco,
+        )  # fmt: skip
+        answer = {**answer, "yours": _beside(cost, answer["best"])}
+    return Answer(answer)
+
+
+def _beside(cost: Mapping[str, Any], best: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A layout's cost beside the best: `gain_pct` of the best, and single changes that help, best first."""
+    keys = ("layout", "fits", "step_time_s", "tokens_per_s", "mfu", "memory_gib", "bottleneck", "smallest_fix")
+    changes = [row for row in cost["what_if"] if row["kind"] == "setting" and row["gain_pct"] > 0]
+    return {
+        **{key: cost[key] for key in keys},
+        "gain_pct": 100 * (best[0]["tokens_per_s"] / cost["tokens_per_s"] - 1) if best else None,
+        "changes": [row for row in changes if "does not fit" not in row["change"]],
+    }
 
 
 def train(

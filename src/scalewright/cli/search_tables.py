@@ -9,6 +9,7 @@ from scalewright.cli.plan_tables import Answer, axes, emit, headline, show_detai
 from scalewright.spec.text.words import count, decimal, gib, short_time
 
 MANY = 8  # lines of why_not and of the Pareto set
+MANY_CHANGES = 5  # single changes to the layout to beat
 
 
 def show_plan(answer: Answer) -> None:
@@ -25,6 +26,8 @@ def show_plan(answer: Answer) -> None:
         f" {feasible} of these fit; the others are certain to be worse"
     )
     emit()
+    if yours := answer.get("yours"):
+        _yours(yours)
     _best(answer)
     _preferred(best.get("simpler_than"), answer["margin"])
     _beyond(answer.get("beyond") or (), best["framework"])
@@ -40,6 +43,21 @@ def show_plan(answer: Answer) -> None:
     if answer["assumed"]:
         emit("\n[bold]assumed[/]  " + ", ".join(answer["assumed"]))
     _next(answer)
+
+
+def _yours(yours: Answer) -> None:
+    """The layout to beat, and what single changes would gain."""
+    peak, step = gib(yours["memory_gib"]["peak"]), short_time(yours["step_time_s"]["p50"])
+    fits = "" if yours["fits"] else ", [red]does not fit[/]"
+    emit(f"[bold]yours[/]  {one_line(yours['layout'])}")
+    emit(f"       {step} a step, {peak}{fits}; the best is {yours['gain_pct']:.1f}% faster")
+    for row in yours["changes"][:MANY_CHANGES]:
+        emit(
+            f"       {row['change']} alone: {row['gain_pct']:+.1f}%, {short_time(row['step_time_s'])} a step"
+        )
+    if yours["smallest_fix"]:
+        emit(f"       to make it fit: {yours['smallest_fix']['change']}")
+    emit()
 
 
 def _best(answer: Answer) -> None:

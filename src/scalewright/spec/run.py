@@ -17,6 +17,7 @@ from scalewright.spec.compress import Compress, read_compress
 from scalewright.spec.diloco import DilocoSpec
 from scalewright.spec.errors import UserError
 from scalewright.spec.guard import GuardSpec
+from scalewright.spec.launch import LaunchSpec
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.optimizers import OPTIMIZERS, Optimizer, OptimizerName
@@ -255,6 +256,7 @@ class RunSpec(Spec):
     checkpoint: CheckpointSpec = CheckpointSpec()
     track: TrackSpec = TrackSpec()
     profile: ProfileSpec = ProfileSpec()
+    launch: LaunchSpec = LaunchSpec()  # where its processes start; no number depends on it
     allow_changes: tuple[Literal["data", "tokenizer", "seed", "model"], ...] = ()  # on a resume
     environment: dict[str, Any] | None = None  # written by `train`: versions, git state, machine of the run
 

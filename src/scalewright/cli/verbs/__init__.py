@@ -15,12 +15,14 @@ from scalewright.cli.verbs.convert import convert
 from scalewright.cli.verbs.demo import demo
 from scalewright.cli.verbs.diagnose import diagnose
 from scalewright.cli.verbs.doctor import doctor
+from scalewright.cli.verbs.emit import emit
 from scalewright.cli.verbs.evaluate import evaluate
 from scalewright.cli.verbs.generate import generate
 from scalewright.cli.verbs.parity import parity
 from scalewright.cli.verbs.plan import plan
 from scalewright.cli.verbs.predict import predict
 from scalewright.cli.verbs.prepare import prepare
+from scalewright.cli.verbs.read import read
 from scalewright.cli.verbs.record import record
 from scalewright.cli.verbs.report import report
 from scalewright.cli.verbs.score import score
@@ -58,6 +60,8 @@ def register(app: typer.Typer) -> None:
     group = _group("What a run has saved, and whether it is sound.", saved)
     app.add_typer(group, name="checkpoint", rich_help_panel="Train")
     app.command("parity", rich_help_panel="Train")(parity)
+    app.command("emit", rich_help_panel="Other trainers")(emit)
+    app.command("read", rich_help_panel="Other trainers")(read)
     app.command("compare", rich_help_panel="Use what was trained")(compare)
     app.command("report", rich_help_panel="Use what was trained")(report)
     app.command("evaluate", rich_help_panel="Use what was trained")(evaluate)

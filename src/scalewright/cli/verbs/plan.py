@@ -14,6 +14,7 @@ from scalewright.cli.verbs.predict import (
     Currency,
     Diloco,
     Framework,
+    From,
     Goodput,
     Model,
     OptimizerName,
@@ -25,6 +26,7 @@ from scalewright.cli.verbs.predict import (
     option_words,
     read_diloco,
     read_pairs,
+    read_theirs,
 )
 from scalewright.spec.errors import UserError
 
@@ -36,6 +38,7 @@ INTERRUPTED = 130
 def plan(
     model: Model = None,
     cluster: Cluster = None,
+    from_: From = None,
     devices: Annotated[int | None, typer.Option(help="All devices.")] = None,
     nodes: Annotated[int | None, typer.Option(help="The same, in the cluster's nodes.")] = None,
     seq_len: Annotated[int | None, typer.Option(help="Tokens of a sequence.")] = None,
@@ -80,9 +83,19 @@ def plan(
     \b
     scalewright plan llama-3.1-8b --cluster dgx-h100 --devices 64 --seq-len 8192 --global-batch 512
     scalewright plan llama-3.1-8b --cluster dgx-h100 --devices 64 --seq-len 8192 --global-batch 512 --fix tp=8
+    scalewright plan --from pretrain_llama.sh --cluster dgx-h100
     """
-    how = "write `scalewright plan MODEL --cluster C --devices N --seq-len S --global-batch B`"
-    name, place = check_given(model, cluster, "scalewright plan", how)
+    how = (
+        "write `scalewright plan MODEL --cluster C --devices N --seq-len S --global-batch B`, or --from FILE"
+    )
+    theirs = read_theirs(from_) if from_ is not None else None
+    if theirs is not None:
+        seq_len, framework = seq_len or theirs.seq_len, framework or theirs.trainer
+        if global_batch_tokens is None:
+            global_batch = global_batch or theirs.layout.global_batch
+        if nodes is None:
+            devices = devices or theirs.layout.devices
+    name, place = check_given(model or (theirs.model if theirs else None), cluster, "scalewright plan", how)
     if data is not None and out is None and not json:
         raise UserError("--data is for the run file", "--data", "add --out run.yaml, or --json")
     counts = read_counts(scaling) if scaling else None
@@ -100,6 +113,7 @@ def plan(
             diloco=read_diloco(diloco), tokens=tokens, price=price, currency=currency, goodput=goodput,
             scaling=counts, out=out, data=data, force=force, tell=tell, stop=stop,
             why_not=read_pairs(why_not, "--why-not", AXES) if why_not else None,
+            yours=theirs.resized(devices, global_batch) if theirs is not None else None,
         )  # fmt: skip
     print_json(answer) if json else show_plan(answer)
     if not answer["complete"]:

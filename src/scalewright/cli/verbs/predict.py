@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,10 @@ from scalewright.cli.options import Json, starting_with
 from scalewright.cli.verbs.presets import _cluster_names, _model_names
 from scalewright.spec.errors import UserError
 from scalewright.spec.optimizers import NAMES
+
+if TYPE_CHECKING:
+    from scalewright.emit.question import Question
+    from scalewright.spec.model import ModelSpec
 
 AXIS = "Axes of the layout"
 HOW = "What the layout does"
@@ -36,6 +40,14 @@ Cluster = Annotated[
         metavar="CLUSTER",
         help="A preset, a device, a YAML file, or local.",
         autocompletion=starting_with(_cluster_names),
+    ),
+]
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="FILE",
+        help="Another trainer's configuration, script or command line, in place of MODEL and others.",
     ),
 ]
 Framework = Annotated[
@@ -65,6 +77,7 @@ Goodput = Annotated[
 def predict(
     model: Model = None,
     cluster: Cluster = None,
+    from_: From = None,
     seq_len: Annotated[int | None, typer.Option(help="Tokens of a sequence.")] = None,
     devices: Annotated[int | None, typer.Option(help="All devices.")] = None,
     nodes: Annotated[int | None, typer.Option(help="The same, in the cluster's nodes.")] = None,
@@ -121,9 +134,15 @@ def predict(
     if batch is not None:
         _batch(batch, {key: value for key, value in flags.items() if key not in ("batch", "json")})
         return
-    how = "write `scalewright predict MODEL --cluster CLUSTER --seq-len 4096`, or --batch FILE"
-    name, place = check_given(model, cluster, "scalewright predict", how)
+    how = "write `scalewright predict MODEL --cluster CLUSTER --seq-len 4096`, --from FILE, or --batch FILE"
+    theirs = read_theirs(from_) if from_ is not None else None
+    name, place = check_given(
+        model or (theirs.model if theirs else None), cluster, "scalewright predict", how
+    )
     keys = layout_keys({key: flags[key] for key in flags if key in {*LAYOUT, *AS_WELL}}, layout)
+    if theirs is not None:
+        keys = {**theirs.layout.dump(), **keys}
+        seq_len, framework = seq_len or theirs.seq_len, framework or theirs.trainer
     from scalewright.api import predict as ask
     from scalewright.cli.output import only_answer, print_json, working
     from scalewright.cli.plan_tables import show_prediction
@@ -137,12 +156,27 @@ def predict(
     print_json(answer) if json else show_prediction(answer)
 
 
-def check_given(model: str | None, cluster: str | None, command: str, how: str) -> tuple[str, str]:
+def check_given(
+    model: str | ModelSpec | None, cluster: str | None, command: str, how: str
+) -> tuple[str | ModelSpec, str]:
     """The model and the cluster; raises UserError with the whole command when one is missing."""
-    for flag, value in (("MODEL", model), ("--cluster", cluster)):
-        if value is None:
-            raise UserError(f"{flag} is missing", command, how)
-    return str(model), str(cluster)
+    if model is None:
+        raise UserError("MODEL is missing", command, how)
+    if cluster is None:
+        raise UserError("--cluster is missing", command, how)
+    return model, cluster
+
+
+def read_theirs(source: str) -> Question:
+    """Another trainer's run, and on stderr what was assumed or not understood; raises UserError."""
+    from scalewright.emit.question import question
+
+    theirs = question(source)
+    for note in theirs.assumed:
+        print(f"assumed   {note}", file=sys.stderr)
+    for item in theirs.unread:
+        print(f"not read  {item.key} {item.value}: {item.why}", file=sys.stderr)
+    return theirs
 
 
 def _batch(path: str, rest: dict[str, Any]) -> None:

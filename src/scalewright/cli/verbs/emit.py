@@ -1,0 +1,80 @@
+"""`scalewright emit TRAINER RUN`: the same run as another trainer's configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scalewright.cli.options import Force, Json
+
+if TYPE_CHECKING:
+    from scalewright.emit.emitted import Emitted
+
+
+def emit(
+    trainer: Annotated[
+        str,
+        typer.Argument(metavar="TRAINER", help="megatron, torchtitan, deepspeed, accelerate, nanotron, ..."),
+    ],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run file, or what `plan --json` printed.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE...", help="Keys to change, such as layout.tp=2.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where to write; default: NAME-TRAINER.")
+    ] = None,
+    show: Annotated[bool, typer.Option("--print", help="Print the files and write nothing.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 1 when a setting was dropped or changed.")
+    ] = False,
+    software_version: Annotated[
+        str | None, typer.Option("--software-version", help="The trainer's release: torchtitan 0.2.")
+    ] = None,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Write a run as another trainer's configuration, with its launch line.
+
+    \b
+    scalewright emit megatron run.yaml
+    scalewright emit torchtitan plan.json --out titan --strict
+    """
+    from scalewright.cli.output import print_json
+    from scalewright.emit.save import save
+    from scalewright.emit.source import load_settings
+    from scalewright.emit.trainers import emit as write
+
+    settings = load_settings(run, overrides or ())
+    settings.version = software_version
+    emitted = write(trainer, settings)
+    refused = strict and not emitted.exact
+    folder = out or Path(f"{settings.run.name}-{emitted.trainer}")
+    written = [] if show or refused else save(emitted.files, folder, force)
+    if json:
+        print_json({**emitted.dump(), "written": [str(path) for path in written]})
+    else:
+        _show(emitted, folder, show, refused)
+    if refused:
+        raise typer.Exit(1)
+
+
+def _show(emitted: Emitted, folder: Path, show: bool, refused: bool) -> None:
+    """The files or where they are, the launch line, and what was lost."""
+    import sys
+
+    for name, text in emitted.files.items() if show else ():
+        print(f"# ---- {name}\n{text}" if len(emitted.files) > 1 else text, end="")
+    notes = sys.stderr if show else sys.stdout
+    if not show and not refused:
+        print(f"wrote {', '.join(str(folder / name) for name in emitted.files)}")
+        print(f"run   cd {folder} && {emitted.command}")
+    for key, value, why in emitted.dropped:
+        print(f"dropped   {key} {value}: {why}", file=notes)
+    for key, value, written, why in emitted.changed:
+        print(f"changed   {key} {value} -> {written}: {why}", file=notes)
+    for text in emitted.assumed:
+        print(f"assumed   {text}", file=notes)
+    if refused:
+        print("nothing written: --strict, and a setting was dropped or changed", file=sys.stderr)

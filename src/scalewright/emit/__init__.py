@@ -1,0 +1,12 @@
+"""The same run for other trainers, and their configurations read back; no torch.
+
+run.yaml, plan.json ──► Settings ──► <trainer>.write ──► Emitted: files, launch line, what was dropped
+their file or command line ──► Theirs ──► <trainer>.read ──► Reading: a run of ours, what wasn't understood
+
+settings.py   a run as dotted keys, each taken by an emitter or reported
+theirs.py     another trainer's configuration as keys, each taken by a reader or reported
+words.py      tables between their words and ours
+trainers.py   the trainers, by name
+emitted.py    what is written and read
+source.py     run files and plans, as Settings
+"""

@@ -1,0 +1,151 @@
+"""Accelerate's YAML as a run: it has the layout and the precision, and nothing of the model, data or batch.
+
+fsdp_version 2     reshard_after_forward true: zero_stage 3, false: 2
+fsdp_version 1     sharding_strategy or reshard_after_forward: FULL_SHARD 3, SHARD_GRAD_OP 2, NO_SHARD 0
+deepspeed_config   its own keys, or those of the JSON that it names
+megatron_lm_config tp, pp, sequence parallelism
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from scalewright.emit.accelerate.words import ASIDE, CONTEXT, FSDP1, PREFIX
+from scalewright.emit.deepspeed.read import fit_batch, read_sections
+from scalewright.emit.emitted import Reading
+from scalewright.emit.scripts.model import linked, read_beside
+from scalewright.emit.theirs import Theirs, flat
+from scalewright.emit.words import put
+
+MEGATRON = {"tp": "tp_degree", "pp": "pp_degree"}
+
+
+def read(document: Any, text: str, where: str) -> Reading:
+    """A configuration as a run."""
+    theirs, run = Theirs(_named(document), ASIDE), {}
+    layout: dict[str, Any] = run.setdefault("layout", {})
+    kind = str(theirs.take("distributed_type")).upper()
+    processes = theirs.take("num_processes")
+    machines = theirs.take("num_machines")
+    _read_precision(theirs, layout)
+    _read_sizes(theirs, layout)
+    layout["zero_stage"] = 0
+    if kind == "FSDP":
+        _read_fsdp(theirs, layout, machines)
+    elif kind == "DEEPSPEED":
+        _read_deepspeed(theirs, run, where)
+    elif kind == "MEGATRON_LM":
+        _read_megatron(theirs, run)
+    elif kind not in ("NO", "MULTI_GPU", "MULTI_CPU", "MULTI_NPU", "MULTI_XPU", "MULTI_HPU", "MULTI_MLU"):
+        theirs.refuse("distributed_type", "processes of this kind aren't known here: taken as whole replicas")
+    fit_batch(theirs, layout, int(processes) if isinstance(processes, int) and processes > 0 else None)
+    read_beside(where, run)
+    return Reading("accelerate", run, theirs.unread(), tuple(theirs.assumed))
+
+
+def _named(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted keys with one name each: `parallelism_config.tp_size`, `fsdp_config.fsdp_version`."""
+    keys: dict[str, Any] = {}
+    for key, value in flat(document).items():
+        section, _, name = key.rpartition(".")
+        if section == PREFIX:
+            name = name.removeprefix(f"{PREFIX}_")
+        if section == "fsdp_config" and not name.startswith("fsdp_"):
+            name = f"fsdp_{name}"
+        keys[f"{section}.{name}" if section else name] = value
+    return keys
+
+
+def _read_precision(t: Theirs, layout: dict[str, Any]) -> None:
+    precision = t.take("mixed_precision")
+    if precision is None and t.take("fp16"):
+        precision = "fp16"
+    names = {"no": "fp32", "none": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8"}
+    layout["precision"] = names.get(str(precision if precision is not None else "no").lower(), "bf16")
+
+
+def _read_sizes(t: Theirs, layout: dict[str, Any]) -> None:
+    for name in ("tp", "cp", "dp_replicate"):
+        if (size := t.take(f"{PREFIX}.{name}_size")) is not None:
+            layout[name] = int(size)
+    t.take(f"{PREFIX}.dp_shard_size")  # what is left
+    strategy, ulysses = t.take(f"{PREFIX}.cp_comm_strategy"), t.take(f"{PREFIX}.sp_size")
+    if layout.get("cp", 1) > 1:
+        layout["cp_kind"] = CONTEXT.get(str(strategy), "allgather")
+    if ulysses is not None and int(ulysses) > 1:
+        layout |= {"cp": int(ulysses), "cp_kind": "ulysses"}
+    if layout.get("tp", 1) > 1:
+        layout["sp"] = False
+
+
+def _read_fsdp(t: Theirs, layout: dict[str, Any], machines: Any) -> None:
+    section = "fsdp_config.fsdp_"
+    version, reshard = t.take(f"{section}version"), t.take(f"{section}reshard_after_forward")
+    strategy = t.take(f"{section}sharding_strategy")
+    named = strategy if strategy is not None else reshard if isinstance(reshard, str) else None
+    if isinstance(named, int) and not isinstance(named, bool):
+        named = list(FSDP1)[named - 1] if 0 < named <= len(FSDP1) else None
+    name = str(named).upper()
+    if name in FSDP1 and (version is None or int(version) == 1):
+        layout["zero_stage"] = FSDP1[name]
+        if name.startswith("HYBRID") and isinstance(machines, int) and machines > 1:
+            layout["dp_replicate"] = machines
+            t.assume(f"dp_replicate {machines}: {name} shards within a machine")
+    else:
+        layout["zero_stage"] = 2 if str(reshard).lower() == "false" else 3
+    if _true(t.take(f"{section}offload_params")):
+        layout["offload"] = "parameters"
+    if _true(t.take(f"{section}activation_checkpointing")):
+        layout["recompute"] = "full"
+    if _true(t.take(f"{section}activation_checkpointing_offload")):
+        layout["offload"] = "all" if "offload" in layout else "activations"
+
+
+def _read_deepspeed(t: Theirs, run: dict[str, Any], where: str) -> None:
+    name = "deepspeed_config.deepspeed_config_file"
+    if (file := t.take(name)) is not None:
+        document = linked(file, where)
+        if document is None:
+            t.refuse(name, "the file isn't in this configuration's folder: read it by itself")
+            return
+        inner = read_sections(document, run)
+        for item in inner.unread():
+            t.values[f"{name}: {item.key}"] = item.value
+            t.refuse(f"{name}: {item.key}", item.why)
+        t.assumed += inner.assumed
+        return
+    layout = run["layout"]
+    layout["zero_stage"] = int(t.take("deepspeed_config.zero_stage", 2) or 0)
+    devices = {key: t.take(f"deepspeed_config.offload_{key}_device") for key in ("optimizer", "param")}
+    t.take("deepspeed_config.offload_optimizer_nvme_path"), t.take("deepspeed_config.offload_param_nvme_path")
+    if devices["param"] in ("cpu", "nvme"):
+        layout["offload"] = "parameters"
+    elif devices["optimizer"] in ("cpu", "nvme"):
+        layout["offload"] = "optimizer"
+    steps = t.take("deepspeed_config.gradient_accumulation_steps")
+    if isinstance(steps, int) and steps > 0:
+        layout["accumulation"] = steps
+    clip = t.take("deepspeed_config.gradient_clipping")
+    if isinstance(clip, (int, float)):
+        put(run, "optimizer.clip_norm", float(clip))
+
+
+def _read_megatron(t: Theirs, run: dict[str, Any]) -> None:
+    section, layout = "megatron_lm_config.megatron_lm_", run["layout"]
+    for ours, theirs in MEGATRON.items():
+        if (size := t.take(f"{section}{theirs}")) is not None:
+            layout[ours] = int(size)
+    layout["sp"] = _true(t.take(f"{section}sequence_parallelism")) and layout.get("tp", 1) > 1
+    layout["zero_stage"] = int(_true(t.take(f"{section}use_distributed_optimizer")))
+    if _true(t.take(f"{section}recompute_activations")):
+        layout["recompute"] = "selective"
+    clip, micro = t.take(f"{section}gradient_clipping"), t.take(f"{section}num_micro_batches")
+    if clip is not None:
+        put(run, "optimizer.clip_norm", float(clip))
+    if micro is not None:
+        layout["accumulation"] = int(micro)
+
+
+def _true(value: Any) -> bool:
+    return str(value).lower() in ("true", "1", "yes")

@@ -1,0 +1,73 @@
+"""Command lines as keys and values, and the ranks that a launch line starts.
+
+--num-layers 32 --swiglu --data-path a b      {"num-layers": "32", "swiglu": True, "data-path": ["a", "b"]}
+torchrun --nnodes 4 --nproc-per-node 8 ...    32 ranks
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+def flags(words: Iterable[str]) -> dict[str, Any]:
+    """Flags by their names without dashes, `_` as `-`; a flag alone is True, several values are a list."""
+    values: dict[str, Any] = {}
+    name = ""
+    for word in words:
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            name = name.replace("_", "-")
+            values[name] = value if equals else True
+        elif name:
+            before = values[name]
+            values[name] = (
+                word if before is True else [*(before if isinstance(before, list) else [before]), word]
+            )
+    return values
+
+
+def split_launch(words: Sequence[str]) -> tuple[list[str], str, list[str]]:
+    """A command's words before its Python program, the program, and those after it."""
+    for index, word in enumerate(words):
+        if word.endswith(".py"):
+            return list(words[:index]), word, list(words[index + 1 :])
+        if word == "-m" and index + 1 < len(words) and words[index + 1] != "torch.distributed.run":
+            return list(words[:index]), words[index + 1], list(words[index + 2 :])
+    return [], "", list(words)
+
+
+def ranks(launch: Sequence[str], variables: dict[str, str]) -> int | None:
+    """Ranks that a launch line starts: torchrun's, srun's or mpirun's numbers, else WORLD_SIZE."""
+    given = flags(launch)
+    short = {word: launch[i + 1] for i, word in enumerate(launch[:-1]) if word in ("-n", "-np", "-N")}
+    nodes = _whole(given.get("nnodes", given.get("nodes", given.get("num-machines", 1))))
+    each = _whole(given.get("nproc-per-node", given.get("ntasks-per-node")))
+    if each is not None and nodes is not None:
+        return each * nodes
+    for value in (
+        given.get("ntasks"),
+        given.get("num-processes"),
+        short.get("-np"),
+        short.get("-n"),
+        variables.get("WORLD_SIZE"),
+    ):
+        if (count := _whole(value)) is not None:
+            return count
+    return None
+
+
+def _whole(value: Any) -> int | None:
+    text = str(value).partition(":")[2] or str(value)  # --nnodes 2:4: as many as there may be
+    return int(text) if text.isdecimal() and 0 < int(text) < 10**7 else None
+
+
+def spelled(name: str, value: Any) -> list[str]:
+    """A flag and its values, as words of a command line."""
+    if value is True:
+        return [f"--{name}"]
+    values = value if isinstance(value, list) else [value]
+    return [
+        f"--{name}",
+        *(f"{item:g}" if isinstance(item, float) and item == int(item) else str(item) for item in values),
+    ]

@@ -1,0 +1,152 @@
+"""Megatron's arguments as fields of Megatron-Bridge's ConfigContainer, both ways.
+
+--tensor-model-parallel-size 8      model.tensor_model_parallel_size = 8
+--untie-embeddings-and-...          model.share_embeddings_and_output_weights = False
+--swiglu                            model.gated_linear_unit = True, model.activation_func = F.silu
+--bf16 --fp8-recipe mxfp8           mixed_precision.bf16 = True, mixed_precision.fp8_recipe = "mxfp8"
+
+Fields are those of Megatron-Bridge 0.6 (training/config.py, models/gpt_provider.py; read 2026-11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from scalewright.emit.megatron.model import Arguments
+from scalewright.emit.python_code import Name
+
+MODEL = {
+    "ffn-hidden-size": "ffn_hidden_size", "norm-epsilon": "layernorm_epsilon",
+    "num-experts": "num_moe_experts", "apply-layernorm-1p": "layernorm_zero_centered_gamma",
+    "num-virtual-stages-per-pipeline-rank": "virtual_pipeline_model_parallel_size",
+    "decoder-first-pipeline-num-layers": "num_layers_in_first_pipeline_stage",
+    "decoder-last-pipeline-num-layers": "num_layers_in_last_pipeline_stage",
+    "use-rope-scaling": "rope_scaling",
+    "microbatch-group-size-per-virtual-pipeline-stage": "microbatch_group_size_per_vp_stage",
+}  # fmt: skip
+SAME = {  # arguments that are fields of the same name, by section
+    "model": (
+        "num-layers", "hidden-size", "num-attention-heads", "num-query-groups", "kv-channels",
+        "normalization", "seq-length", "attention-dropout", "hidden-dropout", "add-qkv-bias",
+        "qk-layernorm", "window-size", "window-attn-skip-freq", "position-embedding-type", "rotary-base",
+        "rotary-percent", "rotary-interleaved", "rope-scaling-factor", "rope-type",
+        "rotary-scaling-factor", "mscale", "mscale-all-dim", "mtp-num-layers", "mtp-loss-scaling-factor",
+        "multi-latent-attention", "q-lora-rank", "kv-lora-rank", "qk-head-dim", "qk-pos-emb-head-dim",
+        "v-head-dim", "moe-router-topk", "moe-ffn-hidden-size", "moe-router-score-function",
+        "moe-router-topk-scaling-factor", "moe-router-num-groups", "moe-router-group-topk",
+        "moe-latent-size", "moe-aux-loss-coeff", "moe-z-loss-coeff", "moe-expert-capacity-factor",
+        "moe-shared-expert-intermediate-size", "moe-shared-expert-gate", "moe-layer-freq",
+        "moe-router-pre-softmax", "moe-router-enable-expert-bias", "moe-router-bias-update-rate",
+        "moe-router-load-balancing-type", "moe-token-dispatcher-type", "moe-grouped-gemm",
+        "tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size",
+        "expert-model-parallel-size", "expert-tensor-parallel-size", "sequence-parallel", "cp-comm-type",
+        "pipeline-model-parallel-layout", "recompute-granularity", "recompute-method",
+        "recompute-num-layers", "recompute-modules",
+    ),
+    "train": ("micro-batch-size", "global-batch-size", "train-iters", "train-samples"),
+    "validation": ("eval-iters", "eval-interval"),
+    "ddp": (
+        "use-distributed-optimizer", "overlap-grad-reduce", "overlap-param-gather", "use-megatron-fsdp",
+        "num-distributed-optimizer-instances", "data-parallel-sharding-strategy",
+        "outer-dp-sharding-strategy",
+    ),
+    "dist": ("use-torch-fsdp2",),
+    "optimizer": (
+        "optimizer", "lr", "min-lr", "weight-decay", "clip-grad", "adam-beta1", "adam-beta2", "adam-eps",
+        "sgd-momentum", "exp-avg-dtype", "exp-avg-sq-dtype", "optimizer-cpu-offload",
+        "optimizer-offload-fraction", "use-precision-aware-optimizer",
+    ),
+    "scheduler": (
+        "lr-decay-style", "lr-warmup-iters", "lr-warmup-fraction", "lr-warmup-samples", "lr-decay-iters",
+        "lr-decay-samples", "lr-wsd-decay-style", "lr-wsd-decay-iters",
+    ),
+    "rng": ("seed",),
+    "dataset": ("split", "data-path", "reset-attention-mask", "reset-position-ids"),
+    "tokenizer": ("tokenizer-type", "vocab-size"),
+    "checkpoint": ("save", "load", "save-interval", "ckpt-format"),
+    "logger": ("log-interval", "log-throughput"),
+    "mixed_precision": ("bf16", "fp16", "fp8-recipe"),
+}  # fmt: skip
+FIELDS: dict[str, str] = {
+    **{flag: f"model.{field}" for flag, field in MODEL.items()},
+    **{flag: f"{part}.{flag.replace('-', '_')}" for part, flags in SAME.items() for flag in flags},
+    "fp8-format": "mixed_precision.fp8", "fp4-format": "mixed_precision.fp4",
+}  # fmt: skip
+FLAGS = {field: flag for flag, field in FIELDS.items()}
+INVERTED = {
+    "disable-bias-linear": "model.add_bias_linear",
+    "untie-embeddings-and-output-weights": "model.share_embeddings_and_output_weights",
+    "no-gradient-accumulation-fusion": "model.gradient_accumulation_fusion",
+}
+SILU, SQUARED = Name("F.silu"), Name("squared_relu")
+DTYPES = {"bf16": Name("torch.bfloat16"), "fp8": Name("torch.uint8"), "fp16": Name("torch.float16")}
+RECIPES: dict[str, Arguments] = {  # parts of the names of theirs, as `bf16_with_mxfp8_mixed`
+    "mxfp8": {"fp8-format": "e4m3", "fp8-recipe": "mxfp8"}, "nvfp4": {"fp4-format": "e2m1"},
+    "fp8_delayed": {"fp8-format": "hybrid", "fp8-recipe": "delayed"},
+    "fp8_current": {"fp8-format": "hybrid", "fp8-recipe": "tensorwise"},
+    "fp8_subchannel": {"fp8-format": "hybrid", "fp8-recipe": "blockwise"},
+}  # fmt: skip
+
+
+def fields_of(arguments: Arguments) -> dict[str, Any]:
+    """Dotted fields for these arguments; `activation_func` and types are names."""
+    fields: dict[str, Any] = {}
+    for flag, value in arguments.items():
+        if flag in INVERTED:
+            fields[INVERTED[flag]] = False
+        elif flag == "swiglu":
+            fields |= {"model.gated_linear_unit": True, "model.activation_func": SILU}
+        elif flag == "squared-relu":
+            fields["model.activation_func"] = SQUARED
+        elif flag in ("exp-avg-dtype", "exp-avg-sq-dtype"):
+            fields[FIELDS[flag]] = DTYPES[value]
+        elif flag in FIELDS:
+            fields[FIELDS[flag]] = value
+    return fields
+
+
+def arguments_of(fields: Mapping[str, Any]) -> tuple[Arguments, dict[str, str]]:
+    """The arguments for these fields, and the field that each of them is."""
+    arguments: Arguments = {}
+    names: dict[str, str] = {}
+    inverted = {field: flag for flag, field in INVERTED.items()}
+    dtypes = {value: key for key, value in DTYPES.items()}
+    for name, value in fields.items():
+        if value is None:
+            continue
+        flag = FLAGS.get(name, inverted.get(name, name))
+        if name in inverted:
+            value = value is False
+        elif flag in ("exp-avg-dtype", "exp-avg-sq-dtype"):
+            value = dtypes.get(value, value)
+        elif name == "model.activation_func":
+            flag, value = _activation(value, bool(fields.get("model.gated_linear_unit")))
+        elif name == "model.gated_linear_unit" and "model.activation_func" in fields:
+            continue
+        elif name == "mixed_precision":
+            arguments |= precision_of(str(value))
+            continue
+        names[flag] = name
+        arguments[flag] = value
+    if "num-query-groups" in arguments:
+        arguments["group-query-attention"] = True
+    return arguments, names
+
+
+def precision_of(recipe: str) -> Arguments:
+    """The arguments of a named recipe: `bf16_mixed`, `bf16-with-fp8-current-scaling-mixed`."""
+    name = recipe.replace("-", "_")
+    written: Arguments = {"fp16": True} if name.startswith(("fp16", "16")) else {"bf16": True}
+    if name.startswith(("fp32", "32")):
+        return {}
+    return next((written | more for part, more in RECIPES.items() if part in name), written)
+
+
+def _activation(function: Any, gated: bool) -> tuple[str, Any]:
+    name = (function.dotted if isinstance(function, Name) else str(function)).rpartition(".")[2].strip("'>")
+    if gated and name in ("silu", "swish"):
+        return "swiglu", True
+    if not gated and name == "squared_relu":
+        return "squared-relu", True
+    return ("gelu", True) if not gated and name == "gelu" else ("model.activation_func", name)

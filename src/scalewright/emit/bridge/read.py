@@ -1,0 +1,171 @@
+"""Megatron-Bridge's fields as a run: a YAML of overrides, a recipe in Python, a NeMo 2 test's arguments.
+
+model: {tensor_model_parallel_size: 8}              overrides of a recipe that isn't in the file
+ConfigContainer(model=GPTModelProvider(...), ...)   a recipe: the calls that it returns, read and not run
+MODEL_ARGS: {trainer.strategy.tensor_model_...: 8}  a functional test of NeMo 2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from scalewright.emit.bridge.fields import FIELDS, arguments_of, precision_of
+from scalewright.emit.emitted import Reading, Unread
+from scalewright.emit.megatron.read import read_arguments
+from scalewright.emit.megatron.words import ASIDE
+from scalewright.emit.python_code import Call, Module
+from scalewright.emit.theirs import Theirs, flat
+from scalewright.spec.errors import UserError
+
+TEST = {  # sections of a NeMo 2 test; a field goes to the section here that has one of its name
+    "trainer.strategy": ("model", "ddp"), "model.config": ("model",), "data": ("train", "dataset", "model"),
+    "optim.config": ("optimizer",), "optim.lr_scheduler": ("scheduler",),
+}  # fmt: skip
+QUIET = frozenset({  # what is kept of fields that say nothing about the run
+    "model.apply_rope_fusion", "model.bias_activation_fusion", "model.bias_dropout_fusion", "gelu",
+    "model.masked_softmax_fusion", "model.persist_layer_norm", "model.cross_entropy_loss_fusion",
+    "model.cross_entropy_fusion_impl", "model.attention_softmax_in_fp32",
+    "model.apply_query_key_layer_scaling", "model.gradient_accumulation_fusion",
+    "model.moe_permute_fusion", "model.tp_comm_overlap", "model.pipeline_dtype", "model.params_dtype",
+    "model.bf16", "model.init_method_std", "model.make_vocab_size_divisible_by", "model.should_pad_vocab",
+    "model.attention_backend", "model.transformer_impl", "model.use_te_rng_tracker",
+    "model.cuda_graph_impl", "model.deterministic_mode", "ddp.grad_reduce_in_fp32",
+    "ddp.check_for_nan_in_grad", "ddp.average_in_collective", "ddp.bucket_size", "ddp.align_param_gather",
+    "ddp.fp8_param_gather", "dist.use_megatron_fsdp", "dist.enable_megatron_core_experimental",
+    "dist.distributed_timeout_minutes", "dataset.random_seed", "dataset.seq_length",
+    "dataset.eod_mask_loss", "dataset.num_workers", "dataset.dataloader_type", "dataset.data_sharding",
+    "dataset.num_dataset_builder_threads", "dataset.skip_getting_attention_mask_from_dataset",
+    "dataset.path_to_cache", "mixed_precision.params_dtype", "mixed_precision.pipeline_dtype",
+    "mixed_precision.autocast_enabled", "mixed_precision.autocast_dtype",
+    "mixed_precision.grad_reduce_in_fp32", "mixed_precision.fp32", "trainer.val_check_interval",
+    "trainer.limit_val_batches", "trainer.limit_test_batches", "trainer.log_every_n_steps",
+    "train.manual_gc", "train.manual_gc_interval", "train.manual_gc_eval", "train.eval_iters",
+    "train.eval_interval", "train.exit_duration_in_mins",
+})  # fmt: skip
+SAVED = ("checkpoint.", "logger.", "log.", "profiling.", "validation.", "ft.", "rerun_state_machine.")
+
+
+def read_overrides(document: Mapping[str, Any]) -> Reading:
+    """A YAML of overrides; what its recipe sets besides isn't in the file."""
+    fields = flat(document)
+    note = "a recipe's own settings aren't in its overrides: what is silent here has Megatron-LM's defaults"
+    return _read(fields, _world(fields), [note])
+
+
+def read_recipe(text: str, where: str) -> Reading:
+    """A Python recipe, its last function that returns a ConfigContainer; raises UserError."""
+    recipes = Module(text, where).returning("ConfigContainer")
+    if not recipes:
+        how = "give a recipe that returns ConfigContainer(...) itself, or its overrides as YAML"
+        raise UserError("no function of this file returns a ConfigContainer", where, how)
+    name, (call, statements) = list(recipes.items())[-1]  # which may start from the others
+    notes = [f"function {name} of {len(recipes)}: {', '.join(recipes)}"] if len(recipes) > 1 else []
+    reading = _read(_known(call), _launched(text), notes, recipe=True)
+    skipped = [Unread(f"{name}()", line, "neither a literal nor a call") for line in statements]
+    return Reading(reading.trainer, reading.run, (*reading.unread, *skipped), reading.assumed)
+
+
+def read_test(document: Mapping[str, Any]) -> Reading:
+    """A functional test's `MODEL_ARGS` in the words of NeMo 2."""
+    given = {str(key): value for key, value in document["MODEL_ARGS"].items()}
+    fields: dict[str, Any] = {}
+    for key, value in given.items():
+        section, _, name = key.rpartition(".")
+        places = [f"{place}.{name}" for place in TEST.get(section, ())]
+        known = [place for place in places if place in FIELDS.values() or place.startswith("model.add_bias")]
+        fields[(known or places or [key])[0]] = value
+    world = _product(fields.pop("trainer.devices", None), fields.pop("trainer.num_nodes", 1))
+    steps, plugins = fields.pop("trainer.max_steps", None), fields.pop("trainer.plugins.precision", None)
+    if steps is not None:
+        fields["train.train_iters"] = steps
+    if plugins is not None:
+        fields["mixed_precision"] = plugins
+    return _read(
+        fields, world, ["what the recipe sets besides isn't in the file: Megatron-LM's defaults stand for it"]
+    )
+
+
+def _read(fields: dict[str, Any], world: int | None, notes: list[str], recipe: bool = False) -> Reading:
+    fields = _merged(fields)
+    arguments, names = arguments_of(fields)
+    theirs = Theirs(arguments, ASIDE | QUIET)
+    theirs.assumed += notes
+    if not recipe:
+        _fill(theirs)
+    run = read_arguments(theirs, world)
+    if "model" in run and "context" not in run["model"] and "data" in run:
+        run["model"]["context"] = run["data"].get("seq_len", 2048)
+    unread = tuple(
+        Unread(name, value, why)
+        for key, value, why in theirs.unread()
+        if not (name := names.get(key, key)).startswith(SAVED)
+    )
+    return Reading("megatron-bridge", run, unread, tuple(theirs.assumed))
+
+
+def _merged(fields: dict[str, Any]) -> dict[str, Any]:
+    """Older names and forms of the same fields."""
+    fields = dict(fields)
+    split = fields.pop("dataset.blend_per_split", None)
+    for section in ("dataset", "train"):
+        blend = fields.pop(f"{section}.blend", None) if split is None else None
+        if blend is not None:
+            fields["dataset.data_path"] = _paths(blend)
+    if split:
+        fields["train-data-path"] = _paths(split[0])
+        fields["valid-data-path"] = _paths(split[1]) or None
+    if "model.seq_length" not in fields and "dataset.seq_length" in fields:
+        fields["model.seq_length"] = fields["dataset.seq_length"]
+    if "dataset.sequence_length" in fields:
+        fields["model.seq_length"] = fields.pop("dataset.sequence_length")
+    size = fields.pop("model.vocab_size", None)
+    if size is not None and fields.get("tokenizer.vocab_size") is None:
+        fields["padded-vocab-size"] = size
+    return fields
+
+
+def _paths(blend: Any) -> list[Any]:
+    """Their pair of paths and weights, or one of them, as Megatron's list."""
+    paths, weights = blend if isinstance(blend, (list, tuple)) and len(blend) == 2 else (blend, None)
+    paths = list(paths) if isinstance(paths, (list, tuple)) else [paths]
+    if weights:
+        return [item for pair in zip(weights, paths, strict=False) for item in pair]
+    return [path for path in paths if path is not None]
+
+
+def _fill(theirs: Theirs) -> None:
+    """What their recipes set and overrides rarely repeat."""
+    values = theirs.values
+    if not any(key in values for key in ("bf16", "fp16", "fp8-format", "fp4-format")):
+        values |= precision_of("bf16_mixed")
+        theirs.assume("precision bf16, as their recipes have it")
+    if "use-distributed-optimizer" not in values:
+        values["use-distributed-optimizer"] = True
+        theirs.assume("zero_stage 1: their recipes use the distributed optimizer")
+
+
+def _known(call: Call) -> dict[str, Any]:
+    """A recipe's fields; sections that it calls without arguments have none."""
+    return {
+        key: value for key, value in call.flat().items() if not (isinstance(value, Call) and not value.values)
+    }
+
+
+def _launched(text: str) -> int | None:
+    """Ranks of the launch line in the file's comment."""
+    from scalewright.emit.arguments import ranks
+    from scalewright.emit.shell import read_words
+
+    line = next((line.strip() for line in text.splitlines() if line.strip().startswith("torchrun ")), None)
+    return ranks(read_words(line), {}) if line else None
+
+
+def _world(fields: dict[str, Any]) -> int | None:
+    devices = fields.pop("trainer.devices", None)
+    return _product(devices, fields.pop("trainer.num_nodes", 1))
+
+
+def _product(devices: Any, nodes: Any) -> int | None:
+    whole = all(isinstance(number, int) and number > 0 for number in (devices, nodes))
+    return int(devices * nodes) if whole else None

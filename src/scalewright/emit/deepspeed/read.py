@@ -1,0 +1,205 @@
+"""DeepSpeed's JSON as a run: batch, precision, ZeRO, optimizer, schedule; the model isn't in it.
+
+train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x data-parallel ranks
+zero_optimization   {"stage": 2}, and of old files 2 or true
+"auto"              what the Hugging Face Trainer fills in from its own arguments: reported, not read
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from scalewright.emit.deepspeed.words import OFFLOADS, READ_OPTIMIZERS, SCHEDULERS, is_aside
+from scalewright.emit.emitted import Reading
+from scalewright.emit.scripts.model import read_beside
+from scalewright.emit.scripts.values import real, true, whole
+from scalewright.emit.theirs import Theirs, flat
+from scalewright.emit.words import put
+
+AUTO = "filled in by the Hugging Face Trainer from its own arguments: read those"
+SECTIONS = ("bf16", "bfloat16", "fp16", "zero_optimization", "activation_checkpointing")
+BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+PARALLEL = ("sequence_parallel_size", "pipeline.stages")
+
+
+def read(document: Any, text: str, where: str) -> Reading:
+    """Such a file as a run."""
+    run: dict[str, Any] = {}
+    theirs = read_sections(document, run)
+    fit_batch(theirs, run["layout"], None)
+    read_beside(where, run)
+    return Reading("deepspeed", run, theirs.unread(), tuple(theirs.assumed))
+
+
+def read_sections(document: Mapping[str, Any], run: dict[str, Any]) -> Theirs:
+    """Puts a JSON's settings into a run; `fit_batch` settles the batch then."""
+    keys = flat(_in_sections(document))
+    theirs = Theirs(keys, frozenset(key for key in keys if is_aside(key)))
+    layout = run.setdefault("layout", {})
+    for key, value in keys.items():
+        if value == "auto" and not is_aside(key):
+            theirs.refuse(key, AUTO)
+    _read_batch(theirs, layout)
+    _read_precision(theirs, layout)
+    _read_zero(theirs, layout)
+    _read_axes(theirs, layout)
+    if any(key.startswith("activation_checkpointing.") for key in keys):
+        layout["recompute"] = "full"
+        theirs.assume("recompute full: the script decides which layers use activation_checkpointing")
+        if true(keys.get("activation_checkpointing.cpu_checkpointing")):
+            layout["offload"] = "all" if "offload" in layout else "activations"
+    _read_optimizer(theirs, run)
+    _read_scheduler(theirs, run)
+    return theirs
+
+
+def _in_sections(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Old files have `"fp16": true` and `"zero_optimization": 2` in place of sections."""
+    keys: dict[str, Any] = {}
+    for name, value in document.items():
+        if name in SECTIONS and not isinstance(value, Mapping):
+            value = (
+                {"stage": int(value or 0)}
+                if name == "zero_optimization" and value != "auto"
+                else {"enabled": value}
+            )
+        keys["bf16" if name == "bfloat16" else str(name)] = value
+    return keys
+
+
+def given(t: Theirs, key: str) -> Any:
+    """A key's value; None where it is "auto", which stays reported."""
+    if t.values.get(key) == "auto":
+        return None
+    return t.take(key)
+
+
+def _read_batch(t: Theirs, layout: dict[str, Any]) -> None:
+    names = ("global_batch", "micro_batch", "accumulation")
+    for ours, theirs in zip(names, BATCH, strict=True):
+        if (size := whole(given(t, theirs))) is not None:
+            layout[ours] = size
+
+
+def fit_batch(t: Theirs, layout: dict[str, Any], devices: int | None) -> None:
+    """Devices, micro-batch and global batch, from those of them that are given; the fewest devices else.
+
+    `accumulation` leaves the layout.
+    """
+    parts = layout.get("tp", 1) * layout.get("cp", 1) * layout.get("pp", 1)
+    accumulation, micro = layout.pop("accumulation", None), layout.get("micro_batch")
+    whole_batch = layout.get("global_batch")
+    if devices is None and whole_batch and micro and accumulation:
+        devices = max(1, whole_batch // (micro * accumulation)) * parts
+    if devices is None or devices % parts:
+        fewest = parts * layout.get("dp_replicate", 1)
+        t.assume(f"devices {fewest}, the fewest for these sizes: set layout.devices")
+        devices = fewest
+    dp = devices // parts
+    if micro is None:
+        micro = max(1, (whole_batch or dp) // (dp * (accumulation or 1)))
+        t.assume(f"micro_batch {micro}")
+    if whole_batch is None:
+        whole_batch = micro * dp * (accumulation or 1)
+        if accumulation is None:
+            t.assume(f"global_batch {whole_batch}: one micro-batch of each data-parallel rank")
+    layout |= {"devices": devices, "micro_batch": micro, "global_batch": whole_batch}
+
+
+def _read_precision(t: Theirs, layout: dict[str, Any]) -> None:
+    bf16, fp16 = (given(t, f"{name}.enabled") for name in ("bf16", "fp16"))
+    autocast, dtype = given(t, "torch_autocast.enabled"), given(t, "torch_autocast.dtype")
+    if true(bf16) or (true(autocast) and "bfloat16" in str(dtype)):
+        layout["precision"] = "bf16"
+    elif true(fp16) or true(autocast):
+        layout["precision"] = "fp16"
+    elif "auto" not in (t.values.get("bf16.enabled"), t.values.get("fp16.enabled")):
+        layout["precision"] = "fp32"
+
+
+def _read_zero(t: Theirs, layout: dict[str, Any]) -> None:
+    section = "zero_optimization."
+    stage = real(given(t, f"{section}stage"))
+    given(t, f"{section}enabled")
+    layout["zero_stage"] = int(stage) if stage in (0, 1, 2, 3) else 0
+    if stage not in (None, 0, 1, 2, 3):
+        t.refuse(f"{section}stage", "stages are 0 to 3")
+    devices = {name: t.values.get(f"{section}offload_{name}.device") for name in ("optimizer", "param")}
+    old = {name: true(given(t, f"{section}{name}")) for name in ("cpu_offload", "cpu_offload_params")}
+    if devices["param"] in OFFLOADS or old["cpu_offload_params"]:
+        layout["offload"] = "parameters"
+    elif devices["optimizer"] in OFFLOADS or old["cpu_offload"]:
+        layout["offload"] = "optimizer"
+    for key in ("zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_gradients"):
+        if t.values.get(f"{section}{key}") in (1, False):
+            given(t, f"{section}{key}")
+        t.refuse(f"{section}{key}", "ZeRO++ isn't here")
+    t.refuse(f"{section}mics_shard_size", "set layout.dp_replicate = data-parallel ranks / this size")
+
+
+def _read_axes(t: Theirs, layout: dict[str, Any]) -> None:
+    tp = whole(
+        t.take_first("tensor_parallel.autotp_size", "tensor_parallel.tp_size", "tensor_parallel.tp.tp_size")
+    )
+    if tp is not None and tp > 1:
+        layout |= {"tp": tp, "sp": False}
+    if (ranks := whole(given(t, "sequence_parallel_size"))) is not None and ranks > 1:
+        layout |= {"cp": ranks, "cp_kind": "ulysses"}
+    if (stages := whole(given(t, "pipeline.stages"))) is not None and stages > 1:
+        layout |= {"pp": stages, "schedule": "1f1b"}
+
+
+def _read_optimizer(t: Theirs, run: dict[str, Any]) -> None:
+    clip = real(given(t, "gradient_clipping"))
+    if clip is not None or "gradient_clipping" not in t:
+        put(run, "optimizer.clip_norm", clip or 0.0)
+    kind = given(t, "optimizer.type")
+    if kind is None:
+        return
+    optimizer = run["optimizer"] = run.get("optimizer", {})
+    name = READ_OPTIMIZERS.get(str(kind).lower())
+    if name is None:
+        t.refuse("optimizer.type", "an optimizer that isn't here: taken as AdamW")
+    optimizer["name"] = name or "adamw"
+    defaults = {"lr": 1e-3, "eps": 1e-8, "weight_decay": 0.0}
+    for key, default in defaults.items():
+        value = real(given(t, f"optimizer.params.{key}"))
+        if value is not None or f"optimizer.params.{key}" not in t:
+            optimizer[key] = default if value is None else value
+    betas = given(t, "optimizer.params.betas")
+    if isinstance(betas, list) and len(betas) == 2:
+        optimizer["betas"] = betas
+    elif "optimizer.params.betas" not in t:
+        optimizer["betas"] = [0.9, 0.999]
+    if (momentum := real(given(t, "optimizer.params.momentum"))) is not None:
+        optimizer["momentum"] = momentum
+
+
+def _read_scheduler(t: Theirs, run: dict[str, Any]) -> None:
+    kind = given(t, "scheduler.type")
+    if kind is None:
+        return
+    section = "scheduler.params."
+    if kind not in SCHEDULERS:
+        t.refuse("scheduler.type", "a schedule that isn't here")
+        return
+    schedule: dict[str, Any] = {"kind": SCHEDULERS[kind]}
+    given(t, f"{section}warmup_type"), given(t, f"{section}warmup_min_ratio")
+    warmup, total = (
+        whole(given(t, f"{section}warmup_num_steps")),
+        whole(given(t, f"{section}total_num_steps")),
+    )
+    if warmup is not None or f"{section}warmup_num_steps" not in t:
+        schedule["warmup_steps"] = warmup or (1000 if f"{section}warmup_num_steps" not in t else 0)
+    if schedule["kind"] != "constant":
+        ratio = real(given(t, f"{section}cos_min_ratio"))
+        schedule["min_ratio"] = (0.0001 if ratio is None else ratio) if schedule["kind"] == "cosine" else 0.0
+    if total is not None:
+        put(run, "train.steps", total)
+    highest, lowest = real(given(t, f"{section}warmup_max_lr")), real(given(t, f"{section}warmup_min_lr"))
+    if highest:
+        put(run, "optimizer.lr", highest)
+    if lowest:
+        t.refuse(f"{section}warmup_min_lr", "a warm-up starts at 0 here")
+    run["lr_schedule"] = schedule

@@ -1,0 +1,126 @@
+"""ds_config.json, train.py, samples.py and config.json for one run.
+
+tp         AutoTP, with ZeRO 0 to 2                    pp        PipelineModule, 1F1B, with ZeRO 0 and 1
+cp         Ulysses                                     refused   ep, dp_replicate, and tp, pp, cp together
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scalewright.emit.deepspeed.config import write_config
+from scalewright.emit.emitted import Emitted
+from scalewright.emit.nodes import nodes_of
+from scalewright.emit.scripts.facts import Facts, take_facts, take_optimizer, take_precision, take_recompute
+from scalewright.emit.scripts.model import CONFIG, masks_refused
+from scalewright.emit.scripts.model import write_config as write_network
+from scalewright.emit.scripts.render import SAMPLES, as_json, render
+from scalewright.emit.settings import Settings
+from scalewright.spec.errors import UserError
+from scalewright.spec.placement import stage_layers
+
+TITLE, VERSION = "DeepSpeed", "0.16 to 0.19, with transformers 5.23"
+FILE, SCRIPT = "ds_config.json", "train.py"
+# Families whose blocks take (hidden, mask, position_embeddings), and whose stages a script can cut.
+CUT = ("llama", "mistral", "qwen2", "qwen3", "olmo2", "mixtral", "qwen3_moe")
+
+
+def write(s: Settings) -> Emitted:
+    """All files; raises UserError where it would be another layout, or another network."""
+    network = write_network(s)
+    _check_axes(s)
+    facts = {**take_facts(s, masks_refused(s)), **take_optimizer(s, TITLE)}
+    if s.layout.zero_stage == 3 and s.layout.recompute == "selective":
+        why = "ZeRO 3 gathers parameters within a layer, which a recomputation of parts doesn't expect"
+        s.nearly("layout.recompute", "full", why)
+        facts |= {"every": 1, "products": False}
+    else:
+        facts |= take_recompute(s)
+    precision = take_precision(s, TITLE)
+    facts["tf32"] = precision == "tf32"
+    config = write_config(s, precision, facts["optimizer"], bool(facts["every"]))
+    command = _command(s)
+    files = {
+        FILE: as_json(config),
+        SCRIPT: _script(s, facts, command),
+        "samples.py": SAMPLES,
+        CONFIG: network,
+    }
+    dropped = s.dropped(TITLE)
+    return Emitted("deepspeed", VERSION, files, command, dropped, tuple(s.changed), tuple(s.assumed))
+
+
+def _check_axes(s: Settings) -> None:
+    """Takes the axes that DeepSpeed has; raises UserError for combinations that it lacks."""
+    layout = s.layout
+    s.drop("layout.ep", "experts of transformers' models aren't DeepSpeed's")
+    s.drop("layout.dp_replicate", "its ZeRO shards over all ranks (zero_hpz_partition_size is a second copy)")
+    s.drop("layout.sp", "AutoTP keeps whole activations on every rank")
+    axes = [key for key in ("tp", "pp", "cp") if getattr(layout, key) > 1]
+    if len(axes) > 1:
+        problem = f"DeepSpeed runs {' and '.join(axes)} together in models that are written for it alone"
+        raise UserError(problem, "layout", f"use {axes[1]} 1")
+    if layout.tp > 1 and layout.zero_stage == 3:
+        raise UserError("DeepSpeed's tp runs with zero_stage 0 to 2", "layout.zero_stage", "use zero_stage 2")
+    if layout.cp > 1:
+        _check_ulysses(s)
+    if layout.pp > 1:
+        _take_pipeline(s)
+
+
+def _check_ulysses(s: Settings) -> None:
+    kind = s.layout.cp_kind
+    if kind != "ulysses":
+        raise UserError(f"DeepSpeed has no cp_kind {kind}", "layout.cp_kind", "use cp_kind ulysses")
+    s.take("layout.cp_kind")
+
+
+def _take_pipeline(s: Settings) -> None:
+    layout, model = s.layout, s.model
+    if layout.zero_stage > 1:
+        problem = f"DeepSpeed's pipeline runs with zero_stage 0 and 1, not {layout.zero_stage}"
+        raise UserError(problem, "layout.zero_stage", "use zero_stage 1")
+    if model.family not in CUT or any(model.window(i) for i in range(model.num_hidden_layers)):
+        problem = f"a pipeline of DeepSpeed needs code for this {model.family} model"
+        raise UserError(problem, "layout.pp", f"use pp 1, or one of {', '.join(CUT)} without windows")
+    for key in ("pp", "stage_layers"):
+        s.take(f"layout.{key}")
+    if layout.virtual_stages > 1:
+        s.nearly("layout.virtual_stages", "1", "DeepSpeed's ranks have one stage each: a longer bubble")
+    if layout.schedule == "1f1b":
+        s.take("layout.schedule")
+    else:
+        s.nearly(
+            "layout.schedule", "1f1b", "its pipeline has no other: the same numbers, other bubbles and memory"
+        )
+
+
+def _bounds(s: Settings) -> list[int]:
+    """Where the stages begin and end, in parts: the embedding, blocks, norm, head."""
+    plain = s.layout.model_copy(update={"virtual_stages": 1, "schedule": "1f1b"})
+    cut = s.layout.stage_layers
+    if cut is not None and len(cut) != s.layout.pp:
+        plain = plain.model_copy(update={"stage_layers": None})
+    bounds = [0]
+    for layers in stage_layers(s.model, plain):
+        bounds.append(bounds[-1] + layers)
+    return [0, *(bound + 1 for bound in bounds[1:-1]), bounds[-1] + 3]
+
+
+def _command(s: Settings) -> str:
+    nodes, each = nodes_of(s.layout.devices)
+    if nodes > 1:
+        rendezvous = f"--nnodes {nodes} --node-rank $NODE_RANK --master-addr $MASTER_ADDR --master-port 29500"
+        return f"torchrun {rendezvous} --nproc-per-node {each} {SCRIPT}"
+    if s.run.device == "cpu":
+        return f"torchrun --nproc-per-node {each} {SCRIPT}"
+    return f"deepspeed --num_gpus {each} {SCRIPT}"
+
+
+def _script(s: Settings, facts: Facts, command: str) -> str:
+    layout = s.layout
+    common: dict[str, Any] = {"f": facts, "command": command, "out": f"{s.run.folder}/deepspeed"}
+    if layout.pp > 1:
+        tied = s.model.tie_word_embeddings
+        return render("deepspeed_pipeline", **common, tied=tied, bounds=_bounds(s))
+    return render("deepspeed", **common, tp=layout.tp, sp=layout.cp, stage=layout.zero_stage)

@@ -1,0 +1,85 @@
+"""What an emitter wrote and what a reader understood, with everything that was lost on the way.
+
+Emitted   files, launch line     dropped: no word for it      changed: the nearest word     assumed: filled in
+Reading   a run of ours          unread: no word of ours                                    assumed: filled in
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+class Dropped(NamedTuple):
+    """A setting that the target has no word for."""
+
+    key: str  # ours, dotted: layout.schedule
+    value: Any
+    why: str
+
+
+class Changed(NamedTuple):
+    """A setting that the target expresses only nearly."""
+
+    key: str
+    value: Any
+    written: str  # in the target's words
+    why: str
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """A complete configuration of another trainer: the same run gives the same text."""
+
+    trainer: str
+    version: str  # of the trainer, for which the words are right
+    files: Mapping[str, str]  # name -> text
+    command: str  # the launch line, run where the files are
+    dropped: tuple[Dropped, ...] = ()
+    changed: tuple[Changed, ...] = ()
+    assumed: tuple[str, ...] = ()
+
+    @property
+    def exact(self) -> bool:
+        """Whether all of the run was expressed."""
+        return not self.dropped and not self.changed
+
+    def dump(self) -> dict[str, Any]:
+        """As `emit --json` prints it."""
+        return {
+            "trainer": self.trainer,
+            "version": self.version,
+            "files": dict(self.files),
+            "command": self.command,
+            "dropped": [item._asdict() for item in self.dropped],
+            "changed": [item._asdict() for item in self.changed],
+            "assumed": list(self.assumed),
+        }
+
+
+class Unread(NamedTuple):
+    """A setting of another trainer's that has no word of ours, or none that was understood."""
+
+    key: str  # theirs
+    value: Any
+    why: str
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Another trainer's configuration in our keys; `run` may lack `model` or `data`."""
+
+    trainer: str
+    run: Mapping[str, Any]  # nested, as a run file
+    unread: tuple[Unread, ...] = ()
+    assumed: tuple[str, ...] = field(default=())
+
+    def dump(self) -> dict[str, Any]:
+        """As `read --json` prints it."""
+        return {
+            "trainer": self.trainer,
+            "run": dict(self.run),
+            "unread": [item._asdict() for item in self.unread],
+            "assumed": list(self.assumed),
+        }

@@ -1,0 +1,174 @@
+"""A run as Levanter's file."""
+
+from __future__ import annotations
+
+from scalewright.emit.choices import (
+    Words,
+    choose,
+    is_all_sparse,
+    save_steps,
+    take_adam,
+    take_dense_width,
+    take_expert_split,
+    take_head_dim,
+    take_scaling,
+    take_sources,
+    yaml_text,
+)
+from scalewright.emit.emitted import Emitted
+from scalewright.emit.levanter.words import (
+    ACTIVATIONS,
+    FILE,
+    MIXTURE,
+    POLICIES,
+    SCALING,
+    SCHEDULES,
+    TITLE,
+    TOKENIZER,
+    VERSION,
+    WORDS,
+)
+from scalewright.emit.rates import take_rates
+from scalewright.emit.settings import Settings
+from scalewright.emit.words import put, write_words
+
+
+def write(s: Settings) -> Emitted:
+    """The complete file; raises UserError where it would be another layout."""
+    layout = s.layout
+    rates = take_rates(s, SCHEDULES, "")
+    if not rates.to_the_end:
+        s.nearly("lr_schedule.decay_steps", "to the end", "Levanter's decay ends with the run")
+    clip = s.take("optimizer.clip_norm")
+    keys: Words = {
+        **_network(s), **write_words(s, WORDS), **_layout(s), "trainer.num_train_steps": rates.steps,
+        **_optimizer(s), "optimizer.lr_schedule": rates.kind, "optimizer.warmup": rates.warmup,
+        "optimizer.min_lr_ratio": float(f"{rates.least / rates.peak:.12g}"),
+        "optimizer.max_grad_norm": clip or None, **_saves(s),
+        "trainer.tracker.type": "tensorboard", "trainer.tracker.logdir": f"{s.run.folder}/tensorboard",
+    }  # fmt: skip
+    if s.run.lr_schedule.kind == "wsd":
+        keys["optimizer.decay"] = rates.length
+    data: Words = {section: {} for section in ("data", "model", "trainer", "optimizer")}
+    for key, value in keys.items():
+        put(data, key, value)
+    data["data"] = _data(s)
+    dropped = s.dropped(TITLE)
+    command = f"python -m levanter.main.train_lm --config_path {FILE}"
+    comments = (
+        f"Written by `scalewright emit levanter`, for Levanter ({VERSION}); on every host:", command,
+        f"devices: {layout.devices}",
+    )  # fmt: skip
+    return Emitted("levanter", VERSION, {FILE: yaml_text(comments, data)}, command, dropped,
+                   tuple(s.changed), tuple(s.assumed))  # fmt: skip
+
+
+def _network(s: Settings) -> Words:
+    model = s.model
+    why = "Levanter's Llama has SwiGLU or GeGLU"
+    name = choose(s, "model.mlp_type", ACTIVATIONS, why, "swiglu")
+    choose(s, "model.norm_type", {"rmsnorm": None}, "Levanter's Llama has RMSNorm")
+    choose(s, "model.positions", {"rope": None}, "Levanter's Llama has rotary positions")
+    if model.context == s.run.seq_len:
+        s.take("model.context")
+    else:
+        s.nearly("model.context", str(s.run.seq_len), "Levanter's seq_len is both the model's and the rows'")
+    s.nearly(
+        "model.vocab_size", "the tokenizer's", f"{TOKENIZER} is expected to have {model.vocab_size} tokens"
+    )
+    written: Words = {
+        "model.type": _kind(s), "model.intermediate_dim": take_dense_width(s),
+        "model.activation_function": name, "model.use_bias": False, "model.rope.type": "default",
+    }  # fmt: skip
+    if model.moe or model.dim_per_head * model.num_attention_heads == model.hidden_size:
+        take_head_dim(s, TITLE)
+    else:
+        written["model.head_dim"] = s.take("model.head_dim")
+    if (scaling := take_scaling(s, TITLE, "llama3")) is not None:
+        written |= {f"model.rope.{theirs}": scaling[ours] for ours, theirs in SCALING.items()}
+        written["model.rope.type"] = "llama3"
+    if model.moe is None:
+        return written
+    s.take("model.moe.moe_intermediate_size")
+    if not is_all_sparse(s):
+        s.drop("model.moe.first_k_dense", "Levanter's Mixtral has experts in every layer")
+        why = "Levanter's experts are as wide as its dense MLPs"
+        s.nearly("model.moe.moe_intermediate_size", str(model.intermediate_size), why)
+    if not model.moe.normalize_top_k:
+        s.nearly("model.moe.normalize_top_k", "true", "its weights of the chosen experts sum to 1")
+    return written | write_words(s, MIXTURE)
+
+
+def _kind(s: Settings) -> str:
+    """Llama, or Qwen with its biases of q, k and v; Mixtral."""
+    if s.model.moe:
+        return "mixtral"
+    if not s.model.qkv_bias:
+        return "llama"
+    s.take("model.qkv_bias")
+    return "qwen"
+
+
+def _layout(s: Settings) -> Words:
+    layout = s.layout
+    for key in ("devices", "tp"):
+        s.take(f"layout.{key}")
+    for key, what in (("pp", "pipeline"), ("cp", "context parallelism"), ("ep", "expert parallelism")):
+        s.drop(f"layout.{key}", f"it has no {what}")
+    s.drop("layout.sp", "its activations are whole on every rank of the model axis")
+    take_expert_split(s, TITLE)
+    why = "Levanter shards parameters with the states (fsdp_axis), or nothing"
+    choose(s, "layout.zero_stage", {0: None, 3: None}, why, 3)
+    s.take("layout.dp_replicate")
+    axis = "embed" if layout.zero_stage else None
+    if layout.precision == "auto":
+        s.assume("precision bf16, since `auto` asks the device")
+    instead = "fp32" if layout.precision == "tf32" else "bf16"
+    why = "Levanter trains in bf16 or fp32"
+    policy = choose(s, "layout.precision", POLICIES, why, instead, POLICIES[instead])
+    return {
+        "trainer.mp": policy, "trainer.fsdp_axis": axis, "trainer.batch_axis": "batch",
+        "trainer.tensor_parallel_axes": ["mlp", "heads"] if layout.tp > 1 else None,
+        "trainer.model_axis_size": layout.tp, "trainer.replica_dcn_axis_size": 1,
+        "trainer.replica_ici_axis_size": layout.dp_replicate if layout.zero_stage else 1,
+        "model.gradient_checkpointing": _checkpointing(s),
+    }  # fmt: skip
+
+
+def _checkpointing(s: Settings) -> bool | str:
+    why = "its policies of single products aren't written: whole layers"
+    full = choose(s, "layout.recompute", {"none": False, "full": True}, why, "full") or False
+    if s.layout.offload == "activations" and s.layout.recompute == "full":
+        s.take("layout.offload")
+        return "offload"
+    s.drop("layout.offload", "Levanter offloads the inputs of recomputed layers alone")
+    return full
+
+
+def _optimizer(s: Settings) -> Words:
+    choose(s, "optimizer.name", {"adamw": None}, "written as AdamW: its others have other numbers", "adamw")
+    first, second = take_adam(s)
+    return {"optimizer.type": "adam", "optimizer.beta1": first, "optimizer.beta2": second,
+            "optimizer.epsilon": s.take("optimizer.eps")}  # fmt: skip
+
+
+def _data(s: Settings) -> Words:
+    paths, weights = take_sources(s)
+    s.drop("data.valid", "Levanter validates on its sources' validation_urls")
+    s.assume(f"tokenizer {TOKENIZER}: put in its name; data are texts (JSONL): set train_urls")
+    names = [f"source{index}" for index in range(len(paths))]
+    return {
+        "tokenizer": TOKENIZER, "cache_dir": f"{s.run.folder}/cache",
+        "configs": {name: {"train_urls": [path]} for name, path in zip(names, paths, strict=True)},
+        "train_weights": dict(zip(names, weights, strict=True)),
+    }  # fmt: skip
+
+
+def _saves(s: Settings) -> Words:
+    every = save_steps(s)
+    if not every:
+        return {}
+    return {
+        "trainer.checkpointer.base_path": f"{s.run.folder}/levanter",
+        "trainer.checkpointer.keep": [{"every": every}],
+    }

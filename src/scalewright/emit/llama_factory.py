@@ -1,0 +1,161 @@
+"""LLaMA-Factory's YAML, both ways; its words are the Trainer's, and own ones for the model and the data.
+
+zero_stage 1 to 3     deepspeed                    samples    rows/, made by make_inputs.py (tokenized_path)
+recompute full        what it does unless          order      disable_shuffling
+                      disable_gradient_checkpointing
+refused               tp, pp, cp, ep, dp_replicate
+
+Words are those of LLaMA-Factory 0.9.5 (src/llamafactory/hparams/*.py, read 2026-11).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scalewright.emit.axolotl.write import write_recompute
+from scalewright.emit.deepspeed.config import write_zero
+from scalewright.emit.deepspeed.read import fit_batch
+from scalewright.emit.emitted import Emitted, Reading
+from scalewright.emit.nodes import nodes_of
+from scalewright.emit.scripts.facts import Facts, take_facts, take_precision
+from scalewright.emit.scripts.model import CONFIG, read_model, write_config
+from scalewright.emit.scripts.render import SAMPLES, as_yaml, render
+from scalewright.emit.scripts.values import true, whole
+from scalewright.emit.settings import Settings
+from scalewright.emit.theirs import Theirs
+from scalewright.emit.transformers.read import flattened, read_arguments
+from scalewright.emit.transformers.schedule import check_decay, write_optimizer, write_schedule
+from scalewright.emit.transformers.words import BATCH, COMMON, aside
+from scalewright.emit.transformers.write import FILLED
+from scalewright.emit.words import put, write_words
+
+TITLE, VERSION = "LLaMA-Factory", "0.9.5"
+FILE, INPUTS = "llama_factory.yaml", "make_inputs.py"
+NO_MASKS = "rows that are tokenized already have no document numbers there"
+AXES = {
+    "pp": "it has no pipeline", "tp": "it has data parallelism alone", "cp": "it has data parallelism alone",
+    "ep": "it has data parallelism alone", "etp": "it has data parallelism alone",
+    "dp_replicate": "DeepSpeed's ZeRO shards over all ranks",
+}  # fmt: skip
+OWN = frozenset({
+    "stage", "template", "dataset_dir", "tokenized_path", "media_dir", "overwrite_cache",
+    "preprocessing_num_workers", "max_samples", "plot_loss", "flash_attn", "enable_liger_kernel",
+    "use_unsloth", "trust_remote_code", "disable_shuffling", "buffer_size", "streaming", "val_size",
+    "eval_dataset", "eval_on_each_dataset", "cache_dir", "model_revision", "hf_hub_token",
+    "use_fast_tokenizer", "resize_vocab", "train_from_scratch", "mix_strategy", "ray_run_name",
+    "ray_storage_path", "ray_num_workers", "resources_per_worker", "placement_strategy",
+    "tokenizer_name_or_path", "print_param_status", "adapter_name_or_path", "export_dir", "use_swanlab",
+    "swanlab_project", "swanlab_run_name", "interleave_probs", "tokenizer_name",
+})  # fmt: skip
+
+
+def recognises(document: Any, text: str) -> bool:
+    """A YAML with a model's path and LLaMA-Factory's own names."""
+    own = {"stage", "finetuning_type", "cutoff_len", "template", "dataset_dir"}
+    return isinstance(document, dict) and "model_name_or_path" in document and bool(own & document.keys())
+
+
+def write(s: Settings) -> Emitted:
+    """All files; raises UserError where it would be another layout, or another network."""
+    network = write_config(s)
+    for axis, why in AXES.items():
+        s.drop(f"layout.{axis}", why)
+    s.take("layout.devices")
+    facts = take_facts(s, NO_MASKS, own_loop=False)
+    s.assume(f"{INPUTS} writes every sample of the run to rows/, and a row's last token has no target")
+    s.assume("the token that ends a document pads, too, and as a target isn't counted")
+    config = _config(s, facts)
+    command = _command(s)
+    files = {
+        FILE: as_yaml(
+            config,
+            f"Written by `scalewright emit llama-factory`, for LLaMA-Factory {VERSION}; it is started by",
+            command,
+        ),
+        INPUTS: render("rows", f=facts, title=TITLE, disk=True, from_scratch=True),
+        "samples.py": SAMPLES,
+        f"model/{CONFIG}": network,
+    }
+    dropped = s.dropped(TITLE)
+    return Emitted("llama-factory", VERSION, files, command, dropped, tuple(s.changed), tuple(s.assumed))
+
+
+def _config(s: Settings, facts: Facts) -> dict[str, Any]:
+    first, second = s.take("optimizer.betas")
+    precision = take_precision(s, TITLE)
+    check_decay(s, facts, TITLE)
+    config: dict[str, Any] = {
+        "model_name_or_path": facts["init"] or "./model",
+        "train_from_scratch": facts["init"] is None,
+        "stage": "pt",
+        "do_train": True,
+        "finetuning_type": "full",
+        "template": "empty",
+        "dataset": "rows",  # a name that its parser asks for; what is there is read in its place
+        "tokenized_path": "./rows",
+        "cutoff_len": facts["seq_len"],
+        "packing": False,
+        "disable_shuffling": True,
+        "output_dir": f"{s.run.folder}/llama-factory",
+        **write_words(s, (BATCH,)),
+        "gradient_accumulation_steps": facts["accumulation"],
+        "max_steps": facts["steps"],
+        **write_words(s, COMMON),
+        "adam_beta1": first,
+        "adam_beta2": second,
+        "optim": write_optimizer(s, TITLE),
+        **write_schedule(s, facts),
+        "bf16": precision == "bf16",
+        "fp16": precision == "fp16",
+        "tf32": precision == "tf32",
+        "disable_gradient_checkpointing": not write_recompute(s, TITLE),
+        "flash_attn": "sdpa",
+        **_deepspeed(s),
+        "logging_steps": 1,
+        "report_to": "none",
+        "save_steps" if facts["save_every"] else "save_strategy": facts["save_every"] or "no",
+    }
+    if facts["valid_every"]:
+        config |= {"eval_dataset": "rows", "eval_strategy": "steps", "eval_steps": facts["valid_every"],
+                   "per_device_eval_batch_size": facts["micro_batch"]}  # fmt: skip
+    return config
+
+
+def _deepspeed(s: Settings) -> dict[str, Any]:
+    """ZeRO's section, the rest of which the Trainer fills in; none where nothing is sharded."""
+    if s.layout.zero_stage == 0:
+        s.take("layout.zero_stage")
+        s.drop("layout.offload", "LLaMA-Factory offloads what DeepSpeed shards")
+        return {}
+    own = {"zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False}
+    return {"deepspeed": {**FILLED, **own, **write_zero(s)}}
+
+
+def _command(s: Settings) -> str:
+    nodes, each = nodes_of(s.layout.devices)
+    where = f"NNODES={nodes} NODE_RANK=$NODE_RANK MASTER_ADDR=$MASTER_ADDR " if nodes > 1 else ""
+    launch = f"FORCE_TORCHRUN=1 {where}NPROC_PER_NODE={each} " if s.layout.devices > 1 else ""
+    return f"python {INPUTS} && {launch}llamafactory-cli train {FILE}"
+
+
+def read(document: Any, text: str, where: str) -> Reading:
+    """Such a file as a run; devices aren't in it."""
+    keys = flattened(document)
+    theirs, run = Theirs(keys, aside(keys, OWN)), {}
+    read_arguments(theirs, run, where)
+    layout = run["layout"]
+    disabled = theirs.take("disable_gradient_checkpointing")
+    layout["recompute"] = "none" if true(disabled) else "full"
+    if true(theirs.take("pure_bf16")):
+        layout["precision"] = "bf16"
+        theirs.assume("pure_bf16: weights in bf16 there, fp32 masters here")
+    put(run, "data.seq_len", whole(theirs.take("cutoff_len")) or 2048)
+    if "packing" in theirs:
+        theirs.take("packing"), theirs.take("neat_packing")
+        run["data"]["document_mask"] = true(theirs.values.get("neat_packing"))
+    if theirs.take("finetuning_type", "full") != "full":
+        theirs.refuse("finetuning_type", "all weights are trained here")
+    theirs.refuse("dataset", "texts of its own: prepare them, and set data.train")
+    fit_batch(theirs, layout, None)
+    read_model(theirs, "model_name_or_path", where, run)
+    return Reading("llama-factory", run, theirs.unread(), tuple(theirs.assumed))

@@ -1,0 +1,310 @@
+"""The layout in Megatron-LM's arguments, both ways.
+
+ours                     theirs
+dp                       what is left of the world; not written
+zero_stage 1             use-distributed-optimizer
+zero_stage 2, 3          use-megatron-fsdp, data-parallel-sharding-strategy optim_grads, optim_grads_params
+virtual_stages 2         num-virtual-stages-per-pipeline-rank 2       (schedule: 1f1b, interleaved; no other)
+stage_layers [7, 9]      pipeline-model-parallel-layout Et*7|t*9L     where stages aren't equal
+recompute {every: 2}     recompute-method block: the first layers of each stage, as many
+"""
+
+from __future__ import annotations
+
+import re
+from math import ceil, lcm, prod
+from typing import Any
+
+from scalewright.emit.megatron.model import Arguments
+from scalewright.emit.megatron.words import EXPERTS, LAYOUT, real, whole
+from scalewright.emit.settings import Settings
+from scalewright.emit.theirs import Theirs
+from scalewright.emit.words import read_words, write_words
+from scalewright.spec.placement import stage_layers
+
+SHARDED = {2: "optim_grads", 3: "optim_grads_params"}
+COMM = {"ring": "p2p", "ulysses": "a2a", "allgather": "all_gather"}
+PRECISIONS: dict[str, Arguments] = {
+    "auto": {"bf16": True}, "bf16": {"bf16": True}, "fp16": {"fp16": True}, "fp32": {},
+    "fp8": {"bf16": True, "fp8-format": "hybrid", "fp8-recipe": "tensorwise"},
+    "mxfp8": {"bf16": True, "fp8-format": "e4m3", "fp8-recipe": "mxfp8"},
+    "nvfp4": {"bf16": True, "fp4-format": "e2m1"},
+}  # fmt: skip
+FULL = {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": 1}
+CORE = "core_attn"
+
+
+def write_layout(s: Settings) -> Arguments:
+    """Their arguments for parallelism, precision and memory."""
+    written = write_words(s, LAYOUT)
+    s.take("layout.devices")
+    if s.take("layout.sp"):
+        written["sequence-parallel"] = True
+    if s.layout.cp > 1:
+        written["cp-comm-type"] = COMM[s.take("layout.cp_kind")]
+    if s.model.moe:
+        written |= write_words(s, EXPERTS)
+    return written | _pipeline(s) | _sharding(s) | _recompute(s) | _precision(s) | _offload(s)
+
+
+def _pipeline(s: Settings) -> Arguments:
+    layout = s.layout
+    if layout.pp == 1:
+        return {}
+    written: Arguments = {}
+    virtual = _virtual(s)
+    if virtual > 1:
+        written["num-virtual-stages-per-pipeline-rank"] = virtual
+    if virtual > 1 and layout.accumulation % layout.pp:
+        written["microbatch-group-size-per-virtual-pipeline-stage"] = _group(layout.accumulation, layout.pp)
+    usual = "interleaved" if virtual > 1 else "1f1b"
+    if layout.schedule == usual:
+        s.take("layout.schedule")
+    else:
+        why = (
+            f"Megatron-LM has no {layout.schedule}: the same numbers, another order, other bubbles and memory"
+            if virtual == layout.virtual_stages
+            else f"Megatron-LM interleaves {layout.pp} micro-batches or more, here are {layout.accumulation}"
+        )
+        s.nearly("layout.schedule", usual, why)
+    if virtual == layout.virtual_stages:
+        s.take("layout.stage_layers")
+    else:
+        s.drop("layout.stage_layers", "the stages are others, without virtual ones")
+        layout = layout.model_copy(update={"virtual_stages": 1, "schedule": "1f1b", "stage_layers": None})
+    counts = stage_layers(s.model, layout)
+    if len(set(counts)) > 1 or s.model.mtp_layers:
+        written["pipeline-model-parallel-layout"] = _cut(counts, s.model.mtp_layers)
+        written.pop("num-virtual-stages-per-pipeline-rank", None)  # the layout says it
+    return written
+
+
+def _virtual(s: Settings) -> int:
+    """Stages of a rank: their interleaved schedule needs a micro-batch for every rank, and stops without."""
+    layout = s.layout
+    if layout.virtual_stages > 1 and layout.accumulation < layout.pp:
+        why = f"Megatron-LM interleaves {layout.pp} micro-batches or more, here are {layout.accumulation}"
+        s.nearly("layout.virtual_stages", "1", why)
+        return 1
+    return int(s.take("layout.virtual_stages"))
+
+
+def _group(micros: int, ranks: int) -> int:
+    """Micro-batches that a stage takes in a row: fewest with which none are left over, or `ranks` or more.
+
+    schedules.py of Megatron Core 0.19 stops at any other remainder.
+    """
+    return next(n for n in range(ranks, micros + 1) if micros % n == 0 or micros % n >= ranks)
+
+
+def _cut(counts: tuple[int, ...], modules: int) -> str:
+    """Layers of stages in their words: E the embedding, t a layer, m a prediction module, L the loss."""
+    stages = ["t" if count == 1 else f"t*{count}" for count in counts]
+    stages[0] = f"E{stages[0]}"
+    stages[-1] += "m" * modules + "L"
+    return "|".join(stages)
+
+
+def _sharding(s: Settings) -> Arguments:
+    stage = s.take("layout.zero_stage")
+    written: Arguments = {}
+    replicas = s.layout.dp_replicate
+    if stage == 1:
+        written |= {
+            "use-distributed-optimizer": True,
+            "overlap-grad-reduce": True,
+            "overlap-param-gather": True,
+        }
+        if s.take("layout.dp_replicate") > 1:
+            written["num-distributed-optimizer-instances"] = replicas
+    elif stage >= 2:
+        written |= {
+            "use-megatron-fsdp": True, "data-parallel-sharding-strategy": SHARDED[stage],
+            "use-distributed-optimizer": True, "overlap-grad-reduce": True, "overlap-param-gather": True,
+            "no-gradient-accumulation-fusion": True, "ckpt-format": "fsdp_dtensor",
+        }  # fmt: skip
+        if s.take("layout.dp_replicate") > 1:
+            written |= {
+                "num-distributed-optimizer-instances": replicas,
+                "outer-dp-sharding-strategy": "no_shard",
+            }
+    return written
+
+
+def _recompute(s: Settings) -> Arguments:
+    kind = s.layout.recompute
+    if kind == "none":
+        return {}
+    if kind == "full":
+        s.take("layout.recompute")
+        return dict(FULL)
+    if kind == "selective":
+        why = "Megatron-LM recomputes modules: attention's inside and norms; ours keeps matmul outputs"
+        s.nearly("layout.recompute", f"selective: {CORE} layernorm", why)
+        return {"recompute-granularity": "selective", "recompute-modules": [CORE, "layernorm"]}
+    if every := getattr(kind, "every", None):
+        count = ceil(s.model.num_hidden_layers / (s.layout.stages * every))
+        why = "Megatron-LM recomputes the first layers of each stage: as many, so the same memory"
+        s.nearly("layout.recompute", f"full, block {count}", why)
+        return {"recompute-granularity": "full", "recompute-method": "block", "recompute-num-layers": count}
+    s.drop("layout.recompute", "Megatron-LM has no memory budget")
+    return {}
+
+
+def _precision(s: Settings) -> Arguments:
+    precision = s.layout.precision
+    if precision == "auto":
+        s.assume("precision bf16, since `auto` asks the device")
+    if precision == "tf32":
+        s.nearly("layout.precision", "fp32", "set NVIDIA_TF32_OVERRIDE=1 in its environment")
+        return {}
+    if precision not in PRECISIONS:
+        s.drop("layout.precision", f"Megatron-LM has no {precision}")
+        return {"bf16": True}
+    s.take("layout.precision")
+    return dict(PRECISIONS[precision])
+
+
+def _offload(s: Settings) -> Arguments:
+    kind = s.layout.offload
+    if kind == "optimizer":
+        s.take("layout.offload")
+        return {"optimizer-cpu-offload": True, "optimizer-offload-fraction": 1.0,
+                "use-precision-aware-optimizer": True}  # fmt: skip
+    if kind != "none":
+        s.drop("layout.offload", "Megatron-LM offloads optimizer states, or some modules' activations")
+    return {}
+
+
+def read_layout(t: Theirs, run: dict[str, Any], world: int | None) -> None:
+    """The layout of their arguments; `world`: ranks of the launch line, None where it doesn't tell."""
+    read_words(t, LAYOUT, run)
+    layout = run.setdefault("layout", {})
+    layout.setdefault("micro_batch", 1)
+    tp, _, cp = (layout.setdefault(key, 1) for key in ("tp", "pp", "cp"))
+    layout["sp"] = bool(t.take("sequence-parallel")) and tp > 1
+    kind = {value: key for key, value in COMM.items()}.get(str(t.take("cp-comm-type", "p2p")))
+    if cp > 1 and kind:
+        layout["cp_kind"] = kind
+    elif cp > 1:
+        t.refuse("cp-comm-type", "taken as p2p: this kind isn't known here")
+    if "moe" in run.get("model", {}):
+        read_words(t, EXPERTS, run)
+        layout.setdefault("etp", tp)  # theirs is tp where it isn't set
+    else:
+        t.take("expert-tensor-parallel-size"), t.take("expert-model-parallel-size")
+    layout["devices"] = world or _smallest_world(t, layout)
+    _read_pipeline(t, run)
+    _read_sharding(t, layout)
+    _read_recompute(t, layout, run)
+    _read_precision(t, layout)
+    if t.take("optimizer-cpu-offload"):
+        layout["offload"] = "optimizer"
+        t.take("optimizer-offload-fraction")
+
+
+def _smallest_world(t: Theirs, layout: dict[str, Any]) -> int:
+    """Devices where the launch line doesn't tell: the fewest that its sizes make."""
+    each = prod(int(layout[key]) for key in ("tp", "pp", "cp"))
+    experts = int(layout.get("ep", 1)) * int(layout.get("etp", 1)) * int(layout["pp"])
+    devices = lcm(each, experts)
+    t.assume(f"devices {devices}, the fewest for these sizes: set layout.devices")
+    return devices
+
+
+def _read_pipeline(t: Theirs, run: dict[str, Any]) -> None:
+    layout, layers = run["layout"], run.get("model", {}).get("num_hidden_layers")
+    pp = layout["pp"]
+    virtual = t.take("num-virtual-stages-per-pipeline-rank")
+    t.take("microbatch-group-size-per-virtual-pipeline-stage")
+    each = t.take("num-layers-per-virtual-pipeline-stage")
+    cut = t.take("pipeline-model-parallel-layout")
+    first, last = (t.take(f"decoder-{end}-pipeline-num-layers") for end in ("first", "last"))
+    if pp == 1:
+        return
+    stages = whole(virtual) if virtual is not None else 1
+    if each is not None and layers:
+        stages = max(1, layers // (pp * whole(each)))
+    if cut is not None and (counts := _read_cut(str(cut))):
+        layout["stage_layers"], stages = counts, max(1, len(counts) // pp)
+    elif layers and (first is not None or last is not None):
+        layout["stage_layers"] = _uneven(layers, pp * stages, first, last)
+    elif layers and layers % (pp * stages) == 0:
+        layout["stage_layers"] = [layers // (pp * stages)] * (pp * stages)
+    layout |= {"virtual_stages": stages, "schedule": "interleaved" if stages > 1 else "1f1b"}
+
+
+def _uneven(layers: int, stages: int, first: Any, last: Any) -> list[int]:
+    """Stages with fewer layers at an end, the others alike."""
+    ends = [whole(end) if end is not None else None for end in (first, last)]
+    between = stages - sum(end is not None for end in ends)
+    each = (layers - sum(end or 0 for end in ends)) // max(between, 1)
+    head, tail = ([end] if end is not None else [] for end in ends)
+    return [*head, *[each] * between, *tail]
+
+
+def _read_cut(text: str) -> list[int]:
+    """Layers of each stage of `Et*7|t*9L`, `Et|(tt|)*29,tL` included."""
+    text = text.replace(",", "").replace(" ", "").strip("'\"")
+    while match := re.search(r"\(([^()]*)\)\*(\d{1,4})|([A-Za-z])\*(\d{1,4})", text):
+        part, times = match[1] or match[3], int(match[2] or match[4])
+        text = text[: match.start()] + part * times + text[match.end() :]
+        if len(text) > 100_000:
+            return []
+    return [stage.count("t") for stage in text.split("|")]
+
+
+def _read_sharding(t: Theirs, layout: dict[str, Any]) -> None:
+    strategy = t.take("data-parallel-sharding-strategy")
+    fsdp, torch_fsdp = t.take("use-megatron-fsdp"), t.take("use-torch-fsdp2")
+    legacy = t.take("use-custom-fsdp")
+    t.take("outer-dp-sharding-strategy")
+    instances = t.take("num-distributed-optimizer-instances")
+    stage = 1 if t.take("use-distributed-optimizer") else 0
+    if fsdp or legacy:
+        stage = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}.get(
+            str(strategy), stage
+        )
+    elif torch_fsdp:
+        stage = 3
+    layout["zero_stage"] = stage
+    if instances is not None and stage:
+        layout["dp_replicate"] = whole(instances)
+
+
+def _read_recompute(t: Theirs, layout: dict[str, Any], run: dict[str, Any]) -> None:
+    granularity, method = t.take("recompute-granularity"), t.take("recompute-method")
+    count, modules = t.take("recompute-num-layers"), t.take("recompute-modules")
+    if t.take("recompute-activations"):
+        granularity = "selective"
+    if granularity == "selective":
+        layout["recompute"] = "selective"
+        named = modules if isinstance(modules, list) else str(modules or CORE).split()
+        t.assume(f"recompute selective: theirs are modules ({' '.join(named)}), ours keeps matmul outputs")
+    elif granularity == "full":
+        layout["recompute"] = "full"
+        layers = run.get("model", {}).get("num_hidden_layers")
+        stages = layout["pp"] * layout.get("virtual_stages", 1)
+        if method == "block" and count is not None and layers and whole(count) * stages < layers:
+            layout["recompute"] = {"every": max(1, round(layers / (stages * max(1, whole(count)))))}
+            t.assume(f"recompute {layout['recompute']}: theirs are the first {count} layers of each stage")
+
+
+def _read_precision(t: Theirs, layout: dict[str, Any]) -> None:
+    bf16, fp16 = t.take("bf16"), t.take("fp16")
+    eight, recipe, four = t.take("fp8-format"), t.take("fp8-recipe"), t.take("fp4-format")
+    for key in (
+        "fp8-amax-history-len",
+        "fp8-amax-compute-algo",
+        "fp8-param-gather",
+        "fp8-margin",
+        "fp8-interval",
+    ):
+        t.take(key)
+    layout["precision"] = (
+        "nvfp4" if four else "mxfp8" if eight and recipe == "mxfp8" else "fp8" if eight
+        else "bf16" if bf16 else "fp16" if fp16 else "fp32"
+    )  # fmt: skip
+    fraction = t.values.get("optimizer-offload-fraction")
+    if fraction is not None and real(fraction) < 1:
+        t.assume(f"optimizer-offload-fraction {fraction} is read as all")

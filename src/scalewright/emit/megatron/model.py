@@ -1,0 +1,294 @@
+"""The network in Megatron-LM's arguments: parts that follow from several keys, both ways.
+
+ours                               theirs (absent: their default)
+mlp_type swiglu                    swiglu                       gelu
+norm_type rmsnorm                  normalization RMSNorm        LayerNorm
+tie_word_embeddings false          untie-embeddings-and-...     tied
+qkv_bias, o_bias, mlp_bias false   disable-bias-linear          all have one; add-qkv-bias: q, k and v alone
+num_key_value_heads 8 of 32        group-query-attention, num-query-groups 8
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scalewright.emit.megatron.words import LATENT, MIXTURE, MODEL, PREDICTION, real, whole
+from scalewright.emit.settings import Settings
+from scalewright.emit.theirs import Theirs
+from scalewright.emit.words import put, read_words, write_words
+
+Arguments = dict[str, Any]  # name without dashes -> value; True: a flag alone
+MLP = {"swiglu": "swiglu", "relu2": "squared-relu", "gelu_tanh": None, "gelu": None}
+POSITIONS = {"rope": "rope", "learned": "learned_absolute", "none": "none"}
+NORMS = {
+    "rmsnorm": ("RMSNorm", False), "rmsnorm_plus_one": ("RMSNorm", True), "layernorm": ("LayerNorm", False),
+    "layernorm_plus_one": ("LayerNorm", True),
+}  # fmt: skip
+# Vocabularies of tokenizers that a script names without their size.
+VOCABULARIES = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000, "BertWordPieceLowerCase": 30522}
+
+
+def write_model(s: Settings) -> Arguments:
+    """Their arguments for the network."""
+    written = write_words(s, MODEL)
+    written |= _attention(s) | _positions(s) | _norms(s)
+    written |= _mlp(s)
+    if not s.take("model.tie_word_embeddings"):
+        written["untie-embeddings-and-output-weights"] = True
+    written["attention-dropout"] = written["hidden-dropout"] = 0.0
+    written |= {"tokenizer-type": "NullTokenizer", "vocab-size": s.take("model.vocab_size") - 1}
+    s.assume("the vocabulary is padded to a multiple of 128 x tp (--make-vocab-size-divisible-by)")
+    if s.model.mtp_layers:
+        written |= write_words(s, PREDICTION)
+    if s.model.moe:
+        written |= _mixture(s)
+    if s.model.mla:
+        written |= {"multi-latent-attention": True, **write_words(s, LATENT)}
+    return written
+
+
+def _mlp(s: Settings) -> Arguments:
+    kind = s.model.mlp_type
+    if kind not in MLP:
+        s.drop("model.mlp_type", "Megatron-LM's MLPs are SwiGLU, GELU and squared ReLU")
+    elif kind == "gelu":
+        s.nearly("model.mlp_type", "GELU by tanh", "Megatron-LM's fused GELU is the tanh form")
+    else:
+        flag = MLP[s.take("model.mlp_type")]
+        return {flag: True} if flag else {}
+    return {}
+
+
+def _attention(s: Settings) -> Arguments:
+    written: Arguments = {}
+    model = s.model
+    kv_heads, head_dim = s.take("model.num_key_value_heads"), s.take("model.head_dim")
+    if kv_heads != model.num_attention_heads:
+        written |= {"group-query-attention": True, "num-query-groups": kv_heads}
+    if not model.mla and head_dim * model.num_attention_heads != model.hidden_size:
+        written["kv-channels"] = head_dim
+    biases = [s.take(f"model.{part}_bias") for part in ("qkv", "o", "mlp")]
+    if biases == [True, False, False]:
+        written |= {"disable-bias-linear": True, "add-qkv-bias": True}
+    elif not any(biases):
+        written["disable-bias-linear"] = True
+    elif not all(biases):
+        s.nearly(
+            "model.o_bias",
+            "a bias on every matrix",
+            "Megatron-LM has biases on all matrices, on q, k, v or none",
+        )
+    if model.qk_norm == "head":
+        s.take("model.qk_norm")
+        written["qk-layernorm"] = True
+    window = s.take("model.sliding_window")
+    pattern = s.take("model.window_pattern")
+    if window is not None and any(pattern):
+        written["window-size"] = [window - 1, 0]
+        if not all(pattern):
+            written["window-attn-skip-freq"] = f"[{','.join(str(int(w)) for w in s.model.window_pattern)}]"
+    return written
+
+
+def _positions(s: Settings) -> Arguments:
+    kind = s.model.positions
+    if kind not in POSITIONS:
+        s.drop("model.positions", "Megatron-LM's positions are RoPE, learned ones or none")
+        return {}
+    s.take("model.positions")
+    s.take("model.learned_positions")
+    written: Arguments = {"position-embedding-type": POSITIONS[kind]}
+    if kind != "rope":
+        return written
+    written["rotary-base"] = s.take("model.rope.theta")
+    if (fraction := s.take("model.rope.fraction")) != 1:
+        written["rotary-percent"] = fraction
+    if s.take("model.rope.interleaved") and not s.model.mla:
+        written["rotary-interleaved"] = True
+    scaling = s.model.rope.scaling
+    if scaling is not None and scaling.kind == "llama3":
+        s.take_all("model.rope.scaling.")
+        written |= {"use-rope-scaling": True, "rope-scaling-factor": scaling.factor}
+    elif scaling is not None and scaling.kind == "yarn" and s.model.mla:
+        s.take_all("model.rope.scaling.")
+        written |= {
+            "rope-type": "yarn", "rotary-scaling-factor": scaling.factor, "mscale": scaling.mscale or 1.0,
+            "mscale-all-dim": scaling.mscale_all_dim or 0.0,
+        }  # fmt: skip
+    return written
+
+
+def _norms(s: Settings) -> Arguments:
+    kind = s.model.norm_type
+    if kind not in NORMS:
+        s.drop("model.norm_type", "Megatron-LM's norms are RMSNorm and LayerNorm")
+        return {}
+    s.take("model.norm_type")
+    name, plus_one = NORMS[kind]
+    return {"normalization": name, **({"apply-layernorm-1p": True} if plus_one else {})}
+
+
+def _mixture(s: Settings) -> Arguments:
+    moe = s.model.moe
+    assert moe is not None
+    written = write_words(s, MIXTURE)
+    s.take("model.moe.num_shared_experts"), s.take("model.moe.shared_intermediate_size")
+    if moe.num_shared_experts:
+        written["moe-shared-expert-intermediate-size"] = moe.shared_size
+    if s.take("model.moe.shared_gate"):
+        written["moe-shared-expert-gate"] = True
+    for key in ("first_k_dense", "every", "dense_layers"):
+        s.take(f"model.moe.{key}")
+    sparse = [int(s.model.parts(i)[1] == "experts") for i in range(s.model.num_hidden_layers)]
+    if not all(sparse):
+        written["moe-layer-freq"] = f"([{','.join(map(str, sparse))}])"
+    if not s.take("model.moe.normalize_top_k"):
+        written["moe-router-pre-softmax"] = True  # weights of all experts before the choice, not renormalised
+    rate = s.take("train.balance.bias_rate")
+    if s.take("model.moe.router_bias"):
+        written |= {"moe-router-enable-expert-bias": True, "moe-router-bias-update-rate": rate}
+    balanced = s.run.train.balance.loss > 0
+    written["moe-router-load-balancing-type"] = "seq_aux_loss" if balanced else "none"
+    return written | {"moe-token-dispatcher-type": "alltoall", "moe-grouped-gemm": True}
+
+
+def read_model(t: Theirs, run: dict[str, Any]) -> None:
+    """The network of their arguments, with their defaults where they are silent."""
+    if "num-layers" not in t and "hidden-size" not in t:
+        return
+    read_words(t, (*MODEL, *PREDICTION), run)
+    model = run.setdefault("model", {})
+    swiglu = bool(t.take("swiglu"))
+    model["mlp_type"] = "swiglu" if swiglu else "relu2" if t.take("squared-relu") else "gelu_tanh"
+    hidden, heads = model.get("hidden_size"), model.get("num_attention_heads")
+    if "intermediate_size" not in model and hidden:  # arguments.py: 4 h, and 8/3 h in steps of 64 when gated
+        model["intermediate_size"] = int(4 * hidden * 2 / 3 / 64) * 64 if swiglu else 4 * hidden
+    if (channels := t.take("kv-channels")) is not None:
+        model["head_dim"] = whole(channels)
+    grouped, groups = t.take("group-query-attention"), t.take("num-query-groups")
+    model["num_key_value_heads"] = whole(groups) if grouped and groups else heads
+    model["tie_word_embeddings"] = not t.take("untie-embeddings-and-output-weights")
+    _read_biases(t, model)
+    _read_positions(t, model)
+    name, plus_one = t.take("normalization", "LayerNorm"), bool(t.take("apply-layernorm-1p"))
+    model["norm_type"] = {value: key for key, value in NORMS.items()}.get((name, plus_one), "layernorm")
+    if t.take("qk-layernorm"):
+        model["qk_norm"] = "head"
+    _read_window(t, model)
+    _read_vocabulary(t, model)
+    _read_mixture(t, run)
+    if t.take("multi-latent-attention"):
+        read_words(t, LATENT, run)
+        model["norm_type"] = "rmsnorm"
+        for key in ("head_dim", "qk_norm"):
+            model.pop(key, None)
+
+
+def _read_biases(t: Theirs, model: dict[str, Any]) -> None:
+    bias, qkv = not t.take("disable-bias-linear"), bool(t.take("add-qkv-bias"))
+    model |= {"qkv_bias": bias or qkv, "o_bias": bias, "mlp_bias": bias}
+    for key in ("attention-dropout", "hidden-dropout"):
+        value = t.take(key, 0.1)
+        if real(value) > 0:
+            t.assume(f"{key} {value} is left out: models here train without dropout")
+
+
+def _read_positions(t: Theirs, model: dict[str, Any]) -> None:
+    kind = (
+        "rope"
+        if t.take("use-rotary-position-embeddings")
+        else t.take("position-embedding-type", "learned_absolute")
+    )
+    names = {value: key for key, value in POSITIONS.items()}
+    model["positions"] = names.get(kind, "rope")
+    if kind not in names:
+        t.refuse("position-embedding-type", "positions of this kind aren't known here: taken as RoPE")
+    base, fraction = t.take("rotary-base"), t.take("rotary-percent")
+    interleaved = bool(t.take("rotary-interleaved"))
+    if model["positions"] != "rope":
+        return
+    rope: dict[str, Any] = {"theta": real(base) if base is not None else 10000.0}
+    if fraction is not None:
+        rope["fraction"] = real(fraction)
+    if interleaved:
+        rope["interleaved"] = True
+    if t.take("use-rope-scaling"):
+        rope["scaling"] = {
+            "kind": "llama3",
+            "factor": real(t.take("rope-scaling-factor", 8.0)),
+            "original_context": 8192,
+        }
+    elif t.take("rope-type") == "yarn":
+        rope["scaling"] = {"kind": "yarn", "factor": real(t.take("rotary-scaling-factor", 40.0)),
+                           "mscale": real(t.take("mscale", 1.0)),
+                           "mscale_all_dim": real(t.take("mscale-all-dim", 0.0)),
+                           "original_context": 4096}  # fmt: skip
+    model["rope"] = rope
+
+
+def _read_window(t: Theirs, model: dict[str, Any]) -> None:
+    window, pattern = t.take("window-size"), t.take("window-attn-skip-freq")
+    if window is None:
+        return
+    first = window[0] if isinstance(window, list) else str(window).strip("()").split(",")[0]
+    model["sliding_window"] = whole(first) + 1
+    marks = _listed(pattern)
+    model["window_pattern"] = [mark != 0 for mark in marks] if marks else [True]
+
+
+def _read_vocabulary(t: Theirs, model: dict[str, Any]) -> None:
+    kind, size, padded = t.take("tokenizer-type"), t.take("vocab-size"), t.take("padded-vocab-size")
+    if size is not None:
+        model["vocab_size"] = whole(size) + (kind == "NullTokenizer")  # its end of a document is one more
+    elif padded is not None:
+        model["vocab_size"] = whole(padded)
+    else:
+        model["vocab_size"] = VOCABULARIES.get(str(kind), 128256)
+        t.assume(
+            f"vocab_size {model['vocab_size']}, of {kind or 'an unnamed tokenizer'}: set model.vocab_size"
+        )
+
+
+def _read_mixture(t: Theirs, run: dict[str, Any]) -> None:
+    if t.values.get("num-experts") in (None, "None"):
+        t.take("num-experts")
+        return
+    read_words(t, MIXTURE, run)
+    model = run["model"]
+    moe = model["moe"]
+    moe.setdefault("top_k", 2)
+    moe.setdefault("moe_intermediate_size", model["intermediate_size"])
+    shared = t.take("moe-shared-expert-intermediate-size")
+    if shared is not None:
+        moe |= {"num_shared_experts": 1, "shared_intermediate_size": whole(shared)}
+    if t.take("moe-shared-expert-gate"):
+        moe["shared_gate"] = True
+    sparse = _listed(t.take("moe-layer-freq"))
+    if len(sparse) == 1 and sparse[0] > 1:  # every n-th layer, the first among them
+        sparse = [int(i % sparse[0] == 0) for i in range(model["num_hidden_layers"])]
+    if dense := [i for i, mark in enumerate(sparse) if not mark]:
+        leading = dense == list(range(len(dense)))
+        moe |= {"first_k_dense": len(dense)} if leading else {"dense_layers": dense}
+    if t.take("moe-router-pre-softmax"):
+        moe["normalize_top_k"] = False
+    rate = t.take("moe-router-bias-update-rate")
+    if t.take("moe-router-enable-expert-bias"):
+        moe["router_bias"] = True
+        put(run, "train.balance.bias_rate", real(rate if rate is not None else 1e-3))
+    if t.take("moe-router-load-balancing-type", "aux_loss") == "none":
+        put(run, "train.balance.loss", 0.0)
+
+
+def _listed(value: Any) -> list[int]:
+    """`([0]*3+[1]*58)`, `[1,1,0]` or `2` as whole numbers; nothing where it is no such text."""
+    numbers: list[int] = []
+    if value is None:
+        return numbers
+    text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    for part in text.replace(" ", "").strip("()").split("+"):
+        items, _, times = part.partition("]*")
+        digits = [item for item in items.strip("[]").split(",") if item]
+        if not all(item.isdecimal() for item in digits) or (times and not times.isdecimal()):
+            return []
+        numbers += [int(item) for item in digits] * (min(int(times), 10_000) if times else 1)
+    return numbers

@@ -1,0 +1,200 @@
+"""Optimizer, learning rate, data and saves in Megatron-LM's arguments, both ways.
+
+    lr_schedule cosine, decay_steps null     lr-decay-style cosine, lr-decay-iters = train-iters
+    min_ratio 0.1                            min-lr = 0.1 x lr
+    train.tokens                             train-iters, rounded up
+Theirs counts the warm-up into lr-decay-iters, ours doesn't.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Any
+
+from scalewright.emit.megatron.model import Arguments
+from scalewright.emit.megatron.words import ADAM, TRAINING, real, whole
+from scalewright.emit.settings import Settings
+from scalewright.emit.theirs import Theirs
+from scalewright.emit.words import put, read_words, write_words
+from scalewright.spec.run import OptimizerSpec
+
+STYLES = {"constant": "constant", "linear": "linear", "cosine": "cosine", "wsd": "WSD"}
+OPTIMIZERS = {"adamw": "adam", "sgd": "sgd", "muon": "muon"}
+
+
+def steps_of(s: Settings) -> int:
+    """Optimizer steps of the run."""
+    steps, tokens = s.take("train.steps"), s.take("train.tokens")
+    if steps is not None:
+        return int(steps)
+    return ceil(tokens / (s.layout.global_batch * s.run.seq_len)) if tokens else 1000
+
+
+def write_training(s: Settings) -> Arguments:
+    """Their arguments for everything but the network and the layout."""
+    steps = steps_of(s)
+    written = {**write_words(s, TRAINING), "train-iters": steps}
+    return written | _optimizer(s) | _rates(s, steps) | _data(s) | _saves(s)
+
+
+def _optimizer(s: Settings) -> Arguments:
+    optimizer = s.run.optimizer
+    assert isinstance(optimizer, OptimizerSpec)
+    name = optimizer.name
+    written: Arguments = {}
+    if name in OPTIMIZERS:
+        s.take("optimizer.name")
+        written["optimizer"] = OPTIMIZERS[name]
+    elif name in ("adamw_bf16", "adamw_8bit"):
+        states = {"adamw_bf16": "bf16", "adamw_8bit": "fp8"}[name]
+        why = "Transformer Engine's states of that width, which scale and round otherwise"
+        s.nearly("optimizer.name", f"adam, states in {states}", why)
+        written |= {"optimizer": "adam", "use-precision-aware-optimizer": True,
+                    "exp-avg-dtype": states, "exp-avg-sq-dtype": states}  # fmt: skip
+    else:
+        s.drop("optimizer.name", "Megatron-LM's optimizers are Adam, SGD and Muon")
+    first, second = s.take("optimizer.betas")
+    momentum = s.take("optimizer.momentum")
+    if name == "sgd":
+        written["sgd-momentum"] = momentum or 0.0
+    else:
+        written |= {"adam-beta1": first, "adam-beta2": second, **write_words(s, ADAM)}
+    return written
+
+
+def _rates(s: Settings, steps: int) -> Arguments:
+    schedule, lr = s.run.lr_schedule, s.values["optimizer.lr"]
+    s.take_all("lr_schedule.")
+    warmup = schedule.warmup_steps
+    written: Arguments = {"lr-decay-style": STYLES[schedule.kind], "lr-warmup-iters": warmup}
+    if schedule.kind == "wsd":
+        length = schedule.decay_steps if schedule.decay_steps is not None else max(1, steps // 5)
+        written |= {"lr-wsd-decay-style": "linear", "lr-wsd-decay-iters": length, "lr-decay-iters": steps}
+    elif schedule.kind != "constant":
+        length = schedule.decay_steps if schedule.decay_steps is not None else steps - warmup
+        written["lr-decay-iters"] = max(1, warmup + length)
+    written["min-lr"] = lr if schedule.kind == "constant" else float(f"{lr * schedule.min_ratio:.12g}")
+    return written
+
+
+def _data(s: Settings) -> Arguments:
+    train, valid = s.take("data.train"), s.take("data.valid")
+    paths = [
+        item
+        for source in train
+        for item in ([f"{source['weight']:g}"] if len(train) > 1 else []) + [source["path"]]
+    ]
+    s.assume("data paths are prefixes of Megatron's .bin and .idx files: convert ours, or set --data-path")
+    written: Arguments = {"train-data-path" if valid else "data-path": paths}
+    if valid:
+        written["valid-data-path"] = [source["path"] for source in valid]
+    else:
+        written["split"] = "100,0,0"
+    every, batches = s.take("train.valid_every"), s.take("train.valid_batches")
+    written["eval-iters"] = batches if every and valid else 0
+    if every:
+        written["eval-interval"] = every
+    if s.states("data.document_mask") and s.take("data.document_mask"):
+        written |= {"reset-attention-mask": True, "reset-position-ids": True}
+    else:
+        s.assume("documents of a row see each other (--reset-attention-mask turns fused attention off)")
+    return written
+
+
+def _saves(s: Settings) -> Arguments:
+    written: Arguments = {"log-interval": 1, "log-throughput": True}
+    every = s.take("checkpoint.every")
+    s.take("profile.steps")
+    if every or s.run.checkpoint.at_end:
+        written |= {
+            "save": f"{s.run.folder}/megatron",
+            "load": f"{s.run.folder}/megatron",
+            "save-interval": every or steps_of(s),
+        }
+    return written
+
+
+def read_training(t: Theirs, run: dict[str, Any]) -> None:
+    """Everything but the network and the layout."""
+    read_words(t, (*TRAINING, *ADAM), run)
+    optimizer = run.setdefault("optimizer", {})
+    names = {value: key for key, value in OPTIMIZERS.items()}
+    name = str(t.take("optimizer", "adam"))
+    optimizer["name"] = names.get(name, "adamw")
+    if name not in names:
+        t.refuse("optimizer", "an optimizer that isn't here: taken as AdamW")
+    _read_states(t, optimizer)
+    beta1, beta2 = t.take("adam-beta1"), t.take("adam-beta2")
+    if optimizer["name"] != "sgd":
+        optimizer["betas"] = [
+            real(beta1 if beta1 is not None else 0.9),
+            real(beta2 if beta2 is not None else 0.999),
+        ]
+    if (momentum := t.take("sgd-momentum")) is not None and optimizer["name"] == "sgd":
+        optimizer["momentum"] = real(momentum)
+    optimizer.setdefault("weight_decay", 0.01)
+    steps, samples = t.take("train-iters"), t.take("train-samples")
+    if steps is None and samples is not None:
+        steps = ceil(whole(samples) / run.get("layout", {}).get("global_batch", 1))
+    if steps is not None:
+        put(run, "train.steps", whole(steps))
+    _read_rates(t, run, whole(steps) if steps is not None else None)
+    _read_data(t, run)
+
+
+def _read_states(t: Theirs, optimizer: dict[str, Any]) -> None:
+    widths = {t.take("exp-avg-dtype"), t.take("exp-avg-sq-dtype")}
+    narrow = {"bf16": "adamw_bf16", "fp8": "adamw_8bit"}
+    kinds = {narrow[width] for width in widths if width in narrow}
+    if len(kinds) == 1 and optimizer["name"] == "adamw":
+        optimizer["name"] = kinds.pop()
+
+
+def _read_rates(t: Theirs, run: dict[str, Any], steps: int | None) -> None:
+    style = str(t.take("lr-decay-style", "linear"))
+    kinds = {value: key for key, value in STYLES.items()}
+    schedule: dict[str, Any] = {"kind": kinds.get(style, "cosine")}
+    if style not in kinds:
+        t.refuse("lr-decay-style", "taken as cosine: this shape isn't here")
+    warmup = t.take("lr-warmup-iters")
+    fraction, samples = t.take("lr-warmup-fraction"), t.take("lr-warmup-samples")
+    decay, wsd = t.take_first("lr-decay-iters"), t.take("lr-wsd-decay-iters")
+    t.take("lr-wsd-decay-style"), t.take("lr-decay-samples")
+    length = whole(decay) if decay is not None else steps
+    batch = run.get("layout", {}).get("global_batch", 1)
+    if warmup is None and samples is not None:
+        warmup = whole(samples) // batch
+    if warmup is None and fraction is not None and length:
+        warmup = int(real(fraction) * length)
+    schedule["warmup_steps"] = whole(warmup) if warmup is not None else 0
+    if schedule["kind"] == "wsd":
+        schedule["decay_steps"] = whole(wsd) if wsd is not None else None
+    elif decay is not None and length is not None and length != steps:
+        schedule["decay_steps"] = max(0, length - schedule["warmup_steps"])
+    least, most = t.take("min-lr"), run["optimizer"].get("lr")
+    if schedule["kind"] != "constant":
+        ratio = real(least) / most if least is not None and most else 0.0
+        schedule["min_ratio"] = min(1.0, float(f"{ratio:.9g}"))
+    run["lr_schedule"] = schedule
+
+
+def _read_data(t: Theirs, run: dict[str, Any]) -> None:
+    train = t.take_first("train-data-path", "data-path")
+    valid = t.take("valid-data-path")
+    t.take("test-data-path"), t.take("per-split-data-args-path")
+    if train is not None:
+        put(run, "data.train", sources(train))
+    if valid is not None:
+        put(run, "data.valid", sources(valid))
+
+
+def sources(value: Any) -> list[dict[str, Any]]:
+    """`0.3 a 0.7 b` or `a b` as sources with weights."""
+    items = [str(item) for item in (value if isinstance(value, list) else str(value).split())]
+    try:
+        weights = [float(item) for item in items[::2]]
+    except ValueError:
+        return [{"path": item} for item in items]
+    if len(items) % 2 or not items:
+        return [{"path": item} for item in items]
+    return [{"path": path, "weight": weight} for path, weight in zip(items[1::2], weights, strict=True)]

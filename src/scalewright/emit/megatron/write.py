@@ -1,0 +1,66 @@
+"""A run script for Megatron-LM: its arguments in groups, and torchrun on every node."""
+
+from __future__ import annotations
+
+import shlex
+
+from scalewright.emit.arguments import spelled
+from scalewright.emit.emitted import Emitted
+from scalewright.emit.megatron.layout import write_layout
+from scalewright.emit.megatron.model import Arguments, write_model
+from scalewright.emit.megatron.training import write_training
+from scalewright.emit.nodes import nodes_of
+from scalewright.emit.settings import Settings
+
+TITLE, VERSION = "Megatron-LM", "core 0.16 to 0.19"
+FILE = "pretrain.sh"
+WIDTH = 100
+
+
+def write(s: Settings) -> Emitted:
+    """The complete script; raises UserError where it would be another layout."""
+    groups = {"MODEL": write_model(s), "LAYOUT": write_layout(s), "TRAINING": write_training(s)}
+    dropped = s.dropped(TITLE)
+    nodes, each = nodes_of(s.layout.devices)
+    fsdp = "use-megatron-fsdp" in groups["LAYOUT"]
+    lines = [
+        "#!/usr/bin/env bash",
+        f"# Written by `scalewright emit megatron`: arguments of Megatron-LM ({VERSION}).",
+        f"# On each of {nodes} nodes: NODE_RANK=<0..{nodes - 1}> MASTER_ADDR=<the first node> bash {FILE}",
+        "set -euo pipefail",
+        # tp and cp overlap their messages only when kernels start in order; FSDP refuses that
+        "unset CUDA_DEVICE_MAX_CONNECTIONS" if fsdp else "export CUDA_DEVICE_MAX_CONNECTIONS=1",
+        "",
+    ]
+    for name, arguments in groups.items():
+        lines += [f"{name}=(", *_rows(arguments), ")"]
+    names = " ".join(f'"${{{name}[@]}}"' for name in groups)
+    lines += [
+        "",
+        f"torchrun --nnodes {nodes} --nproc-per-node {each} --node-rank ${{NODE_RANK:-0}} \\",
+        "  --master-addr ${MASTER_ADDR:-localhost} --master-port ${MASTER_PORT:-29500} \\",
+        f'  "${{MEGATRON:-.}}/pretrain_gpt.py" {names}',
+        "",
+    ]
+    s.assume("MEGATRON is the folder of its checkout; default: where the script is started")
+    return Emitted(
+        "megatron",
+        VERSION,
+        {FILE: "\n".join(lines)},
+        f"bash {FILE}",
+        dropped,
+        tuple(s.changed),
+        tuple(s.assumed),
+    )
+
+
+def _rows(arguments: Arguments) -> list[str]:
+    """Flags with their values, several in a row of the script."""
+    rows, row = [], ""
+    for name, value in arguments.items():
+        words = " ".join(shlex.quote(word) for word in spelled(name, value))
+        if row and len(row) + len(words) > WIDTH:
+            rows.append(f"  {row}")
+            row = ""
+        row = f"{row} {words}".strip()
+    return [*rows, f"  {row}"] if row else rows

@@ -1,0 +1,253 @@
+"""Everything but the network in nanotron's YAML, both ways.
+
+ours                        theirs
+devices                     dp x tp x pp: dp is written, devices aren't
+global_batch                batch_accumulation_per_replica x micro_batch_size x dp
+schedule 1f1b, gpipe        pp_engine 1f1b, afab
+sp                          tp_mode REDUCE_SCATTER, else ALL_REDUCE
+wsd                         lr_decay_starting_step, later than the warm-up's end
+
+Its expert ranks are ranks of their own (world = ep x pp x dp x tp, parallel/context.py), which take the
+samples of the same dp rank, and its MoE layer sends no tokens between them (huggingface/nanotron#373 is
+open): `ep` has no word. Its ring attention is on the README's roadmap; `context_parallel_size` runs on the
+smollm3 branch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scalewright.emit.choices import (
+    Words,
+    choose,
+    inverse,
+    optimizer_of,
+    put_sources,
+    save_steps,
+    take_adam,
+    take_expert_split,
+    take_sources,
+)
+from scalewright.emit.megatron.words import real, whole
+from scalewright.emit.nanotron.model import TITLE
+from scalewright.emit.nanotron.words import LAYOUT, TRAINING
+from scalewright.emit.rates import put_rates, take_rates
+from scalewright.emit.settings import Settings
+from scalewright.emit.theirs import Theirs
+from scalewright.emit.words import put, read_words, write_words
+from scalewright.spec.errors import UserError
+
+ENGINES = {"1f1b": "1f1b", "gpipe": "afab"}
+DTYPES = {"bf16": "bfloat16", "auto": "bfloat16", "fp32": "float32"}
+STYLES = {"constant": "linear", "linear": "linear", "cosine": "cosine", "wsd": "linear"}
+RATES, FACTORY = "optimizer.learning_rate_scheduler.", "optimizer.optimizer_factory."
+NOT_DECAYED = [".*norm.*", ".*bias.*"]
+TOKENIZER = "TOKENIZER"
+
+
+def write_layout(s: Settings) -> Words:
+    """Dotted keys of parallelism, batch, precision and recomputation."""
+    layout = s.layout
+    written = write_words(s, LAYOUT)
+    s.take("layout.devices"), s.take("layout.global_batch")
+    s.drop("layout.ep", "its expert ranks all take the same samples, and its MoE layer sends them no tokens")
+    s.drop("layout.cp", "its ring attention is on its roadmap; the smollm3 branch alone has it")
+    s.drop("layout.dp_replicate", "its ZeRO-1 shards over all of dp")
+    if layout.tp > s.model.kv_heads:
+        what = f"nanotron can't run tp {layout.tp}: it asserts num_key_value_heads >= tp"
+        raise UserError(what, "layout.tp", f"set layout.tp={s.model.kv_heads}")
+    take_expert_split(s, TITLE)
+    engine = "1f1b"
+    if layout.pp > 1:
+        s.assume("stages are cut by nanotron's own costs of blocks")
+        why = f"nanotron has no {layout.schedule}: the same numbers, other bubbles and memory"
+        engine = choose(s, "layout.schedule", ENGINES, why, "1f1b") or "1f1b"
+        s.drop("layout.virtual_stages", "a rank of nanotron's has one stage")
+        s.drop("layout.stage_layers", "nanotron cuts stages by its own costs of blocks")
+    sharding = choose(
+        s, "layout.zero_stage", {0: 0, 1: 1}, "nanotron has ZeRO-1 alone: the same numbers, more memory", 1
+    )
+    why = "nanotron recomputes whole layers, or none"
+    recompute = choose(s, "layout.recompute", {"none": False, "full": True}, why)
+    dtype = choose(s, "layout.precision", DTYPES, "nanotron trains in bf16 or fp32", *_instead(s))
+    sp = s.take("layout.sp")
+    return {
+        **written, "parallelism.dp": layout.dp, "parallelism.pp_engine": engine,
+        "parallelism.tp_mode": "REDUCE_SCATTER" if sp else "ALL_REDUCE",
+        "parallelism.tp_linear_async_communication": sp, "parallelism.recompute_layer": bool(recompute),
+        "parallelism.expert_parallel_size": 1, "parallelism.context_parallel_size": 1,
+        "tokens.batch_accumulation_per_replica": layout.accumulation, "optimizer.zero_stage": sharding,
+        "model.dtype": dtype,
+    }  # fmt: skip
+
+
+def _instead(s: Settings) -> tuple[str, str]:
+    """The precision that stands for another, and what that is called."""
+    if s.layout.precision == "auto":
+        s.assume("precision bf16, since `auto` asks the device")
+    return ("fp32", "float32") if s.layout.precision == "tf32" else ("bf16", "bfloat16")
+
+
+def write_training(s: Settings) -> Words:
+    """Dotted keys of the optimizer, the learning rate, data and saves."""
+    rates = take_rates(s, STYLES, "")
+    written: Words = {
+        "general.project": "scalewright", "general.run": s.run.name, "general.ignore_sanity_checks": True,
+        **write_words(s, TRAINING), "tokens.train_steps": rates.steps,
+        "tokens.val_check_interval": -1, "tokens.limit_val_batches": 0, "tokens.limit_test_batches": 0,
+    }  # fmt: skip
+    s.drop("data.valid", "nanotron's data stages have no validation set")
+    written |= {
+        RATES + "lr_warmup_steps": rates.warmup,
+        RATES + "lr_warmup_style": "linear" if rates.warmup else "constant",  # linear starts at 0
+        RATES + "lr_decay_style": rates.kind, RATES + "lr_decay_steps": rates.length,
+        RATES + "lr_decay_starting_step": rates.start if rates.start != rates.warmup else None,
+        RATES + "min_decay_lr": rates.least,
+    }  # fmt: skip
+    clip = s.take("optimizer.clip_norm")
+    written |= {
+        "optimizer.clip_grad": clip or None, "optimizer.accumulate_grad_in_fp32": True,
+        "optimizer.weight_decay_exclude_named_params": NOT_DECAYED, **_optimizer(s),
+    }  # fmt: skip
+    s.assume("weights start from a normal distribution of std 0.02, output projections narrower by depth")
+    return written | _saves(s)
+
+
+def _optimizer(s: Settings) -> Words:
+    name = optimizer_of(s).name
+    if name == "sgd" and not s.take("optimizer.momentum"):
+        s.take("optimizer.name")
+        return {FACTORY + "name": "sgd"}
+    choose(s, "optimizer.name", {"adamw": "adamW"}, "nanotron has AdamW, and SGD without momentum", "adamw")
+    first, second = take_adam(s)
+    return {
+        FACTORY + "name": "adamW", FACTORY + "adam_beta1": first, FACTORY + "adam_beta2": second,
+        FACTORY + "adam_eps": s.take("optimizer.eps"), FACTORY + "torch_adam_is_fused": True,
+    }  # fmt: skip
+
+
+def _saves(s: Settings) -> Words:
+    every = save_steps(s)
+    return {
+        "checkpoints.checkpoints_path": f"{s.run.folder}/nanotron",
+        "checkpoints.checkpoint_interval": every or 10**9, "checkpoints.save_initial_state": False,
+        "checkpoints.save_final_state": s.run.checkpoint.at_end,
+        "checkpoints.resume_checkpoint_path": None,
+        "checkpoints.checkpoints_path_is_shared_file_system": False,
+    }  # fmt: skip
+
+
+def write_stage(s: Settings) -> Words:
+    """The one data stage, of Nanosets: folders of token files."""
+    paths, weights = take_sources(s)
+    vocabulary = s.model.vocab_size
+    s.assume(f"tokenizer {TOKENIZER}: its name, as in the data's .metadata files")
+    s.assume("data folders are Nanosets: convert ours, or set dataset_folder")
+    dataset = {
+        "dataset_folder": paths, "dataset_weights": weights, "tokenizer_name": TOKENIZER,
+        "vocab_size": vocabulary, "token_size_in_bytes": 2 if vocabulary <= 1 << 16 else 4,
+    }  # fmt: skip
+    data = {"dataset": dataset, "num_loading_workers": 1, "seed": s.values["seed"]}
+    return {"name": "training", "start_training_step": 1, "data": data}
+
+
+def read_layout(t: Theirs, run: Words) -> None:
+    """Parallelism, batch, precision and recomputation; expert ranks are taken as data-parallel ones."""
+    read_words(t, LAYOUT, run)
+    layout = run.setdefault("layout", {})
+    dp, cp = whole(t.take("parallelism.dp", 1)), whole(t.take("parallelism.context_parallel_size", 1))
+    ep, accumulation = (
+        whole(t.take(key, 1))
+        for key in ("parallelism.expert_parallel_size", "tokens.batch_accumulation_per_replica")
+    )
+    tp, pp, micro = (layout.setdefault(key, 1) for key in ("tp", "pp", "micro_batch"))
+    layout["global_batch"] = micro * accumulation * dp
+    if ep > 1 and accumulation % ep == 0:
+        t.assume(f"expert ranks share the samples of a dp rank, so that dp is {dp * ep}: theirs repeat them")
+        dp *= ep
+    elif ep > 1:
+        t.refuse("parallelism.expert_parallel_size", "its ranks repeat the samples of a dp rank")
+        ep = 1
+    layout |= {"devices": dp * cp * tp * pp, "ep": ep}
+    if "moe" in run.get("model", {}):
+        layout["etp"] = tp
+    if cp > 1:
+        kind = str(t.values.get("model.model_config._attn_implementation"))
+        layout |= {"cp": cp, "cp_kind": "allgather" if kind.startswith("llama3") else "ring"}
+    layout["sp"] = t.take("parallelism.tp_mode", "ALL_REDUCE") == "REDUCE_SCATTER" and tp > 1
+    engine = t.take("parallelism.pp_engine", "afab")
+    layout["schedule"] = inverse(ENGINES).get(engine, "1f1b")
+    layout["zero_stage"] = whole(t.take("optimizer.zero_stage", 0))
+    layout["recompute"] = "full" if t.take("parallelism.recompute_layer") else "none"
+    dtype = str(t.take("model.dtype", "bfloat16"))
+    layout["precision"] = inverse(DTYPES).get(dtype, "bf16")
+    if dtype not in DTYPES.values():
+        t.refuse("model.dtype", "taken as bfloat16: this type isn't here")
+
+
+def read_training(t: Theirs, run: Words) -> None:
+    """The optimizer, the learning rate and saves."""
+    read_words(t, TRAINING, run)
+    optimizer = run.setdefault("optimizer", {})
+    name = str(t.take(FACTORY + "name", "adamW"))
+    optimizer["name"] = "sgd" if name == "sgd" else "adamw"
+    first, second, eps = (
+        t.take_first(FACTORY + key, f"optimizer.{key}") for key in ("adam_beta1", "adam_beta2", "adam_eps")
+    )
+    if first is not None and second is not None:
+        optimizer["betas"] = [real(first), real(second)]
+    if eps is not None:
+        optimizer["eps"] = real(eps)
+    optimizer["clip_norm"] = real(t.take("optimizer.clip_grad", 0.0))
+    if (steps := t.take("tokens.train_steps")) is not None:
+        put(run, "train.steps", whole(steps))
+    _read_rates(t, run)
+    every = whole(t.take("checkpoints.checkpoint_interval", 0))
+    if every and every < run.get("train", {}).get("steps", 0):
+        put(run, "checkpoint.every", every)
+    t.refuse("checkpoints.resume_checkpoint_path", "weights to start from aren't read: give `init`")
+    if whole(t.take("tokens.val_check_interval", -1)) > 0:
+        t.refuse(
+            "tokens.val_check_interval", "validation needs data.valid, which nanotron's file doesn't name"
+        )
+
+
+def _read_rates(t: Theirs, run: Words) -> None:
+    warmup = whole(t.take(RATES + "lr_warmup_steps", 0))
+    t.take(RATES + "lr_warmup_style")
+    start, length = t.take(RATES + "lr_decay_starting_step"), t.take(RATES + "lr_decay_steps")
+    style, least = str(t.take(RATES + "lr_decay_style", "linear")), t.take(RATES + "min_decay_lr")
+    late = start is not None and whole(start) > warmup
+    if late and style != "linear":
+        t.assume(f"the decay of lr_schedule wsd is a line: theirs is {style}")
+    kind = "wsd" if late else style
+    if kind not in ("wsd", "linear", "cosine"):
+        t.refuse(RATES + "lr_decay_style", "taken as a line: this shape isn't here")
+        kind = "linear"
+    peak = run["optimizer"].get("lr", 0.0)
+    put_rates(
+        run,
+        kind,
+        warmup,
+        whole(length) if length is not None else None,
+        real(least if least is not None else peak),
+    )
+
+
+def read_stages(t: Theirs, run: Words, stages: list[Any]) -> None:
+    """Data of the first stage; those of later ones are reported."""
+    for index, stage in enumerate(stages):
+        data = (stage.get("data") or {}) if isinstance(stage, dict) else {}
+        dataset = data.get("dataset") or {}
+        folder = dataset.get("dataset_folder")
+        if index == 0 and folder:
+            put(run, "data.train", put_sources(folder, dataset.get("dataset_weights")))
+            continue
+        key = f"data_stages[{index}]"
+        t.values[key] = folder or dataset.get("hf_dataset_or_datasets") or dataset or None
+        if index and t.values[key]:
+            t.refuse(key, "a run has one mixture: later stages aren't read")
+        elif t.values[key]:
+            t.refuse(key, "texts, not tokens: `scalewright prepare` makes shards of them")
+        else:
+            del t.values[key]

@@ -1,0 +1,74 @@
+"""The learning rate over the steps, as most trainers have it: warm-up, a plateau, a decay to a least rate.
+
+    0 --warmup--> peak ------ start --length--> least ------ steps
+
+A cosine or a line begins its decay at the end of the warm-up, WSD at its own start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from scalewright.emit.megatron.training import steps_of
+from scalewright.emit.settings import Settings
+
+
+class Rates(NamedTuple):
+    """A schedule in steps."""
+
+    kind: str  # theirs
+    peak: float
+    least: float
+    warmup: int
+    start: int
+    length: int  # of the decay
+    steps: int  # of the run
+
+    @property
+    def to_the_end(self) -> bool:
+        """Whether the decay ends with the run."""
+        return self.start + self.length == self.steps
+
+
+def take_rates(s: Settings, kinds: Mapping[str, str], why: str) -> Rates:
+    """The run's schedule; a kind that they don't have is written as a cosine."""
+    schedule, peak, steps = s.run.lr_schedule, s.values["optimizer.lr"], steps_of(s)
+    for key in ("warmup_steps", "min_ratio", "decay_steps"):
+        s.take(f"lr_schedule.{key}")
+    kind = schedule.kind
+    if kind in kinds:
+        s.take("lr_schedule.kind")
+    else:
+        s.nearly("lr_schedule.kind", "cosine", why)
+        kind = "cosine"
+    warmup = schedule.warmup_steps
+    if schedule.kind == "wsd":
+        length = schedule.decay_steps if schedule.decay_steps is not None else max(1, steps // 5)
+        start = max(warmup, steps - length)
+    else:
+        length = schedule.decay_steps if schedule.decay_steps is not None else max(1, steps - warmup)
+        start = warmup
+    if kind == "cosine" and schedule.kind == "wsd":
+        start, length = warmup, max(1, steps - warmup)
+    ratio = 1.0 if schedule.kind == "constant" else schedule.min_ratio
+    return Rates(kinds[kind], peak, float(f"{peak * ratio:.12g}"), warmup, start, length, steps)
+
+
+def put_rates(run: dict[str, Any], kind: str, warmup: int, length: int | None, least: float | None) -> None:
+    """The schedule of a run; `length` None: to the end. A decay that leads nowhere is a constant rate."""
+    peak, steps = run["optimizer"].get("lr"), run.get("train", {}).get("steps")
+    ratio = 0.0 if least is None or not peak else min(1.0, float(f"{least / peak:.9g}"))
+    if kind == "constant" or ratio == 1.0:
+        run["lr_schedule"] = {"kind": "constant", "warmup_steps": warmup}
+        return
+    schedule = {"kind": kind, "warmup_steps": warmup, "min_ratio": ratio}
+    whole = (
+        kind != "wsd"
+        and steps is not None
+        and length is not None
+        and warmup + length == max(steps, warmup + 1)
+    )
+    if length is not None and not whole:
+        schedule["decay_steps"] = length
+    run["lr_schedule"] = schedule

@@ -1,0 +1,70 @@
+"""A file of any trainer as a run of ours: its form is recognised by what it holds.
+
+.yaml .json .toml   a document, whose keys tell the trainer
+anything else       text: a script, a Python configuration, a log with printed arguments
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from scalewright.emit.emitted import Reading
+from scalewright.emit.shell import read_words
+from scalewright.emit.trainers import TRAINERS, module_of
+from scalewright.spec.errors import UserError
+from scalewright.spec.text.untrusted import read_bytes
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pragma: no cover
+    import tomli as tomllib
+
+LIMIT = 20 << 20  # bytes of a configuration
+
+
+def read_file(path: str | Path) -> Reading:
+    """A configuration or script of another trainer; raises UserError for one that no reader recognises."""
+    text = read_bytes(Path(path), LIMIT).decode(errors="replace")
+    return read_text(text, Path(path).suffix.lower(), str(path))
+
+
+def read_text(text: str, suffix: str, where: str) -> Reading:
+    """The same of a text; its suffix tells how it is parsed."""
+    document = _document(text, suffix, where)
+    for name, trainer in TRAINERS.items():
+        if trainer.reads and module_of(name).recognises(document, text):
+            reading: Reading = module_of(name).read(document, text, where)
+            return reading
+    titles = ", ".join(trainer.title for trainer in TRAINERS.values() if trainer.reads)
+    raise UserError("no trainer's configuration that is known here", where, f"it reads {titles}")
+
+
+def read_argv(line: str | Sequence[str]) -> Reading:
+    """A command line: Megatron-LM's, or another's with a configuration among its words."""
+    from scalewright.emit.megatron.read import read_argv as read_megatron
+
+    words = read_words(line) if isinstance(line, str) else list(line)
+    return read_megatron(words)
+
+
+def _document(text: str, suffix: str, where: str) -> Any:
+    """Parsed YAML, JSON or TOML; None for other texts."""
+    try:
+        if suffix == ".json":
+            return json.loads(text)
+        if suffix == ".toml":
+            return tomllib.loads(text)
+        if suffix in (".yaml", ".yml"):
+            return yaml.safe_load(text)
+    except (ValueError, yaml.YAMLError) as error:
+        line = str(error).splitlines()[0]
+        raise UserError(
+            f"it is no {suffix[1:].upper()}: {line}", where, "give the file as the trainer takes it"
+        ) from None
+    return None

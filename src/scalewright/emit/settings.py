@@ -1,0 +1,175 @@
+"""A run as dotted keys: an emitter takes those that its trainer has words for, and the rest is reported.
+
+    settings.take("layout.tp")   4, and the key counts as expressed
+    settings.left()              every key that no one took and whose value is not neutral
+
+A neutral value does nothing (tp 1, no z-loss), so that a trainer without a word for it runs the same. Keys
+whose value is always something (lr, betas, seq_len) are never neutral: an emitter can't forget them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from scalewright.emit.emitted import Changed, Dropped
+from scalewright.spec.errors import UserError
+from scalewright.spec.layout import Layout
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.presets import load_model_spec
+from scalewright.spec.run import DataSpec, OptimizerSpec, PythonRef, RunSpec
+
+# Of this machine, this project's files or its supervision: they say nothing about what is trained.
+OUTSIDE = (
+    "version", "cluster", "device", "resume", "environment", "allow_changes", "launch", "track", "out_dir",
+    "name", "model.version", "model.name", "model.family", "train.timeouts", "train.guard", "train.compile",
+    "checkpoint.keep", "checkpoint.async", "checkpoint.at_end", "profile.memory", "train.valid_batches",
+)  # fmt: skip
+ALWAYS = frozenset({
+    "model.vocab_size", "model.hidden_size", "model.intermediate_size", "model.num_hidden_layers",
+    "model.num_attention_heads", "model.num_key_value_heads", "model.head_dim", "model.context",
+    "model.mlp_type", "model.norm_type", "model.norm_eps", "model.tie_word_embeddings", "model.positions",
+    "model.rope.theta", "layout.micro_batch", "layout.global_batch", "layout.devices", "layout.precision",
+    "data.train", "data.seq_len", "optimizer.name", "optimizer.lr", "optimizer.betas", "optimizer.eps",
+    "optimizer.weight_decay", "optimizer.clip_norm", "lr_schedule.kind", "lr_schedule.warmup_steps",
+    "lr_schedule.min_ratio", "train.steps", "train.tokens", "seed",
+})  # fmt: skip
+SIZES = ("tp", "pp", "cp", "ep", "etp", "dp_replicate")  # without one of these it would be another layout
+
+
+class Settings:
+    """A run with its model; every key is taken at least once, or is left."""
+
+    def __init__(self, run: RunSpec, model: ModelSpec) -> None:
+        self.run, self.model, self.layout = run, model, run.layout
+        self.version: str | None = None  # of the trainer, where the user asks for one
+        self.stated = frozenset(_flat(run.model_dump(mode="json", by_alias=True, exclude_unset=True)))
+        self.values = _flat({**run.dump(), "model": model.dump()})
+        self.changed: list[Changed] = []
+        self.assumed: list[str] = []
+        self._taken: set[str] = set()
+        self._dropped: dict[str, str] = {}
+
+    def take(self, key: str) -> Any:
+        """A key's value, which the emitter expresses."""
+        self._taken.add(key)
+        return self.values[key]
+
+    def take_all(self, prefix: str) -> dict[str, Any]:
+        """All keys below a prefix, `model.` for instance, by their rest."""
+        keys = [key for key in self.values if key.startswith(prefix)]
+        return {key.removeprefix(prefix): self.take(key) for key in keys}
+
+    def has(self, key: str) -> bool:
+        """Whether a key is there: `model.moe.top_k` is only in a mixture."""
+        return key in self.values
+
+    def states(self, key: str) -> bool:
+        """Whether the run file sets a key, in place of its default."""
+        return key in self.stated
+
+    def nearly(self, key: str, written: str, why: str) -> None:
+        """Takes a key and records that it is expressed only nearly."""
+        self.changed.append(Changed(key, self.take(key), written, why))
+
+    def drop(self, key: str, why: str) -> None:
+        """Records why a key can't be expressed; a neutral value is no loss."""
+        self._dropped[key] = why
+
+    def assume(self, text: str) -> None:
+        """Records a value that was filled in."""
+        self.assumed.append(text)
+
+    def dropped(self, title: str) -> tuple[Dropped, ...]:
+        """Everything that wasn't taken. Raises UserError where a size of the layout is among it."""
+        lost = [
+            Dropped(key, value, self._dropped.get(key, f"{title} has no word for it"))
+            for key, value in self.left()
+        ]
+        for key, value, why in lost:
+            if key.removeprefix("layout.") in SIZES:
+                how = f"plan with `--framework {title.lower()}`, or set {key}=1"
+                raise UserError(f"{title} can't run {key.removeprefix('layout.')} {value}: {why}", key, how)
+        return tuple(lost)
+
+    def left(self) -> Iterator[tuple[str, Any]]:
+        """Keys that no one took, with values that do something."""
+        for key, value in self.values.items():
+            if key in self._taken or below(key, OUTSIDE) or below(key, self.irrelevant()):
+                continue
+            if key in ALWAYS:
+                if value is not None:
+                    yield key, value
+            elif key not in NEUTRAL or NEUTRAL[key] != value:
+                yield key, value
+
+    def irrelevant(self) -> Iterator[str]:
+        """Keys that don't matter beside others: a schedule without a pipeline."""
+        layout, model = self.layout, self.model
+        if layout.pp == 1:
+            yield from ("layout.schedule", "layout.stage_layers")
+        if layout.cp == 1:
+            yield "layout.cp_kind"
+        if model.moe is None:
+            yield from ("layout.ep", "layout.etp", "train.balance")
+        if layout.zero_stage == 0:
+            yield "layout.dp_replicate"  # whole replicas, however they are grouped
+        if model.positions != "rope":
+            yield "model.rope"
+        if not model.mtp_layers:
+            yield "train.mtp_weight"
+        if isinstance(self.run.optimizer, OptimizerSpec):
+            states = self.run.optimizer.record.states
+            if "exp_avg_sq" not in states:
+                yield "optimizer.eps"
+            if "exp_avg" not in states:
+                yield "optimizer.betas"
+        if self.run.lr_schedule.kind == "constant":
+            yield from ("lr_schedule.min_ratio", "lr_schedule.decay_steps")
+        for key in ("data.document_mask", "data.packing", "loss", "init"):
+            if key not in self.stated:
+                yield key
+
+
+def settings_of(run: RunSpec) -> Settings:
+    """The settings of a run that other trainers can run; raises UserError for a user's own parts."""
+    for key in ("model", "data", "optimizer", "loss"):
+        value = getattr(run, key)
+        if isinstance(value, PythonRef):
+            how = f"give a {key} of the run file's own kinds, or train it here"
+            raise UserError(f"{key} is your own {value.python}, which no other trainer has", key, how)
+    assert isinstance(run.data, DataSpec)
+    assert not isinstance(run.model, PythonRef)
+    return Settings(run, load_model_spec(run.model))
+
+
+def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted keys of nested data; lists, and the one-key mappings of `recompute`, are values."""
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and name not in ("layout.recompute", "cluster", "launch.env"):
+            flat.update(_flat(value, f"{name}."))
+        else:
+            flat[name] = value
+    return flat
+
+
+def below(key: str, prefixes: Iterable[str]) -> bool:
+    return any(key == prefix or key.startswith(f"{prefix}.") for prefix in prefixes)
+
+
+def _defaults() -> dict[str, Any]:
+    """Values of keys that nobody set: those of a plain run and of a plain mixture."""
+    size = {"vocab_size": 1, "hidden_size": 1, "intermediate_size": 1, "num_hidden_layers": 1,
+            "num_attention_heads": 1}  # fmt: skip
+    moe = {"num_experts": 1, "top_k": 1, "moe_intermediate_size": 1}
+    plain = ModelSpec.parse({**size, "head_dim": 2}).dump()
+    mixture = ModelSpec.parse({**size, "head_dim": 2, "moe": moe}).dump()
+    run = RunSpec.parse({"model": "plain", "data": "plain"}).dump()
+    layout = Layout().dump() | {"zero_stage": 0, "sp": False}
+    flat = _flat({**run, "layout": layout, "model": plain}) | _flat({"model": mixture})
+    return flat | {"model.moe": None}
+
+
+NEUTRAL: Mapping[str, Any] = _defaults()

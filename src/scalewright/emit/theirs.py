@@ -1,0 +1,60 @@
+"""Another trainer's configuration as keys: a reader takes those that it understands, the rest is reported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from scalewright.emit.emitted import Unread
+
+
+class Theirs:
+    """Their keys and values; `log_level` and its like, which say nothing about the run, are set aside."""
+
+    def __init__(self, values: Mapping[str, Any], aside: frozenset[str] = frozenset()) -> None:
+        self.values = dict(values)
+        self.assumed: list[str] = []
+        self._taken: set[str] = set(aside)
+        self._why: dict[str, str] = {}
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.values
+
+    def take(self, key: str, default: Any = None) -> Any:
+        """A key's value, which the reader understands; the default where it isn't set."""
+        self._taken.add(key)
+        return self.values.get(key, default)
+
+    def take_first(self, *keys: str) -> Any:
+        """The value of the first of these names that is set: a key that was renamed."""
+        values = [self.take(key) for key in keys]
+        return next((value for value in values if value is not None), None)
+
+    def refuse(self, key: str, why: str) -> None:
+        """Records why a key's value can't be ours."""
+        if key in self.values:
+            self._taken.discard(key)
+            self._why[key] = why
+
+    def assume(self, text: str) -> None:
+        """Records a value that was filled in."""
+        self.assumed.append(text)
+
+    def unread(self) -> tuple[Unread, ...]:
+        """What wasn't taken, in their order."""
+        return tuple(
+            Unread(key, value, self._why.get(key, "not a setting that a run of ours has"))
+            for key, value in self.values.items()
+            if key not in self._taken
+        )
+
+
+def flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted keys of nested sections; lists are values."""
+    keys: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            keys.update(flat(value, f"{prefix}{key}."))
+        else:
+            keys[f"{prefix}{key}"] = value
+    return keys

@@ -1,0 +1,59 @@
+"""The trainers that runs are written for and read from, by name; a module is imported when it is asked for.
+
+module            write(settings) -> Emitted
+                  recognises(document, text) -> bool,  read(document, text, where) -> Reading
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+from typing import NamedTuple
+
+from scalewright.emit.emitted import Emitted
+from scalewright.emit.settings import Settings
+from scalewright.spec.errors import unknown
+
+
+class Trainer(NamedTuple):
+    """A trainer: its name in its own spelling, and its module here."""
+
+    title: str
+    module: str
+    reads: bool = True  # whether its configurations are read, too
+
+
+TRAINERS: dict[str, Trainer] = {
+    "megatron": Trainer("Megatron-LM", "megatron.files"),
+    "megatron-bridge": Trainer("Megatron-Bridge", "bridge.files"),
+    "torchtitan": Trainer("torchtitan", "torchtitan.files"),
+    "deepspeed": Trainer("DeepSpeed", "deepspeed.files"),
+    "accelerate": Trainer("Accelerate", "accelerate.files"),
+    "transformers": Trainer("Transformers", "transformers.files"),
+    "nanotron": Trainer("nanotron", "nanotron.files"),
+    "litgpt": Trainer("litgpt", "litgpt"),
+    "gpt-neox": Trainer("GPT-NeoX", "gpt_neox"),
+    "colossalai": Trainer("Colossal-AI", "colossalai", reads=False),
+    "axolotl": Trainer("Axolotl", "axolotl"),
+    "llama-factory": Trainer("LLaMA-Factory", "llama_factory"),
+    "maxtext": Trainer("MaxText", "maxtext"),
+    "levanter": Trainer("Levanter", "levanter"),
+}
+ALIASES = {"megatron-lm": "megatron", "hf": "transformers", "trainer": "transformers", "neox": "gpt-neox"}
+
+
+def emit(name: str, settings: Settings) -> Emitted:
+    """A run in a trainer's words.
+
+    Raises UserError for a trainer that isn't here, or a layout that it can't run.
+    """
+    name = ALIASES.get(name, name)
+    if name not in TRAINERS:
+        raise unknown("trainer", name, TRAINERS, "emit")
+    emitted: Emitted = module_of(name).write(settings)
+    return emitted
+
+
+def module_of(name: str) -> ModuleType:
+    """A trainer's module."""
+    return import_module(f"scalewright.emit.{TRAINERS[name].module}")

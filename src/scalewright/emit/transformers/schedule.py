@@ -1,0 +1,139 @@
+"""Learning rates and optimizers in the Trainer's words, both ways.
+
+ours                              theirs
+constant                          constant, or constant_with_warmup
+linear, min_ratio 0, r            linear, polynomial of power 1 down to lr_end = r lr
+cosine, min_ratio 0, r            cosine, cosine_with_min_lr with min_lr_rate r
+wsd, the last n updates           warmup_stable_decay with num_decay_steps n, decay_type linear
+
+Their update k has the rate of our update k - 1: a warm-up starts with 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scalewright.emit.scripts.facts import Facts
+from scalewright.emit.scripts.values import real, whole
+from scalewright.emit.settings import Settings
+from scalewright.emit.theirs import Theirs
+from scalewright.spec.run import OptimizerSpec
+
+Arguments = dict[str, Any]
+LATER = "their update k has the rate of our update k - 1, and a warm-up starts with 0"
+OPTIMIZERS = {"adamw": "adamw_torch_fused", "sgd": "sgd", "lion": "lion_32bit"}
+SMALLER = {"adamw_8bit": "adamw_bnb_8bit", "adamw_bf16": "adamw_torch_fused"}
+READ_OPTIMIZERS = {
+    "adamw_torch": "adamw", "adamw_torch_fused": "adamw", "adamw_hf": "adamw", "adamw_apex_fused": "adamw",
+    "adamw_bnb_8bit": "adamw_8bit", "adamw_8bit": "adamw_8bit", "adamw_torch_8bit": "adamw_8bit",
+    "paged_adamw_32bit": "adamw", "paged_adamw_8bit": "adamw_8bit", "sgd": "sgd", "lion_32bit": "lion",
+    "paged_lion_32bit": "lion", "muon": "muon",
+}  # fmt: skip
+SHAPES = {
+    "constant": "constant", "constant_with_warmup": "constant", "linear": "linear", "polynomial": "linear",
+    "cosine": "cosine", "cosine_with_min_lr": "cosine", "cosine_warmup_with_min_lr": "cosine",
+    "warmup_stable_decay": "wsd",
+}  # fmt: skip
+
+
+def write_schedule(s: Settings, facts: Facts) -> Arguments:
+    """lr_scheduler_type, its arguments and the warm-up."""
+    kind, ratio, warmup = facts["kind"], facts["min_ratio"], facts["warmup"]
+    written: Arguments = {}
+    if kind == "constant":
+        written["lr_scheduler_type"] = "constant_with_warmup" if warmup else "constant"
+    elif kind == "wsd":
+        written["lr_scheduler_type"] = "warmup_stable_decay"
+        written["lr_scheduler_kwargs"] = {
+            "num_decay_steps": facts["decay"], "min_lr_ratio": ratio, "decay_type": "linear",
+        }  # fmt: skip
+    elif kind == "linear":
+        written["lr_scheduler_type"] = "polynomial" if ratio else "linear"
+        if ratio:
+            lowest = float(f"{s.values['optimizer.lr'] * ratio:.12g}")
+            written["lr_scheduler_kwargs"] = {"lr_end": lowest, "power": 1.0}
+    else:
+        written["lr_scheduler_type"] = "cosine_with_min_lr" if ratio else "cosine"
+        if ratio:
+            written["lr_scheduler_kwargs"] = {"min_lr_rate": ratio}
+    return {**written, "warmup_steps": warmup}
+
+
+def check_decay(s: Settings, facts: Facts, title: str) -> None:
+    """Reports a decay that ends before the run does, which their schedules don't have."""
+    if facts["kind"] in ("linear", "cosine") and facts["start"] + facts["decay"] != facts["steps"]:
+        why = f"{title}'s schedule ends with the run"
+        s.nearly("lr_schedule.decay_steps", str(facts["steps"] - facts["start"]), why)
+    if facts["kind"] != "constant" or facts["warmup"]:
+        s.assume(LATER)
+
+
+def write_optimizer(s: Settings, title: str) -> str:
+    """The optimizer's name; what can't be said is reported."""
+    optimizer = s.run.optimizer
+    assert isinstance(optimizer, OptimizerSpec)
+    name = optimizer.name
+    if name in OPTIMIZERS:
+        s.take("optimizer.name")
+    elif name in SMALLER:
+        s.nearly("optimizer.name", SMALLER[name], "its states are kept and rounded otherwise")
+    else:
+        s.drop("optimizer.name", f"{title} has no {name} for sharded matrices: AdamW in its place")
+    if optimizer.kept_momentum and name == "sgd":
+        s.drop("optimizer.momentum", f"{title}'s sgd is without momentum")
+    else:
+        s.take("optimizer.momentum")
+    return {**OPTIMIZERS, **SMALLER}.get(name, "adamw_torch_fused")
+
+
+def read_schedule(t: Theirs, run: dict[str, Any], steps: int | None, name: str = "lr_scheduler_type") -> None:
+    """The schedule of lr_scheduler_type (or of a key that means it), its arguments and the warm-up."""
+    kind = str(t.take(name, "linear")).lower()
+    schedule: dict[str, Any] = {"kind": SHAPES.get(kind, "cosine")}
+    if kind not in SHAPES:
+        t.refuse(name, "taken as cosine: this shape isn't here")
+    arguments = {
+        key.removeprefix("lr_scheduler_kwargs."): t.take(key)
+        for key in list(t.values)
+        if key.startswith("lr_scheduler_kwargs.")
+    }
+    t.take("lr_scheduler_kwargs")
+    schedule["warmup_steps"] = _warmup(t, steps)
+    if kind == "constant":
+        schedule["warmup_steps"] = 0
+    if schedule["kind"] != "constant":
+        schedule["min_ratio"] = _least(arguments, run)
+    if schedule["kind"] == "wsd":
+        schedule["decay_steps"] = whole(arguments.get("num_decay_steps"))
+        if arguments.get("decay_type", "cosine") != "linear":
+            t.assume("the decay of warmup_stable_decay is read as linear")
+    run["lr_schedule"] = schedule
+
+
+def _warmup(t: Theirs, steps: int | None) -> int:
+    """Updates of the warm-up: a number, or (below 1) a share of the run."""
+    number, ratio = real(t.take("warmup_steps")), real(t.take("warmup_ratio"))
+    share = number if number is not None and 0 < number < 1 else ratio if not number else None
+    if share:
+        if steps is None:
+            t.assume(f"no warm-up: theirs is {share:g} of a run whose steps aren't given")
+            return 0
+        return int(-(-share * steps // 1))
+    return int(number or 0)
+
+
+def _least(arguments: dict[str, Any], run: dict[str, Any]) -> float:
+    rate = real(arguments.get("min_lr_rate", arguments.get("min_lr_ratio")))
+    if rate is None:
+        lowest, highest = real(arguments.get("min_lr", arguments.get("lr_end"))), run["optimizer"].get("lr")
+        rate = float(f"{lowest / highest:.9g}") if lowest and highest else 0.0
+    return min(1.0, max(0.0, rate))
+
+
+def read_optimizer(t: Theirs, run: dict[str, Any], name: str = "optim") -> None:
+    """The optimizer of `optim` (or of a key that means it)."""
+    value = t.take(name)
+    kind = str(value if value is not None else "adamw_torch_fused").lower()
+    run["optimizer"]["name"] = READ_OPTIMIZERS.get(kind, "adamw")
+    if kind not in READ_OPTIMIZERS:
+        t.refuse(name, "an optimizer that isn't here: taken as AdamW")

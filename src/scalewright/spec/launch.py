@@ -1,0 +1,56 @@
+"""The site: where a run's processes start, and what the scheduler there asks for (`launch:` of run.yaml).
+
+    run.yaml   launch: {nodes: 4, partition: gpu, time_limit: "24:00:00"}     of this run
+    site.yaml          {account: abc, container: img.sqsh, interface: ib0}    --profile: of the cluster
+
+Keys of the run win over those of a profile. A target (`launch slurm`, `launch kubernetes`, ...) takes the keys
+that it has a word for and names the ones that it hasn't.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from scalewright.spec.base import Spec
+
+
+class LaunchSpec(Spec):
+    """Settings of a site. Null: the site's own default, or derived from the layout."""
+
+    # machines
+    nodes: int | None = Field(None, ge=1)  # null: as many as `devices` need
+    per_node: int | None = Field(None, ge=1)  # ranks of a node; null: devices / nodes, 8 at most
+    hosts: tuple[str, ...] = ()  # ssh, mpi, torchrun: names, the first one is met by the others
+    port: int | None = Field(None, ge=1024, le=65535)  # where ranks meet; null: from the job's number, or 29500
+    interface: str | None = None  # of the network between nodes: ib0, eth0
+    # the process
+    python: str = "python"
+    workdir: str | None = None  # null: where the job was submitted
+    modules: tuple[str, ...] = ()  # `module load` of each
+    setup: tuple[str, ...] = ()  # lines of shell before Python: source venv/bin/activate
+    env: dict[str, str] = Field(default_factory=dict)
+    agent: Literal["torchrun", "rank"] = "torchrun"  # a node starts torchrun, or the scheduler every rank
+    max_restarts: int = Field(0, ge=0)  # of torchrun on its nodes
+    # the scheduler
+    time_limit: str | None = Field(None, pattern=r"^(\d+-)?\d{1,3}(:\d{2}){0,2}$")  # minutes, or [D-]HH:MM:SS
+    save_before_s: int = Field(120, ge=0)  # seconds before the limit at which ranks save and leave
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    reservation: str | None = None
+    constraint: str | None = None
+    exclude: str | None = None
+    cpus_per_rank: int | None = Field(None, ge=1)
+    memory: str | None = Field(None, pattern=r"^\d+(\.\d+)?([KMGT]i?)?B?$")  # of a node: 512G
+    gpu: str | None = None  # Slurm: gres type (gpu:h100); Kubernetes: resource (nvidia.com/gpu); clouds: H100
+    options: tuple[str, ...] = ()  # further options of the scheduler, as they are
+    # containers
+    container: str | None = None  # an image, or a file of one
+    mounts: tuple[str, ...] = ()  # /on/host:/inside
+    namespace: str | None = None
+    queue: str | None = None  # Kueue's LocalQueue
+    claims: dict[str, str] = Field(default_factory=dict)  # persistent volume claim -> its path inside
+    shared_memory: str = "16Gi"
+    rdma: str | None = None  # Kubernetes resource of the network card: rdma/ib
