@@ -43,6 +43,18 @@ def image(job: Job) -> str:
     return container
 
 
+def gpus(job: Job) -> str:
+    """A cloud's name for the kind of GPU; raises UserError where the site has none, or a scheduler's."""
+    name = job.site.gpu
+    if not name or "/" in name or name.startswith("gpu:"):
+        raise UserError(
+            f"{name} is no cloud's name for a GPU" if name else "which GPU?",
+            "launch.gpu",
+            "write it as the cloud does: H100",
+        )
+    return name
+
+
 def environment(job: Job) -> dict[str, str]:
     """Variables of each node's process, by name; raises UserError for one that the scheduler sets."""
     variables = dict(job.site.env)
@@ -87,19 +99,10 @@ def dns_label(name: str, most: int = 63) -> str:
     return label[:most].rstrip("-")
 
 
-def seconds(limit: str | None) -> int | None:
-    """A time limit in seconds: minutes, MM:SS, HH:MM:SS, or days before any of these and HH."""
-    if limit is None:
-        return None
-    days, _, rest = limit.rpartition("-")
-    parts = [int(part) for part in rest.split(":")]
-    if days:
-        hours, minutes, left = (*parts, 0, 0)[:3]
-    elif len(parts) < 3:
-        hours, minutes, left = 0, *(*parts, 0)[:2]
-    else:
-        hours, minutes, left = parts
-    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + left
+def gigabytes(size: str) -> str:
+    """`512G`, `512GiB` or `0.5T` as a number of gigabytes."""
+    number, unit = re.fullmatch(r"([\d.]+)([KMGT]?)i?B?", size).groups()  # type: ignore[union-attr]
+    return f"{float(number) * 1024.0 ** ('KMGT'.find(unit) - 2 if unit else -3):g}"
 
 
 def mounts(site: LaunchSpec) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 
 from scalewright.launch.job import Job
-from scalewright.launch.targets.container import dns_label, environment, image, mounts, seconds
+from scalewright.launch.targets.container import dns_label, environment, image, mounts
 from scalewright.spec.errors import UserError
 
 LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
@@ -51,13 +51,6 @@ def check(job: Job) -> None:
         if value is not None and not re.fullmatch(pattern, value):
             raise UserError(f"{value!r} won't do", f"launch.{key}", f"write {how}")
     _check_paths(job)
-    limit = seconds(job.site.time_limit)
-    if limit is not None and limit <= job.site.save_before_s:
-        raise UserError(
-            f"a limit of {job.site.time_limit} leaves no time before save_before_s ({job.site.save_before_s} s)",
-            "launch.time_limit",
-            "raise it, or lower launch.save_before_s",
-        )
 
 
 def _check_paths(job: Job) -> None:

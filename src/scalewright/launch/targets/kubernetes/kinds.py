@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from scalewright.launch.job import Job
-from scalewright.launch.targets.container import PORT, agent_command, bare_agent, seconds
+from scalewright.launch.targets.container import PORT, agent_command, bare_agent
 from scalewright.launch.targets.kubernetes.checks import job_name
 from scalewright.launch.targets.kubernetes.pod import (
     container,
@@ -34,9 +34,7 @@ Manifest = dict[str, Any]
 NODES = "node"  # the replicated job, and its container: Trainer wants this name
 INDEX = "$(JOB_COMPLETION_INDEX)"  # Kubernetes puts a pod's number in its place
 ANCESTOR = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
-RETRYABLE = (
-    138  # training-operator restarts exit codes from 128 on; 138 is the one that it leaves to programs
-)
+RETRYABLE = 138  # training-operator restarts codes from 128 on, and leaves this one to programs
 
 
 def jobset(job: Job) -> list[Manifest]:
@@ -110,7 +108,7 @@ def _metadata(job: Job, *, queued: bool = True) -> Manifest:
 
 def _deadline(job: Job) -> int | None:
     """Seconds until the pods are asked to leave, so that they have saved by the time limit."""
-    limit = seconds(job.site.time_limit)
+    limit = job.site.limit_s
     return limit - job.site.save_before_s if limit is not None else None
 
 

@@ -57,7 +57,7 @@ def variables(job: Job) -> list[dict[str, str]]:
 
 
 def in_shell(job: Job, command: list[str]) -> list[str]:
-    """The command, after the site's lines of shell where there are any; the agent stays process 1 (signals)."""
+    """The command, after the site's lines of shell if there are any; the agent stays process 1 (signals)."""
     if not job.site.setup:
         return command
     return ["bash", "-c", "\n".join(["set -e", *job.site.setup, f"exec {shell_line(command)}", ""])]
