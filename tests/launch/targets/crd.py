@@ -51,6 +51,8 @@ class Crd:
             return [f"{body['apiVersion']} {body['kind']} isn't {self.group} {self.kind}"]
         schema = self.versions[version]
         lines = schema_errors(schema, body)
+        if lines:
+            return lines  # rules are for what has the right types
         filled = fill(schema, copy.deepcopy(body))
         before = old if old is ABSENT else fill(schema, copy.deepcopy(old))
         for place, rule, value, previous in applied_rules(schema, filled, before, "$"):

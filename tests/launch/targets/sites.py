@@ -31,6 +31,41 @@ def full_job(**site: Any) -> Job:
     return job(4, 8, **(keys | site))
 
 
+def slurm_job(**site: Any) -> Job:
+    """A job whose site sets what Slurm has words for."""
+    keys: dict[str, Any] = {
+        "container": None,
+        "workdir": "/work/run",
+        "modules": ("cuda/12.8",),
+        "setup": ("source venv/bin/activate",),
+        "env": {"HF_HOME": "/work/hf"},
+        "interface": "ib0",
+        "cpus_per_rank": 12,
+        "memory": "900G",
+        "gpu": "gpu:h100",
+        "time_limit": "1-00:00:00",
+        "save_before_s": 300,
+        "partition": "gpu",
+        "account": "abc123",
+        "qos": "long",
+        "constraint": "nvlink",
+        "exclude": "n[7-8]",
+    }
+    return job(4, 8, **(keys | site))
+
+
+def hosts_job(**site: Any) -> Job:
+    """A job on hosts that are named."""
+    keys: dict[str, Any] = {
+        "container": None,
+        "hosts": ("node-a", "node-b"),
+        "interface": "eth1",
+        "port": 29511,
+        "setup": ("source venv/bin/activate",),
+    }
+    return job(2, 8, **(keys | site))
+
+
 FOR_KUBERNETES = {
     "namespace": "team-a",
     "queue": "training",

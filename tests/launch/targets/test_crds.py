@@ -75,8 +75,8 @@ CASES = [
     ),
     Case(
         "trainingruntime", "!self.exists(c, c == 'node')",
-        {"spec.mlPolicy.torch.envInjection": {"targets": [{"name": "node", "containerNames": ["side"]}]}},
-        {"spec.mlPolicy.torch.envInjection": {"targets": [{"name": "node", "containerNames": ["node"]}]}},
+        {"spec.mlPolicy.torch.envInjection": {"targets": [{"jobName": "node", "containerNames": ["side"]}]}},
+        {"spec.mlPolicy.torch.envInjection": {"targets": [{"jobName": "node", "containerNames": ["node"]}]}},
     ),
     Case(
         "trainingruntime", IN_ORDER, second("spec.template.spec", "AnyOrder"),

@@ -1,4 +1,4 @@
-"""Ray's driver: readable Python; and, where Ray is, a run on two nodes that goes on after a worker is killed."""
+"""Ray's driver: readable Python; and, where Ray is, a run on two nodes in which a worker is killed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.launch.targets.sites import full_job, job
+from tests.runs import assert_same_run, events, merge, run, run_data, steps_done, wait_for, write_run
 
 from scalewright.launch.job import Job
 from scalewright.launch.targets.ray import write
 from scalewright.spec.errors import UserError
 from scalewright.spec.launch import LaunchSpec
-from tests.launch.targets.sites import full_job, job
-from tests.runs import assert_same_run, events, merge, run, run_data, steps_done, wait_for, write_run
 
 GOLDEN = Path(__file__).parent / "golden"
 ROOT = Path(__file__).resolve().parents[3]
@@ -101,7 +101,7 @@ def ranks_of(folder: Path) -> list[Any]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("killed", ["the rank", "its worker"])
 def test_a_killed_rank_is_started_again_and_resumes(tmp_path, killed):
-    """Two ranks on two nodes; one is killed after a checkpoint; the run ends as one that nothing disturbed."""
+    """Two ranks on two nodes; one is killed after a checkpoint; the run ends as an undisturbed one."""
     pytest.importorskip("ray.train", reason="Ray isn't installed: pip install 'ray[train]'")
     base = {
         "layout": {"devices": 2, "zero_stage": 3, "micro_batch": 2},
@@ -124,7 +124,7 @@ def test_a_killed_rank_is_started_again_and_resumes(tmp_path, killed):
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         try:
-            wait_for(lambda: steps_done(tmp_path / "out") >= 6 or process.poll() is not None, 240, "six steps")
+            wait_for(lambda: steps_done(tmp_path / "out") >= 6 or process.poll() is not None, 240, "steps")
             victims = ranks_of(tmp_path)
             assert len(victims) == 2, process.poll()
             victim = victims[1] if killed == "the rank" else victims[1].parent()

@@ -100,9 +100,11 @@ def dns_label(name: str, most: int = 63) -> str:
 
 
 def gigabytes(size: str) -> str:
-    """`512G`, `512GiB` or `0.5T` as a number of gigabytes."""
-    number, unit = re.fullmatch(r"([\d.]+)([KMGT]?)i?B?", size).groups()  # type: ignore[union-attr]
-    return f"{float(number) * 1024.0 ** ('KMGT'.find(unit) - 2 if unit else -3):g}"
+    """`512G`, `512GiB` or `0.5T` as a number of gigabytes; raises UserError for what is none of these."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT])i?B?", size)
+    if match is None:
+        raise UserError(f"{size!r} is no size", "launch", "write it as 512G")
+    return f"{float(match[1]) * 1024.0 ** ('KMGT'.index(match[2]) - 2):g}"
 
 
 def mounts(site: LaunchSpec) -> list[tuple[str, str]]:
@@ -136,7 +138,10 @@ def with_options(document: dict[str, Any], options: Iterable[str]) -> dict[str, 
             place = place.setdefault(key, {})
             if not isinstance(place, dict):
                 raise UserError(f"{key} has no keys of its own", f"launch.options: {text}", "check the path")
-        place[last] = yaml.safe_load(value)
+        try:
+            place[last] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise UserError(f"{value!r} is no YAML", f"launch.options: {text}", "quote it") from None
     return document
 
 
@@ -159,7 +164,7 @@ _Dumper.add_representer(str, _text)
 
 def to_yaml(documents: Iterable[Mapping[str, Any]], comments: Iterable[str]) -> str:
     """Documents in the order of their keys, below comment lines; the same input gives the same bytes."""
-    head = "".join(f"# {line}".rstrip() + "\n" for line in comments)
+    head = "".join("# " + line.replace("\n", " ") + "\n" for line in comments)
     bodies = (
         yaml.dump(dict(body), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
         for body in documents

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.launch.targets.sites import FOR_KUBERNETES, full_job
+from tests.launch.targets.sites import FOR_KUBERNETES, full_job, hosts_job, slurm_job
 
 from scalewright.launch.targets import find_target
 
@@ -12,7 +12,7 @@ GPU = {"skypilot": "H100", "dstack": "H100", "runpod": "NVIDIA H100 80GB HBM3"}
 
 
 def main() -> None:
-    """One file per kind of Kubernetes object, per cloud, and Ray's driver."""
+    """One file per kind of Kubernetes object, per cloud, per script, and Ray's driver."""
     folder = Path(__file__).parent
     jobs = {
         f"{kind}.yaml": ("kubernetes", full_job(kubernetes=kind, **FOR_KUBERNETES))
@@ -22,8 +22,11 @@ def main() -> None:
     jobs["dstack.yml"] = ("dstack", full_job(gpu=GPU["dstack"]))
     jobs["runpod.json"] = ("runpod", full_job(gpu=GPU["runpod"], mounts=()))
     jobs["ray_driver.txt"] = ("ray", full_job())
+    jobs["slurm.txt"] = ("slurm", slurm_job())
+    jobs["slurm_rank.txt"] = ("slurm", slurm_job(agent="rank", container="train.sif"))
+    jobs |= {f"{target}.txt": (target, hosts_job()) for target in ("torchrun", "mpi", "ssh")}
     for name, (target, job) in jobs.items():
-        (text,) = find_target(target)(job).files.values()
+        text = next(iter(find_target(target)(job).files.values()))
         (folder / name).write_text(text, encoding="utf-8")
 
 
