@@ -53,4 +53,5 @@ class LaunchSpec(Spec):
     queue: str | None = None  # Kueue's LocalQueue
     claims: dict[str, str] = Field(default_factory=dict)  # persistent volume claim -> its path inside
     shared_memory: str = "16Gi"
-    rdma: str | None = None  # Kubernetes resource of the network card: rdma/ib
+    rdma: str | None = None  # Kubernetes resource of the network card: rdma/ib, vpc.amazonaws.com/efa=32
+    kubernetes: Literal["jobset", "trainjob", "pytorchjob"] = "jobset"  # the kind of object

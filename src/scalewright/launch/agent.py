@@ -1,0 +1,97 @@
+"""torchrun with two habits more: a signal lets its ranks save, and its exit code is theirs.
+
+    scheduler --TERM, USR1, USR2--> agent --TERM--> ranks: save, then leave with 75
+                                    agent <---75--- ranks       torchrun would leave with 1, the agent with 75
+
+torchrun by itself kills ranks 30 s after a SIGTERM, dies of a SIGUSR1 and leaves them behind, and turns every
+exit code into 1: a scheduler can't tell "saved, start me again" from a crash.
+
+    python -m scalewright.launch.agent [--saved CODE] TORCHRUN'S OPTIONS -m scalewright train run.yaml
+
+`--saved`: the code in the place of 75, for schedulers that restart on codes of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterable, Sequence
+from types import FrameType
+
+import psutil
+
+from scalewright.spec.errors import Stopped
+
+SIGNALS = ("SIGTERM", "SIGUSR1", "SIGUSR2")  # those that schedulers send before they take a node away
+LEFT_TO_TORCHRUN = "SIGINT,SIGHUP,SIGQUIT"
+ENDED_BY_US = (-signal.SIGTERM,)  # torchrun ends the ranks that are slower to leave than the first
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs torchrun with these options; returns the exit code."""
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import main as torchrun
+
+    saved, options = _take_saved(list(arguments))
+    asked: list[int] = []
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+        if not _ask_ranks():
+            sys.exit(saved)  # there is no rank yet, and nothing to save
+
+    for name in SIGNALS:
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), pass_on)
+    try:
+        torchrun(["--signals-to-handle", LEFT_TO_TORCHRUN, *options])
+    except ChildFailedError as error:
+        codes = [failure.exitcode for failure in error.failures.values()]
+        if were_saved(codes, asked=bool(asked)):
+            print("the ranks saved and left: start them again to go on", file=sys.stderr, flush=True)
+            return saved
+        print(error, file=sys.stderr, flush=True)
+        return first_code(codes)
+    return 0
+
+
+def were_saved(codes: Iterable[int], *, asked: bool) -> bool:
+    """Whether ranks that left with these codes are to be started again.
+
+    One that left with 75 speaks for all: they agree on a step, and leave when every part is written. After a
+    signal (`asked`) ranks that it killed before they had a handler have nothing to lose either.
+    """
+    codes = set(codes)
+    if asked:
+        return codes <= {Stopped.exit_code, *ENDED_BY_US, -getattr(signal, "SIGKILL", 9)}
+    return Stopped.exit_code in codes and codes <= {Stopped.exit_code, *ENDED_BY_US}
+
+
+def first_code(codes: Iterable[int]) -> int:
+    """The code to leave with after a failure: a rank's own, or 128 + the signal that killed it."""
+    codes = sorted(codes)
+    own = [code for code in codes if code > 0 and code != Stopped.exit_code]
+    killed = [128 - code for code in codes if code < 0 and code not in ENDED_BY_US]
+    return [*own, *killed, 1][0]
+
+
+def _take_saved(arguments: list[str]) -> tuple[int, list[str]]:
+    if arguments[:1] == ["--saved"]:
+        return int(arguments[1]), arguments[2:]
+    return Stopped.exit_code, arguments
+
+
+def _ask_ranks() -> bool:
+    """Sends SIGTERM to torchrun's workers, this process's children; false where there are none."""
+    ranks = psutil.Process(os.getpid()).children()
+    for rank in ranks:
+        try:
+            rank.terminate()
+        except psutil.NoSuchProcess:  # it has left meanwhile
+            continue
+    return bool(ranks)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

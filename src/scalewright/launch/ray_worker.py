@@ -1,0 +1,58 @@
+"""What a worker of Ray Train runs: one rank, in a process of its own, on a port that all workers agree on.
+
+    Ray's worker 0 ─ a free port ─► all workers          (a group of Ray's, on Gloo)
+    each worker ──► `scalewright train run.yaml`         a process that leaves when its worker does (tied.py)
+       0, 2     reported: the job ends with that code
+       others   raised: Ray Train's controller starts all workers again; they resume from the checkpoint
+
+The rank has its own process because Ray runs this function in a thread, beside a process group of Ray's own.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from typing import Any
+
+from scalewright.launch.rank import find_context
+from scalewright.launch.within import environment
+from scalewright.spec.errors import UserError
+
+ENDS = (0, UserError.exit_code)  # starting again would change neither
+
+
+def run_rank(config: dict[str, Any]) -> None:
+    """Runs `train` with `config["arguments"]` in `config["folder"]` as the rank that this worker has.
+
+    Raises RuntimeError for exit codes after which another start may go on.
+    """
+    from ray import train
+
+    context = find_context()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "scalewright.launch.tied", "train", *config["arguments"]],
+        cwd=config["folder"],
+        env=environment(context, _agree_on_port(context.rank), os.environ),
+        stdin=subprocess.PIPE,  # closed when this worker dies, whatever kills it
+    )
+    code = process.wait()
+    if code not in ENDS:
+        raise RuntimeError(f"rank {context.rank} left with exit code {code}")
+    train.report({"exit_code": code})
+
+
+def _agree_on_port(rank: int) -> int:
+    """A port that is free on rank 0's machine, for the ranks to meet."""
+    from torch import distributed
+
+    port: list[int | None] = [None]
+    if rank == 0:
+        with socket.socket() as free:
+            free.bind(("", 0))
+            port = [free.getsockname()[1]]
+    if distributed.is_initialized():
+        distributed.broadcast_object_list(port)
+    assert port[0] is not None
+    return port[0]

@@ -1,0 +1,36 @@
+"""What `launch TARGET` writes: a file per target, each with `write(job: Job) -> Written`.
+
+slurm.py       a batch script          kubernetes.py   manifests
+torchrun.py    a command per machine   ray.py          a driver
+mpi.py         mpirun and a hostfile   skypilot.py, dstack.py, runpod.py   a task's file
+ssh.py         a script, over hosts
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+
+from scalewright.launch.job import Job, Written
+from scalewright.spec.errors import unknown
+
+# target -> its module, imported when it is asked for
+TARGETS = {
+    "slurm": "scalewright.launch.targets.slurm",
+    "torchrun": "scalewright.launch.targets.torchrun",
+    "mpi": "scalewright.launch.targets.mpi",
+    "ssh": "scalewright.launch.targets.ssh",
+    "kubernetes": "scalewright.launch.targets.kubernetes",
+    "ray": "scalewright.launch.targets.ray",
+    "skypilot": "scalewright.launch.targets.skypilot",
+    "dstack": "scalewright.launch.targets.dstack",
+    "runpod": "scalewright.launch.targets.runpod",
+}
+
+
+def find_target(name: str) -> Callable[[Job], Written]:
+    """The target's `write`; raises UserError for a name that none has."""
+    if name not in TARGETS:
+        raise unknown("target", name, TARGETS, "scalewright launch")
+    write: Callable[[Job], Written] = import_module(TARGETS[name]).write
+    return write

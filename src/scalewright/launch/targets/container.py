@@ -1,0 +1,172 @@
+"""What targets that start containers share: names, variables, the agent's command, keys that don't apply.
+
+site.env + interface ──► environment(job)      job.name ──► dns_label("My run!", 40) == "my-run"
+torchrun's options + `train run.yaml` ──► agent_command(job, ...)
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import yaml
+
+from scalewright.launch.job import Job
+from scalewright.spec.errors import UserError
+from scalewright.spec.launch import LaunchSpec
+
+PORT = 29500  # torchrun's default
+
+# What torchrun and schedulers set in a rank's or a node's process; a value of the site's would hide theirs.
+RESERVED = frozenset({
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "MASTER_ADDR",
+    "MASTER_PORT", "JOB_COMPLETION_INDEX", "PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK",
+    "PET_MASTER_ADDR", "PET_MASTER_PORT",
+})  # fmt: skip
+
+
+def image(job: Job) -> str:
+    """The site's image; raises UserError where there is none, or a file of one."""
+    container = job.site.container
+    if not container:
+        raise UserError(
+            "no container image", "launch.container", "name one that has scalewright: REGISTRY/IMAGE:TAG"
+        )
+    if container.endswith((".sqsh", ".sif")) or container.startswith(("/", ".")):
+        raise UserError(
+            f"{container} is a file, not the name of an image",
+            "launch.container",
+            "name it as a registry does: REGISTRY/IMAGE:TAG",
+        )
+    return container
+
+
+def gpus(job: Job) -> str:
+    """A cloud's name for the kind of GPU; raises UserError where the site has none, or a scheduler's."""
+    name = job.site.gpu
+    if not name or "/" in name or name.startswith("gpu:"):
+        raise UserError(
+            f"{name} is no cloud's name for a GPU" if name else "which GPU?",
+            "launch.gpu",
+            "write it as the cloud does: H100",
+        )
+    return name
+
+
+def environment(job: Job) -> dict[str, str]:
+    """Variables of each node's process, by name; raises UserError for one that the scheduler sets."""
+    variables = dict(job.site.env)
+    for name in variables:
+        if name in RESERVED:
+            raise UserError(f"{name} is set by the scheduler", "launch.env", "leave it out")
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise UserError(f"{name!r} is no variable's name", "launch.env", "use letters, digits and _")
+    if job.site.interface:
+        variables.setdefault("GLOO_SOCKET_IFNAME", job.site.interface)
+        if job.device == "cuda":
+            variables.setdefault("NCCL_SOCKET_IFNAME", job.site.interface)
+    variables.setdefault("PYTHONUNBUFFERED", "1")  # lines reach the log as they are printed
+    return dict(sorted(variables.items()))
+
+
+def agent_command(
+    job: Job, node_rank: str, address: str, *, port: str | None = None, saved: int | None = None
+) -> list[str]:
+    """The command of one node: the agent, torchrun's options for it, and the run."""
+    options = ["--nnodes", str(job.nodes), "--node-rank", node_rank, "--nproc-per-node", str(job.per_node)]
+    options += ["--master-addr", address, "--master-port", port or str(job.site.port or PORT)]
+    return bare_agent(job, options, saved=saved)
+
+
+def bare_agent(job: Job, options: Iterable[str] = (), *, saved: int | None = None) -> list[str]:
+    """The agent with these options of torchrun's; it has the others from variables (PET_*)."""
+    codes = ["--saved", str(saved)] if saved is not None else []
+    return [job.site.python, "-m", "scalewright.launch.agent", *codes, *options, *job.arguments]
+
+
+def shell_line(words: Iterable[str]) -> str:
+    """Words as a line of shell; those that start with `$` are left for the shell to expand."""
+    return " ".join(f'"{word}"' if word.startswith("$") else shlex.quote(word) for word in words)
+
+
+def dns_label(name: str, most: int = 63) -> str:
+    """A name that DNS takes as a label (RFC 1035): lower case, digits and hyphens, a letter first."""
+    label = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    if not label or not label[0].isalpha():
+        label = f"run-{label}".rstrip("-")
+    return label[:most].rstrip("-")
+
+
+def gigabytes(size: str) -> str:
+    """`512G`, `512GiB` or `0.5T` as a number of gigabytes; raises UserError for what is none of these."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT])i?B?", size)
+    if match is None:
+        raise UserError(f"{size!r} is no size", "launch", "write it as 512G")
+    return f"{float(match[1]) * 1024.0 ** ('KMGT'.index(match[2]) - 2):g}"
+
+
+def mounts(site: LaunchSpec) -> list[tuple[str, str]]:
+    """Folders of the machine and where they are inside; raises UserError for one without both."""
+    pairs = []
+    for text in site.mounts:
+        outside, _, inside = text.partition(":")
+        if not outside.startswith("/") or not inside.startswith("/"):
+            raise UserError(
+                f"{text!r} isn't /on/host:/inside", "launch.mounts", "write two absolute paths with a colon"
+            )
+        pairs.append((outside, inside))
+    return pairs
+
+
+def unused(site: LaunchSpec, reasons: Mapping[str, str]) -> dict[str, str]:
+    """Those of the keys that this site sets, each with the reason why the target has no word for it."""
+    default = LaunchSpec()
+    return {key: why for key, why in reasons.items() if getattr(site, key) != getattr(default, key)}
+
+
+def with_options(document: dict[str, Any], options: Iterable[str]) -> dict[str, Any]:
+    """The document with further keys: `resources.use_spot=true` sets a key of a key, to a value of YAML."""
+    for text in options:
+        path, equals, value = text.partition("=")
+        if not equals or not all(path.split(".")):
+            raise UserError(f"{text!r} isn't KEY=VALUE", "launch.options", "such as resources.use_spot=true")
+        *parents, last = path.split(".")
+        place = document
+        for key in parents:
+            place = place.setdefault(key, {})
+            if not isinstance(place, dict):
+                raise UserError(f"{key} has no keys of its own", f"launch.options: {text}", "check the path")
+        try:
+            place[last] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise UserError(f"{value!r} is no YAML", f"launch.options: {text}", "quote it") from None
+    return document
+
+
+class _Dumper(yaml.SafeDumper):
+    """YAML as people write it: lists are indented, and text of several lines is a block."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True  # what stands twice is written twice
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def to_yaml(documents: Iterable[Mapping[str, Any]], comments: Iterable[str]) -> str:
+    """Documents in the order of their keys, below comment lines; the same input gives the same bytes."""
+    head = "".join("# " + line.replace("\n", " ") + "\n" for line in comments)
+    bodies = (
+        yaml.dump(dict(body), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+        for body in documents
+    )
+    return head + "---\n".join(bodies)

@@ -1,0 +1,100 @@
+"""`launch dstack`: a distributed task for dstack, which starts it again when a machine is interrupted.
+
+    DSTACK_NODE_RANK   the node's number          DSTACK_MASTER_NODE_IP   the address that the others meet
+
+dstack retries on events, not on exit codes: `interruption` (a spot machine that went) always, `error` (any
+exit code but 0, so 75 too) where `max_restarts` isn't 0; it limits both by a duration, not by a number.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scalewright.launch.job import Job, Written
+from scalewright.launch.targets.container import (
+    agent_command,
+    dns_label,
+    environment,
+    gigabytes,
+    gpus,
+    image,
+    mounts,
+    shell_line,
+    to_yaml,
+    unused,
+    with_options,
+)
+
+UNUSED = {
+    "hosts": "dstack's fleets hold the machines",
+    "modules": "a container has no environment modules; put them into its image",
+    "agent": "a node starts its ranks with torchrun",
+    "partition": "options: fleets=[NAME]",
+    "account": "dstack's project is used",
+    "qos": "options: priority=50",
+    "constraint": "options: instance_types=[...]",
+    "exclude": "dstack chooses the machines",
+    "namespace": "dstack's backend holds it",
+    "queue": "dstack's backend holds it",
+    "rdma": "dstack's cluster fleets set up the network",
+}
+RETRY_FOR = "1d"  # how long dstack tries to get machines again
+
+
+def write(job: Job) -> Written:
+    """The task of a job. Raises UserError for settings that dstack would refuse."""
+    name = dns_label(job.name, 40)  # dstack: ^[a-z][a-z0-9-]{1,40}$
+    file = f"{name}.dstack.yml"
+    submit = ("dstack", "apply", "--detach", "-f", file)
+    comments = [
+        f"{job.name}: {job.nodes} nodes of {job.per_node} ranks. Written by `scalewright launch dstack`.",
+        f"Start:  {' '.join(submit)}",
+        f"Logs:   dstack logs {name}",
+    ]
+    notes = [f"{job.run_file} is read in {job.site.workdir or 'the working directory of the image'}"]
+    if not job.site.claims and not job.site.mounts:
+        notes.append("launch.claims is empty: checkpoints are lost with the machines (volume: /data)")
+    if not job.site.max_restarts:
+        notes.append(
+            "dstack takes ranks that saved and left (75) for failed: launch.max_restarts starts them again"
+        )
+    return Written(
+        files={file: to_yaml([with_options(_task(job, name), job.site.options)], comments)},
+        submit=submit,
+        unused=unused(job.site, UNUSED),
+        notes=tuple(notes),
+    )
+
+
+def _task(job: Job, name: str) -> dict[str, Any]:
+    task: dict[str, Any] = {"type": "task", "name": name, "nodes": job.nodes, "image": image(job)}
+    if job.site.workdir:
+        task["working_dir"] = job.site.workdir
+    task["env"] = environment(job)
+    master = "$DSTACK_MASTER_NODE_IP" if job.nodes > 1 else "127.0.0.1"
+    command = agent_command(job, "$DSTACK_NODE_RANK", master)
+    task["commands"] = [*job.site.setup, shell_line(command)]
+    task["resources"] = _resources(job)
+    volumes = [f"{source}:{path}" for source, path in [*job.site.claims.items(), *mounts(job.site)]]
+    if volumes:
+        task["volumes"] = volumes
+    events = ["no-capacity", "interruption", *(["error"] if job.site.max_restarts else [])]
+    task["retry"] = {"on_events": events, "duration": RETRY_FOR}
+    if job.site.limit_s:
+        task["max_duration"] = f"{job.site.limit_s - job.site.save_before_s}s"
+    task["stop_duration"] = f"{job.site.save_before_s}s"
+    if job.site.reservation:
+        task["reservation"] = job.site.reservation
+    return task
+
+
+def _resources(job: Job) -> dict[str, Any]:
+    resources: dict[str, Any] = {}
+    if job.device == "cuda":
+        resources["gpu"] = f"{gpus(job)}:{job.per_node}"
+    if job.site.cpus_per_rank:
+        resources["cpu"] = f"{job.site.cpus_per_rank * job.per_node}.."
+    if job.site.memory:
+        resources["memory"] = f"{gigabytes(job.site.memory)}GB.."
+    resources["shm_size"] = f"{gigabytes(job.site.shared_memory)}GB"
+    return resources

@@ -1,0 +1,76 @@
+"""`launch kubernetes`: a manifest of a JobSet, a TrainJob (Kubeflow Trainer 2) or a PyTorchJob (Kubeflow 1).
+
+    launch.kubernetes   controller that must be installed      restarts after "saved, start me again" (75)
+    jobset              JobSet                                 all pods, any number of times
+    trainjob            Kubeflow Trainer 2 (it brings JobSet)  the same; its runtime is in the manifest
+    pytorchjob          Kubeflow Training Operator 1           each pod, any number of times (75 becomes 138)
+
+checks.py   settings that the API server or a controller would refuse, refused here
+pod.py      the pod of a node: container, resources, mounts, shared memory
+kinds.py    the three kinds of object around it
+"""
+
+from __future__ import annotations
+
+from scalewright.launch.job import Job, Written
+from scalewright.launch.targets.container import to_yaml, unused
+from scalewright.launch.targets.kubernetes.checks import check, job_name
+from scalewright.launch.targets.kubernetes.kinds import KINDS
+
+UNUSED = {
+    "hosts": "Kubernetes chooses the machines",
+    "modules": "a container has no environment modules; put them into its image",
+    "agent": "a pod starts its ranks with torchrun",
+    "partition": "queue names a Kueue LocalQueue",
+    "account": "namespaces and queues hold quotas here",
+    "qos": "priorities are a cluster's own classes",
+    "reservation": "Kubernetes has none",
+    "exclude": "cordon the nodes, or choose others by constraint",
+    "options": "edit the manifest",
+}
+OF_KIND = {
+    "trainjob": {"port": "Kubeflow Trainer sets 29400"},
+    "pytorchjob": {"max_restarts": "a PyTorchJob restarts what has saved, and nothing else"},
+}
+
+# How the first pod of a kind is selected.
+FIRST_POD = {
+    "jobset": "jobset.sigs.k8s.io/jobset-name={name},batch.kubernetes.io/job-completion-index=0",
+    "trainjob": "jobset.sigs.k8s.io/jobset-name={name},batch.kubernetes.io/job-completion-index=0",
+    "pytorchjob": "training.kubeflow.org/job-name={name},training.kubeflow.org/replica-type=master",
+}
+
+
+def write(job: Job) -> Written:
+    """The manifest of a job. Raises UserError for settings that a cluster would refuse."""
+    check(job)
+    kind = job.site.kubernetes
+    name = job_name(job)
+    documents = KINDS[kind](job)
+    file = f"{name}.yaml"
+    namespace = ("--namespace", job.site.namespace) if job.site.namespace else ()
+    submit = ("kubectl", "apply", *namespace, "-f", file)
+    comments = [
+        f"{job.name}: {job.nodes} pods of {job.per_node} ranks. Written by `scalewright launch kubernetes`.",
+        f"Start:  {' '.join(submit)}",
+        f"Logs:   {' '.join(('kubectl', 'logs', *namespace, '-f', '-l', FIRST_POD[kind].format(name=name)))}",
+        "A pod that is asked to leave saves and exits with 75; all pods then go on from that checkpoint.",
+    ]
+    return Written(
+        files={file: to_yaml(documents, comments)},
+        submit=submit,
+        unused=unused(job.site, UNUSED | OF_KIND.get(kind, {})),
+        notes=_notes(job),
+    )
+
+
+def _notes(job: Job) -> tuple[str, ...]:
+    place = job.site.workdir or "the image's working directory"
+    notes = [f"pods read {job.run_file} in {place}: it has to be on a claim, a mount, or in the image"]
+    if not job.site.claims and not job.site.mounts:
+        notes.append("launch.claims is empty: checkpoints are lost with the pods")
+    if job.site.queue:
+        notes.append("the job waits, suspended, until Kueue admits it")
+    if job.site.time_limit:
+        notes.append("at the time limit the pods save and the job ends; apply it again to go on")
+    return tuple(notes)

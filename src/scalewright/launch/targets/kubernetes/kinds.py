@@ -1,0 +1,160 @@
+"""The objects around a node's pod: JobSet, TrainJob with its runtime, PyTorchJob.
+
+    a pod exits with 75      podFailurePolicy: FailJob ──► reason PodFailurePolicy ──► restart, not counted
+    a node is taken away     the same, by the pod's condition DisruptionTarget
+    a pod exits otherwise    backoffLimit 0 ──► reason BackoffLimitExceeded ──► restart, max_restarts times
+    the time limit           reason DeadlineExceeded ──► end
+
+BlockingRecreate: new pods start when the old ones are gone, for these may still write their checkpoint.
+Read in jobset 08dfbdf, kubeflow/trainer 8c0f505, training-operator 1.9 (plugins/torch/torch.go sets PET_*;
+pytorch/envvar.go sets RANK, the pod's number; common/pod.go restarts exit codes of 128 and more).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from scalewright.launch.job import Job
+from scalewright.launch.targets.container import PORT, agent_command, bare_agent
+from scalewright.launch.targets.kubernetes.checks import job_name
+from scalewright.launch.targets.kubernetes.pod import (
+    container,
+    in_shell,
+    pod_spec,
+    resources,
+    run_keys,
+    site_keys,
+    variables,
+)
+from scalewright.spec.errors import Stopped
+
+Manifest = dict[str, Any]
+
+NODES = "node"  # the replicated job, and its container: Trainer wants this name
+INDEX = "$(JOB_COMPLETION_INDEX)"  # Kubernetes puts a pod's number in its place
+ANCESTOR = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+RETRYABLE = 138  # training-operator restarts codes from 128 on, and leaves this one to programs
+
+
+def jobset(job: Job) -> list[Manifest]:
+    """A JobSet of one indexed Job: pod 0 has the name that the others meet it by."""
+    name = job_name(job)
+    command = agent_command(job, INDEX, f"{name}-{NODES}-0-0.{name}")
+    spec: Manifest = {"suspend": True} if job.site.queue else {}
+    spec |= _jobset_spec(job, container(job, NODES, command), deadline=_deadline(job))
+    return [
+        {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": _metadata(job), "spec": spec}
+    ]
+
+
+def trainjob(job: Job) -> list[Manifest]:
+    """A TrainJob, and the TrainingRuntime that it refers to: what the run says, and what the site says."""
+    here = run_keys(job, NODES, bare_agent(job))
+    nodes = {"name": NODES, "image": here["image"]} | site_keys(job)
+    runtime = {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainingRuntime",
+        "metadata": _metadata(job, queued=False),
+        "spec": {
+            "mlPolicy": {"numNodes": job.nodes, "torch": {}},
+            "template": {"spec": _jobset_spec(job, nodes, labels=ANCESTOR)},
+        },
+    }
+    spec: Manifest = {"suspend": True} if job.site.queue else {}
+    if deadline := _deadline(job):
+        spec["activeDeadlineSeconds"] = deadline
+    spec["runtimeRef"] = {
+        "apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": job_name(job),
+    }  # fmt: skip
+    spec["trainer"] = {
+        "numNodes": job.nodes,
+        "numProcPerNode": job.per_node,
+        "image": here["image"],
+        "command": in_shell(job, bare_agent(job)),
+        "env": variables(job),
+        "resourcesPerNode": resources(job),
+    }
+    kind = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob"}
+    return [runtime, {**kind, "metadata": _metadata(job), "spec": spec}]
+
+
+def pytorchjob(job: Job) -> list[Manifest]:
+    """A PyTorchJob: a master and workers, whose pods its controller numbers by RANK."""
+    command = agent_command(job, "$(RANK)", "$(MASTER_ADDR)", port="$(MASTER_PORT)", saved=RETRYABLE)
+    node = container(job, "pytorch", command)
+    node["ports"] = [{"name": "pytorchjob-port", "containerPort": job.site.port or PORT}]
+    replica = {"restartPolicy": "ExitCode", "template": {"spec": pod_spec(job, node, restarts=True)}}
+    policy: Manifest = {"cleanPodPolicy": "Running"}
+    if job.site.queue:
+        policy["suspend"] = True
+    if deadline := _deadline(job):
+        policy["activeDeadlineSeconds"] = deadline
+    replicas = {"Master": {"replicas": 1, **replica}}
+    if job.nodes > 1:
+        replicas["Worker"] = {"replicas": job.nodes - 1, **replica}
+    spec = {"nprocPerNode": str(job.per_node), "runPolicy": policy, "pytorchReplicaSpecs": replicas}
+    return [{"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": _metadata(job), "spec": spec}]
+
+
+def _metadata(job: Job, *, queued: bool = True) -> Manifest:
+    metadata: Manifest = {"name": job_name(job)}
+    if job.site.namespace:
+        metadata["namespace"] = job.site.namespace
+    if job.site.queue and queued:
+        metadata["labels"] = {"kueue.x-k8s.io/queue-name": job.site.queue}
+    return metadata
+
+
+def _deadline(job: Job) -> int | None:
+    """Seconds until the pods are asked to leave, so that they have saved by the time limit."""
+    limit = job.site.limit_s
+    return limit - job.site.save_before_s if limit is not None else None
+
+
+def _jobset_spec(
+    job: Job, node: Manifest, *, deadline: int | None = None, labels: dict[str, str] | None = None
+) -> Manifest:
+    rules = [
+        {
+            "name": "saved",
+            "action": "RestartJobSetAndIgnoreMaxRestarts",
+            "onJobFailureReasons": ["PodFailurePolicy"],
+        }
+    ]
+    if deadline:
+        rules.append({"name": "limit", "action": "FailJobSet", "onJobFailureReasons": ["DeadlineExceeded"]})
+    template: Manifest = {"metadata": {"labels": labels}} if labels else {}
+    template["spec"] = _indexed_job(job, pod_spec(job, node), deadline)
+    return {
+        "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+        "failurePolicy": {
+            "maxRestarts": job.site.max_restarts,
+            "restartStrategy": "BlockingRecreate",
+            "rules": rules,
+        },
+        "replicatedJobs": [{"name": NODES, "replicas": 1, "template": template}],
+    }
+
+
+def _indexed_job(job: Job, pod: Manifest, deadline: int | None) -> Manifest:
+    spec: Manifest = {"completionMode": "Indexed", "parallelism": job.nodes, "completions": job.nodes}
+    spec["backoffLimit"] = 0
+    if deadline:
+        spec["activeDeadlineSeconds"] = deadline
+    codes = {"containerName": NODES, "operator": "In", "values": [Stopped.exit_code]}
+    spec["podFailurePolicy"] = {
+        "rules": [
+            {"action": "FailJob", "onExitCodes": codes},
+            {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+        ]
+    }
+    spec["template"] = {"spec": pod}
+    return spec
+
+
+KINDS: dict[str, Callable[[Job], list[Manifest]]] = {
+    "jobset": jobset,
+    "trainjob": trainjob,
+    "pytorchjob": pytorchjob,
+}

@@ -1,0 +1,130 @@
+"""`launch ray`: a driver for Ray Train, whose controller starts all ranks again after a failure.
+
+    driver ─► TorchTrainer's controller ─► a worker a rank ─► `train run.yaml` (ray_worker.py)
+                        ▲                                            │ a rank dies
+                        ╰──── new workers: they resume from our last checkpoint ◄╯ max_restarts times
+
+Ray places the workers; checkpoints are the run's own, in its out_dir on a file system that all nodes share.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from scalewright.launch.job import Job, Written
+from scalewright.launch.targets.container import dns_label, environment, unused
+from scalewright.spec.errors import UserError
+
+UNUSED = {
+    "hosts": "Ray's cluster has the machines",
+    "port": "ranks take a free one",
+    "modules": "load them before `ray start`",
+    "setup": "the environment of `ray start` is the workers'",
+    "agent": "Ray starts every rank",
+    "time_limit": "Ray has none: `ray job stop`",
+    "save_before_s": "Ray gives no notice",
+    "partition": "Ray's cluster has the machines",
+    "account": "Ray's cluster has the machines",
+    "qos": "Ray has none",
+    "reservation": "Ray has none",
+    "constraint": "Ray's cluster has the machines",
+    "exclude": "Ray's cluster has the machines",
+    "memory": "Ray's nodes share theirs among their workers",
+    "gpu": "Ray calls every kind GPU",
+    "options": "edit the driver",
+    "container": "the image of Ray's nodes is the workers'",
+    "mounts": "Ray's nodes have their mounts",
+    "namespace": "Ray's cluster has it",
+    "queue": "Ray has none",
+    "claims": "Ray's nodes have their mounts",
+    "shared_memory": "Ray's nodes have theirs",
+    "rdma": "Ray's nodes have theirs",
+}
+
+DRIVER = '''"""{name}: {nodes} nodes of {per_node} ranks under Ray Train. Written by `scalewright launch ray`.
+
+On a node of the cluster:   python {file}
+From elsewhere:             ray job submit --working-dir . -- python {file}
+"""
+
+import os
+import sys
+
+os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")  # before Ray 2.51 its controller has to be asked for
+
+import ray
+from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchConfig, TorchTrainer
+
+from scalewright.launch.ray_worker import run_rank
+
+FOLDER = {folder}  # shared by all nodes: what is relative in the run file is read and written there
+ENVIRONMENT = {environment}
+
+ray.init(address="auto", runtime_env={{"env_vars": ENVIRONMENT}})
+trainer = TorchTrainer(
+    run_rank,
+    train_loop_config={{"folder": FOLDER, "arguments": {arguments}}},
+    scaling_config=ScalingConfig(
+        num_workers={world},
+        use_gpu={use_gpu},
+        resources_per_worker={resources},
+        placement_strategy="PACK",
+    ),
+    torch_config=TorchConfig(backend="gloo"),  # the workers agree on a port; ranks have groups of their own
+    run_config=RunConfig(
+        name={label},
+        storage_path=os.path.join(FOLDER, ".ray"),
+        failure_config=FailureConfig(max_failures={max_restarts}),
+    ),
+)
+sys.exit(trainer.fit().metrics["exit_code"])
+'''
+
+
+def write(job: Job) -> Written:
+    """The driver of a job. Raises UserError where no folder is named that all nodes share."""
+    folder = job.site.workdir
+    if not folder or not folder.startswith("/"):
+        raise UserError(
+            "Ray's workers need an absolute folder that all nodes share",
+            "launch.workdir",
+            "set it to the one that has the run file",
+        )
+    label = dns_label(job.name)
+    file = f"{label.replace('-', '_')}_ray.py"
+    resources: dict[str, int] = {"CPU": job.site.cpus_per_rank or 1}
+    if job.device == "cuda":
+        resources["GPU"] = 1
+    text = DRIVER.format(
+        name=job.name.replace("\\", "/").replace('"', "'"),
+        nodes=job.nodes,
+        per_node=job.per_node,
+        file=file,
+        folder=_shown(folder, 0),
+        environment=_shown(environment(job), 0),
+        arguments=_shown([job.run_file, *job.overrides], 4),
+        world=job.world,
+        use_gpu=job.device == "cuda",
+        resources=_shown(resources, 8),
+        label=_shown(label, 0),
+        max_restarts=job.site.max_restarts,
+    )
+    notes = [f"ranks work in {folder}, on every node"]
+    if not job.site.max_restarts:
+        notes.append("launch.max_restarts is 0: the first failure ends the job")
+    return Written(
+        files={file: text},
+        submit=("ray", "job", "submit", "--working-dir", ".", "--", "python", file),
+        unused=unused(job.site, UNUSED),
+        notes=tuple(notes),
+    )
+
+
+def _shown(value: Mapping[str, str | int] | Sequence[str] | str, indent: int) -> str:
+    """Text and numbers as Python, over several lines where they don't fit one (Python reads JSON's forms)."""
+    text = json.dumps(value, ensure_ascii=False)
+    if len(text) + indent < 72:
+        return text
+    return json.dumps(value, ensure_ascii=False, indent=4).replace("\n", "\n" + " " * indent)

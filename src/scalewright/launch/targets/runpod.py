@@ -1,0 +1,120 @@
+"""`launch runpod`: the request that creates a RunPod pod (one node) or Instant Cluster (several).
+
+    one node    POST https://api.runpod.io/v2/pods       gpu: {id, count}
+    several     POST https://api.runpod.io/v2/clusters   compute: {gpuTypeId, gpuCountPerPod, podCount}
+
+Keys as in RunPod's OpenAPI of its REST API v2 (beta), read 2026-11. RunPod starts a container again whenever
+it ends, and charges until the pod is deleted: so the container starts the ranks again after 75, and waits
+after anything else.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from scalewright.launch.job import Job, Written
+from scalewright.launch.targets.container import (
+    agent_command,
+    dns_label,
+    environment,
+    gpus,
+    image,
+    shell_line,
+    unused,
+)
+from scalewright.spec.errors import Stopped, UserError
+
+UNUSED = {
+    "hosts": "RunPod chooses the machines",
+    "modules": "a container has no environment modules; put them into its image",
+    "agent": "a node starts its ranks with torchrun",
+    "partition": "RunPod chooses the data center",
+    "account": "the API key's account pays",
+    "qos": "RunPod has none",
+    "reservation": "RunPod has none here",
+    "constraint": "launch.gpu names the machine",
+    "exclude": "RunPod chooses the machines",
+    "time_limit": "RunPod has none: delete the cluster",
+    "save_before_s": "RunPod has no notice",
+    "namespace": "RunPod has none",
+    "queue": "RunPod has none",
+    "shared_memory": "RunPod sets it",
+    "rdma": "an Instant Cluster has it",
+    "cpus_per_rank": "they come with the GPUs",
+    "memory": "it comes with the GPUs",
+    "mounts": "launch.claims names a network volume",
+    "options": "edit the request",
+}
+MOST_NODES = 250
+URL = "https://api.runpod.io/v2"
+# The key is the shell's: it is in no file.
+CURL = (
+    'exec curl --fail-with-body --header "Authorization: Bearer $RUNPOD_API_KEY" '
+    "--header 'Content-Type: application/json' --data @{file} {url}"
+)
+CLUSTER_INTERFACE = "ens1"  # of an Instant Cluster's inner network; eth0 reaches the internet only
+
+
+def write(job: Job) -> Written:
+    """The request of a job. Raises UserError for settings that RunPod would refuse."""
+    _check(job)
+    name = dns_label(job.name, 40)
+    file = f"{name}.runpod.json"
+    where = "clusters" if job.nodes > 1 else "pods"
+    submit = ("sh", "-c", CURL.format(url=f"{URL}/{where}", file=file))
+    notes = [
+        f"{job.run_file} is read in {job.site.workdir or 'the working directory of the image'}",
+        "RunPod charges until the pods are deleted, also when the run has ended",
+        "the shell that sends the request needs RUNPOD_API_KEY",
+    ]
+    if not job.site.claims:
+        notes.append("launch.claims is empty: checkpoints are lost with the pods (VOLUME_ID: /workspace)")
+    return Written(
+        files={file: json.dumps(_request(job, name), indent=2) + "\n"},
+        submit=submit,
+        unused=unused(job.site, UNUSED),
+        notes=tuple(notes),
+    )
+
+
+def _check(job: Job) -> None:
+    if job.device != "cuda":
+        raise UserError("RunPod's pods here have GPUs", "device: cpu", "use another target, or device: cuda")
+    if job.nodes > MOST_NODES:
+        raise UserError(f"{job.nodes} nodes", "launch.nodes", f"a cluster has {MOST_NODES} at most")
+    if len(job.site.claims) > 1:
+        raise UserError(
+            "RunPod mounts one network volume", "launch.claims", "name one: VOLUME_ID: /workspace"
+        )
+
+
+def _request(job: Job, name: str) -> dict[str, Any]:
+    request: dict[str, Any] = {"name": name}
+    if job.nodes > 1:
+        compute = {"gpuTypeId": gpus(job), "gpuCountPerPod": job.per_node, "podCount": job.nodes}
+        request |= {"type": "TRAINING", "compute": compute}
+    else:
+        request["gpu"] = {"id": gpus(job), "count": job.per_node}
+    request["image"] = image(job)
+    request["args"] = shell_line(["bash", "-c", _script(job)])
+    variables = environment(job)
+    if job.nodes > 1:
+        for library in ("GLOO", "NCCL"):
+            variables.setdefault(f"{library}_SOCKET_IFNAME", CLUSTER_INTERFACE)
+    request["env"] = dict(sorted(variables.items()))
+    if job.site.claims:
+        volume, path = next(iter(job.site.claims.items()))
+        request["mounts"] = {"network": [{"volumeId": volume, "path": path}]}
+    return request
+
+
+def _script(job: Job) -> str:
+    if job.nodes > 1:
+        port = None if job.site.port else "$PRIMARY_PORT"
+        command = agent_command(job, "$NODE_RANK", "$PRIMARY_ADDR", port=port)
+    else:
+        command = agent_command(job, "0", "127.0.0.1")
+    folder = [f"cd {shell_line([job.site.workdir])}"] if job.site.workdir else []
+    again = f"while {shell_line(command)}; [ $? = {Stopped.exit_code} ]; do sleep 5; done"
+    return "; ".join([*folder, *job.site.setup, again, "sleep infinity"])

@@ -1,0 +1,98 @@
+"""`launch skypilot`: a task for SkyPilot's managed jobs, which start it again when a spot machine goes.
+
+    the ranks save and leave with 75 ──► recover_on_exit_codes ──► all nodes again, not counted
+    a crash                          ──► max_restarts_on_errors times
+
+SkyPilot numbers the nodes by SKYPILOT_NODE_RANK; the first of SKYPILOT_NODE_IPS is met by the others.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scalewright.launch.job import Job, Written
+from scalewright.launch.targets.container import (
+    agent_command,
+    dns_label,
+    environment,
+    gigabytes,
+    gpus,
+    image,
+    shell_line,
+    to_yaml,
+    unused,
+    with_options,
+)
+from scalewright.spec.errors import Stopped
+
+UNUSED = {
+    "hosts": "SkyPilot chooses the machines",
+    "modules": "the machines are new: install what is needed by launch.setup",
+    "agent": "a node starts its ranks with torchrun",
+    "partition": "options: resources.infra=aws/us-east-1",
+    "account": "the cloud's own credentials are used",
+    "qos": "options: resources.priority=...",
+    "reservation": "SkyPilot's own settings hold reservations",
+    "constraint": "options: resources.instance_type=...",
+    "exclude": "SkyPilot chooses the machines",
+    "time_limit": "SkyPilot has none",
+    "save_before_s": "the cloud says how long before it takes a machine",
+    "namespace": "SkyPilot's Kubernetes settings hold it",
+    "queue": "SkyPilot's Kubernetes settings hold it",
+    "shared_memory": "SkyPilot sets it",
+    "rdma": "options: resources.network_tier=best",
+}
+
+
+def write(job: Job) -> Written:
+    """The task of a job. Raises UserError for settings that SkyPilot would refuse."""
+    name = dns_label(job.name, 40)
+    file = f"{name}.sky.yaml"
+    submit = ("sky", "jobs", "launch", "--name", name, file)
+    comments = [
+        f"{job.name}: {job.nodes} nodes of {job.per_node} ranks. Written by `scalewright launch skypilot`.",
+        f"Start:  {' '.join(submit)}",
+        f"Logs:   sky jobs logs --name {name}",
+    ]
+    notes = [f"{job.run_file} and its data are read in launch.workdir, which is copied to each node"]
+    if not job.site.claims:
+        notes.append("launch.claims is empty: checkpoints are lost with the machines (s3://bucket: /data)")
+    return Written(
+        files={file: to_yaml([with_options(_task(job, name), job.site.options)], comments)},
+        submit=submit,
+        unused=unused(job.site, UNUSED),
+        notes=tuple(notes),
+    )
+
+
+def _task(job: Job, name: str) -> dict[str, Any]:
+    task: dict[str, Any] = {"name": name, "num_nodes": job.nodes, "resources": _resources(job)}
+    task["workdir"] = job.site.workdir or "."
+    task["envs"] = environment(job)
+    buckets = {path: source for source, path in job.site.claims.items() if "://" in source}
+    if buckets:
+        task["file_mounts"] = {path: {"source": url, "mode": "MOUNT"} for path, url in buckets.items()}
+    volumes = {path: source for source, path in job.site.claims.items() if "://" not in source}
+    if volumes:
+        task["volumes"] = volumes
+    command = agent_command(job, "$SKYPILOT_NODE_RANK", "$master")
+    lines = ["set -e", *job.site.setup, 'master=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)']
+    task["run"] = "\n".join([*lines, f"exec {shell_line(command)}", ""])
+    return task
+
+
+def _resources(job: Job) -> dict[str, Any]:
+    resources: dict[str, Any] = {}
+    if job.device == "cuda":
+        resources["accelerators"] = f"{gpus(job)}:{job.per_node}"
+    if job.site.cpus_per_rank:
+        resources["cpus"] = f"{job.site.cpus_per_rank * job.per_node}+"
+    if job.site.memory:
+        resources["memory"] = f"{gigabytes(job.site.memory)}+"
+    if job.site.container:
+        resources["image_id"] = f"docker:{image(job)}"
+    resources["job_recovery"] = {
+        "max_restarts_on_errors": job.site.max_restarts,
+        "recover_on_exit_codes": [Stopped.exit_code],
+    }
+    return resources
