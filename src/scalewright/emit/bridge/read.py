@@ -55,7 +55,7 @@ def read_overrides(document: Mapping[str, Any]) -> Reading:
 
 def read_recipe(text: str, where: str) -> Reading:
     """A Python recipe, its last function that returns a ConfigContainer; raises UserError."""
-    recipes = Module(text, where).returning("ConfigContainer")
+    recipes = Module(text, where).returning(lambda call: call.name.endswith("ConfigContainer"))
     if not recipes:
         how = "give a recipe that returns ConfigContainer(...) itself, or its overrides as YAML"
         raise UserError("no function of this file returns a ConfigContainer", where, how)
