@@ -29,7 +29,7 @@ LATENT: Mapping[str, Any] = {"norm_eps": 1e-5, "mtp_layers": 0}
 SMALL = {"vocab_size": 2048, "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 6,
          "num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 16}  # fmt: skip
 FLAVORS: dict[tuple[str, str], Flavor] = {
-    ("llama3", "debugmodel"): Flavor("llama-3.1-8b", SMALL, "0.1 0.2 0.3"),
+    ("llama3", "debugmodel"): Flavor("llama-3.1-8b", SMALL),
     ("llama3", "1B"): Flavor("llama-3.2-1b", {"rope.scaling.factor": 8.0}, "0.3"),
     ("llama3", "3B"): Flavor("llama-3.2-3b", {"rope.scaling.factor": 8.0}, "0.3"),
     ("llama3", "8B"): Flavor("llama-3.1-8b"),
@@ -53,6 +53,7 @@ READ: dict[tuple[str, str], Flavor] = {  # read alone: gone, or not quite ours
     ("llama4", "17bx128e"): Flavor("llama-4-maverick"), ("gpt_oss", "20b"): Flavor("gpt-oss-20b"),
     ("gpt_oss", "120b"): Flavor("gpt-oss-120b"),
 }  # fmt: skip
+FIRST = (("llama3", "8B"), ("llama3", "70B"), ("llama3", "405B"))  # in 0.1 too
 UNIMPORTANT = (  # neither a size nor a part; or numbers of YaRN that it derives
     "name", "family", "version", "context", "mtp_layers", "norm_eps", "learned_positions",
     "rope.scaling.mscale",
@@ -61,10 +62,11 @@ UNIMPORTANT = (  # neither a size nor a part; or numbers of YaRN that it derives
 
 
 def flavor_of(model: ModelSpec, release: str) -> tuple[str, str] | None:
-    """The name and flavor of exactly this model, where the release has it."""
-    keys = _keys(model)
+    """The name and flavor of exactly this model, where the release has it; 0.1 doesn't scale RoPE."""
+    keys = _keys(model, release)
     for name, flavor in FLAVORS.items():
-        if release in flavor.releases and _keys(spec_of(flavor)) == keys:
+        known = release in flavor.releases or (release == "0.1" and name in FIRST)
+        if known and _keys(spec_of(flavor), release) == keys:
             return name
     return None
 
@@ -81,18 +83,24 @@ def spec_of(flavor: Flavor) -> ModelSpec:
         for part in parents:
             node = node[part]
         node[last] = value
-    return ModelSpec.parse({**data, "name": f"{flavor.preset}-titan"})
+    return ModelSpec.parse(data)
 
 
-def find_flavor(name: str, flavor: str, first_llama3: bool = False) -> Flavor | None:
+def find_flavor(name: str, flavor: str, unscaled: bool = False) -> Flavor | None:
     """The flavor of a configuration; `8B_flex` is `8B` with another attention kernel."""
     plain = flavor.split("_")[0]
-    if first_llama3 and name == "llama3" and plain in ("8B", "70B"):
-        return Flavor(f"llama-3-{plain.lower()}")  # before RoPE was scaled
+    if unscaled and name == "llama3" and plain in ("8B", "70B"):
+        return Flavor(f"llama-3-{plain.lower()}")  # until 0.1 RoPE wasn't scaled
+    if unscaled and (name, plain) in FLAVORS:
+        entry = FLAVORS[name, plain]
+        return Flavor(entry.preset, {**entry.differs, "rope.scaling": None, "name": f"{name}-{plain}"})
     known = {(key, size.lower()): entry for (key, size), entry in {**FLAVORS, **READ}.items()}
-    return known.get((name, plain.lower()))
+    entry = known.get((name, plain.lower()))
+    if entry is None or not entry.differs:
+        return entry
+    return Flavor(entry.preset, {**entry.differs, "name": f"{name}-{plain}"})
 
 
-def _keys(model: ModelSpec) -> dict[str, Any]:
-    keys = flat(model.dump())
-    return {key: value for key, value in keys.items() if not below(key, UNIMPORTANT)}
+def _keys(model: ModelSpec, release: str) -> dict[str, Any]:
+    keys, skip = flat(model.dump()), (*UNIMPORTANT, *(["rope.scaling"] if release == "0.1" else []))
+    return {key: value for key, value in keys.items() if not below(key, skip)}

@@ -134,10 +134,8 @@ def _pipeline(s: Settings, release: str) -> Keys:
 
 def _stages(counts: tuple[int, ...], release: str) -> Keys:
     """The cut of the model; equal stages by their length, others by the names of their modules."""
-    if len(set(counts)) == 1:
-        less = {} if release == "0.1" else {
-            f"parallelism.pipeline_parallel_{end}_stage_less_layers": 0 for end in ("first", "last")
-        }  # fmt: skip
+    if len(set(counts)) == 1 and release != "0.1":  # which counts an embedding and a head as a layer each
+        less = {f"parallelism.pipeline_parallel_{end}_stage_less_layers": 0 for end in ("first", "last")}
         return {"parallelism.pipeline_parallel_layers_per_stage": counts[0], **less}
     starts = [sum(counts[:index]) for index in range(len(counts))]
     if release == "0.1":

@@ -6,6 +6,7 @@ any other decoder     0.3: decoder(dim=1024, ...)        0.2: own_model.py with 
 
 from __future__ import annotations
 
+from math import log, sqrt
 from typing import Any, NamedTuple
 
 from scalewright.emit.python_code import Call
@@ -47,29 +48,31 @@ def write_model(s: Settings, release: str) -> Network:
                         "layout.tp", how)  # fmt: skip
     if model.tie_word_embeddings and layout.pp > 1:
         raise UserError("torchtitan has no pipeline for tied embeddings", "layout.pp", "use pp 1")
-    if (name := flavor_of(model, release)) is not None:
-        return _flavored(s, name)
-    _shared_parts(s)
-    call = Call(
-        "latent_decoder" if model.mla else "decoder", _latent(s, release) if model.mla else _plain(s, release)
-    )
-    name = "deepseek_v3" if model.mla else "qwen3" if _needs_qwen(s) else "llama3"
+    known = flavor_of(model, release)
+    name = known[0] if known else "deepseek_v3" if model.mla else "qwen3" if _needs_qwen(s) else "llama3"
     how = "emit it for torchtitan 0.3"
-    if release == "0.1" and name != "llama3":
-        raise UserError("torchtitan 0.1 has only Llama 3 and its like", "model", how)
+    if release == "0.1" and known is None:
+        raise UserError("torchtitan 0.1 has Llama 3 in its published sizes alone", "model", how)
     if release == "0.2" and name == "qwen3" and layout.pp > 1:
         raise UserError(
             "torchtitan 0.2 has no pipeline for its Qwen3, which has these parts", "layout.pp", how
         )
-    return Network(name, "", call)
+    if known is not None:
+        return _flavored(s, known, release)
+    _shared_parts(s)
+    if model.mla:
+        return Network(name, "", Call("latent_decoder", _latent(s, release)))
+    return Network(name, "", Call("decoder", _plain(s, release)))
 
 
-def _flavored(s: Settings, name: tuple[str, str]) -> Network:
+def _flavored(s: Settings, name: tuple[str, str], release: str) -> Network:
     eps = spec_of(FLAVORS[name]).norm_eps
     rate = s.values.get("train.balance.bias_rate")
     s.take_all("model.")
     if s.model.norm_eps != eps:
         s.nearly("model.norm_eps", f"{eps:g}", f"torchtitan's {name[1]} has it")
+    if s.model.rope.scaling is not None and release == "0.1":
+        s.nearly("model.rope.scaling.factor", "1", "0.1 doesn't scale RoPE")
     if s.model.mtp_layers:
         s.nearly("model.mtp_layers", "0", "its flavors are without prediction modules")
     if s.model.moe and rate is not None and rate != 1e-3:
@@ -159,6 +162,8 @@ def _latent(s: Settings, release: str) -> dict[str, Any]:
         how = "emit it for Megatron-LM, which has both"
         raise UserError("torchtitan has latent attention only with experts", "model.mla", how)
     s.take_all("model.mla.")
+    if s.take("model.tie_word_embeddings"):
+        s.nearly("model.tie_word_embeddings", "false", "torchtitan's latent attention has two ends")
     if model.norm_eps != 1e-5:
         s.nearly("model.norm_eps", "1e-05", "torchtitan's latent attention has it")
     s.take("model.norm_eps")
@@ -171,7 +176,7 @@ def _latent(s: Settings, release: str) -> dict[str, Any]:
             "q_lora_rank": mla.q_lora_rank or 0, "kv_lora_rank": mla.kv_lora_rank,
             "qk_nope_head_dim": mla.qk_nope_head_dim, "qk_rope_head_dim": mla.qk_rope_head_dim,
             "v_head_dim": mla.v_head_dim,
-            "mscale": (scaling.mscale_all_dim if scaling else None) or 1.0,
+            "mscale": _mscale(s),
         },
         "dense_layers": [], **_experts(s, release),
     }  # fmt: skip
@@ -187,6 +192,16 @@ def _latent(s: Settings, release: str) -> dict[str, Any]:
     return arguments
 
 
+def _mscale(s: Settings) -> float:
+    """Their factor of YaRN that makes our scale of queries: d^-0.5 (0.1 mscale ln(factor) + 1)^2."""
+    model = s.model
+    scale, scaling = s.take("model.query_scale"), model.rope.scaling
+    if scaling is None or scaling.kind != "yarn" or scaling.factor <= 1 or scale is None:
+        return 1.0
+    ratio = sqrt(scale * sqrt(model.dim_per_head))
+    return float(f"{max(0.0, (ratio - 1) / (0.1 * log(scaling.factor))):.6g}")
+
+
 def _needs_qwen(s: Settings) -> bool:
     """Whether 0.2's llama3 lacks a part: experts, norms of q and k, tied ends, heads of another size."""
     model = s.model
@@ -194,7 +209,7 @@ def _needs_qwen(s: Settings) -> bool:
     return bool(model.moe or model.qk_norm == "head" or model.tie_word_embeddings or odd)
 
 
-def read_model(t: Theirs, run: dict[str, Any], first_llama3: bool) -> int | None:
+def read_model(t: Theirs, run: dict[str, Any], unscaled: bool) -> int | None:
     """The model of a name and flavor, or of a `decoder` call; its layers, where it is known."""
     call = t.take("model_spec")
     if isinstance(call, Call) and call.name in ("decoder", "latent_decoder"):
@@ -202,7 +217,7 @@ def read_model(t: Theirs, run: dict[str, Any], first_llama3: bool) -> int | None
         return int(run["model"]["num_hidden_layers"])
     name, size = t.take("model.name", "llama3"), t.take("model.flavor", "debugmodel")
     t.take("model.norm_type")
-    flavor = find_flavor(str(name), str(size), first_llama3)
+    flavor = find_flavor(str(name), str(size), unscaled)
     if flavor is None:
         t.refuse("model.flavor", "no model of this name is known here: add model=")
         return None
@@ -232,7 +247,10 @@ def _decoder_spec(given: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
                 "kind": "yarn",
                 **{back[key]: value for key, value in scaling.items()},
             }
-            model["rope"]["scaling"]["mscale_all_dim"] = latent["mscale"]
+            model["rope"]["scaling"] |= {"mscale": latent["mscale"], "mscale_all_dim": latent["mscale"]}
+            size, factor = latent["qk_nope_head_dim"] + latent["qk_rope_head_dim"], scaling["rope_factor"]
+            grown = 0.1 * latent["mscale"] * log(factor) + 1 if factor > 1 else 1.0
+            model["query_scale"] = float(f"{size**-0.5 * grown**2:.9g}")
     else:
         model |= {"num_key_value_heads": given["n_kv_heads"], "head_dim": given["head_dim"]}
         if scaling:

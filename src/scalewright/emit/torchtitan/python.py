@@ -14,7 +14,7 @@ from typing import Any
 from scalewright.emit.arguments import ranks
 from scalewright.emit.emitted import Emitted, Reading, Unread
 from scalewright.emit.nodes import nodes_of
-from scalewright.emit.python_code import Call, Module, spelled
+from scalewright.emit.python_code import Call, Module, Name, Unknown, spelled
 from scalewright.emit.settings import Settings
 from scalewright.emit.shell import read_words
 from scalewright.emit.torchtitan.decoder import DECODER, LATENT, imports
@@ -146,7 +146,7 @@ def _section(keys: Keys, section: str, cls: str) -> Call:
 
 
 def read(text: str, where: str) -> Reading:
-    """A file of such functions as a run: the one that its command names, else the last; raises UserError."""
+    """A file of such functions as a run: one that a command names, else the first; raises UserError."""
     module = Module(text, where)
     results = module.returning(
         lambda call: call.name.endswith("Trainer.Config") or _starts_elsewhere(call, module)
@@ -155,12 +155,21 @@ def read(text: str, where: str) -> Reading:
         how = "give a file with a function that returns Trainer.Config(...)"
         raise UserError("no configuration of torchtitan 0.3 in this file", where, how)
     named = COMMAND.search(text)
-    chosen = named[1] if named and named[1] in results else list(results)[-1]
+    first = next((name for name in results if "debug" not in name), next(iter(results)))
+    chosen = named[1] if named and named[1] in results else first
     call, statements = results[chosen]
-    notes = [f"function {chosen} of {len(results)}: {', '.join(results)}"] if len(results) > 1 else []
+    notes = []
+    if len(results) > 1:
+        notes = [f"function {chosen} of {', '.join(results)} (a comment `--config NAME` chooses another)"]
     values = _values(call, module, where, notes)
-    reading = read_values(values, _launched(text), VERSION, notes)
-    skipped = [Unread(f"{chosen}()", line, "neither a literal nor a call") for line in statements]
+    computed = {key: value for key, value in values.items() if isinstance(value, (Name, Unknown))}
+    reading = read_values(
+        {k: v for k, v in values.items() if k not in computed}, _launched(text), VERSION, notes
+    )
+    skipped = [
+        Unread(key, value[0], "computed: neither a literal nor a call") for key, value in computed.items()
+    ]
+    skipped += [Unread(f"{chosen}()", line, "neither a literal nor a call") for line in statements]
     return Reading(reading.trainer, reading.run, (*reading.unread, *skipped), reading.assumed)
 
 

@@ -22,12 +22,12 @@ P = "parallelism"
 
 
 def read_values(values: dict[str, Any], world: int | None, release: str, notes: list[str]) -> Reading:
-    """A run of dotted keys with the names of 0.2; `release`: 2024, 0.2 (and 0.1) or 0.3."""
+    """A run of dotted keys with the names of 0.2; `release`: 0.1 (or older), 0.2 or 0.3."""
     quiet = {key for key in values if key.partition(".")[0] in ASIDE_SECTIONS}
     t = Theirs(values, ASIDE | quiet)
     t.assumed += notes
     run: dict[str, Any] = {}
-    layers = read_model(t, run, release == "2024")
+    layers = read_model(t, run, release == "0.1")
     _read_layout(t, run, world, release, layers)
     read_training(t, run)
     unread = tuple(item for item in t.unread() if item.key in values)
@@ -66,7 +66,7 @@ def _read_sharding(t: Theirs, layout: dict[str, Any], world: int | None) -> None
     replicas = whole(t.take(f"{P}.data_parallel_replicate_degree", 1))
     shards = whole(t.take(f"{P}.data_parallel_shard_degree", -1))
     policy, kind = t.take(f"{P}.fsdp_reshard_after_forward", "default"), t.take("training.data_parallel_type")
-    others = layout["tp"] * layout["pp"] * layout["cp"]
+    others, stated = layout["tp"] * layout["pp"] * layout["cp"], shards
     if shards < 0 and world is not None and world % (replicas * others) == 0:
         shards = world // (replicas * others)
     elif shards < 0:
@@ -76,7 +76,7 @@ def _read_sharding(t: Theirs, layout: dict[str, Any], world: int | None) -> None
         devices = replicas * shards * others
         t.assume(f"devices {devices}, the fewest for these degrees: set layout.devices")
     layout["devices"] = replicas * shards * others
-    whole_copies = str(kind) == "ddp" or (shards == 1 and layout["cp"] == 1 and policy == "default")
+    whole_copies = str(kind) == "ddp" or (stated == 1 and layout["cp"] == 1 and policy == "default")
     if whole_copies:
         layout["zero_stage"] = 0
         return

@@ -20,10 +20,11 @@ from scalewright.emit.torchtitan.model import Network, write_model
 from scalewright.emit.torchtitan.own import own_model
 from scalewright.emit.torchtitan.reading import read_values
 from scalewright.emit.torchtitan.training import write_training
-from scalewright.emit.torchtitan.words import V01, V2024, renamed
+from scalewright.emit.torchtitan.words import OLDER, V01, renamed
 
 TITLE = "torchtitan"
 FILE, MODULE = "titan.toml", "own_model.py"
+GONE = ("float8", "mx")  # sections of 0.1 and before
 PRESET_FOR = re.compile(r"preset for (\d{1,6})\b[^\n]*GPU")
 
 
@@ -81,8 +82,8 @@ def _value(value: Any) -> str:
 def read(document: Mapping[str, Any], text: str) -> Reading:
     """A TOML file of any release as a run."""
     values = flat(document)
-    early = any(key in values for key in V2024) or "experimental" in document
+    older = any(key in values for key in OLDER) or any(part in document for part in GONE)
     match = PRESET_FOR.search(text)
     world = int(match[1]) if match else None
     notes = [f"devices {world}, of the file's own comment"] if world else []
-    return read_values(renamed(values), world, "2024" if early else "0.2", notes)
+    return read_values(renamed(values), world, "0.1" if older else "0.2", notes)
