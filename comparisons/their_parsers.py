@@ -65,7 +65,7 @@ def asked(judge: Any, options: argparse.Namespace) -> list[dict[str, Any]]:
         with tempfile.TemporaryDirectory() as folder:
             for file, text in emitted.files.items():
                 (Path(folder) / file).write_text(text, encoding="utf-8")
-            reason = judge.refusal(Path(folder), emitted, settings.layout.devices)
+            reason = judge.refusal(Path(folder), emitted, settings)
         changed = [item.key for item in (*emitted.dropped, *emitted.changed)]
         rows.append(
             {**row, "outcome": "refused" if reason else "accepted", "reason": reason, "changed": changed}

@@ -125,8 +125,8 @@ def test_offload_and_megatron_and_what_is_unknown() -> None:
     )
     back = reading(
         "distributed_type: MEGATRON_LM\nnum_processes: 16\nmegatron_lm_config:\n  megatron_lm_tp_degree: 2\n"
-        "  megatron_lm_pp_degree: 4\n  megatron_lm_sequence_parallelism: true\n  megatron_lm_num_micro_batches: 8\n"
-        "  megatron_lm_colour: red\n"
+        "  megatron_lm_pp_degree: 4\n  megatron_lm_sequence_parallelism: true\n"
+        "  megatron_lm_num_micro_batches: 8\n  megatron_lm_colour: red\n"
     )
     layout = back.run["layout"]
     assert [layout[key] for key in ("devices", "tp", "pp", "sp", "global_batch")] == [16, 2, 4, True, 16]
@@ -135,8 +135,8 @@ def test_offload_and_megatron_and_what_is_unknown() -> None:
 
 def test_a_deepspeed_file_beside_it_is_read(tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text(
-        '{"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}, "bf16": {"enabled": true},'
-        ' "train_micro_batch_size_per_gpu": "auto"}'
+        '{"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}},'
+        ' "bf16": {"enabled": true}, "train_micro_batch_size_per_gpu": "auto"}'
     )
     text = "distributed_type: DEEPSPEED\nnum_processes: 4\ndeepspeed_config:\n  deepspeed_config_file: {}\n"
     back = reading(text.format("ds.json"), str(tmp_path / "a.yaml"))

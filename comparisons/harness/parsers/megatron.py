@@ -7,27 +7,27 @@ the device: `prepare` gives them a Hopper.
 from __future__ import annotations
 
 import contextlib
-import importlib.machinery
 import io
 import logging
 import os
 import sys
-import traceback
-import types
 import typing
 import warnings
 from importlib import metadata
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
+from harness.parsers import stand_ins
+from harness.parsers.words import words
 from scalewright.emit.arguments import split_launch
 from scalewright.emit.emitted import Emitted
+from scalewright.emit.settings import Settings
 from scalewright.emit.shell import read_script
 
 TITLE = "Megatron-LM"
 NEEDS = """torch, numpy, packaging, and megatron-core 0.17 or newer, whose wheel has megatron.training too:
-pip download --no-deps --python-version 3.12 --only-binary :all: megatron-core==0.19.2; unzip it onto PYTHONPATH"""
+pip download --no-deps --python-version 3.12 --only-binary :all: megatron-core==0.19.2; unzip it, put it on
+PYTHONPATH"""
 CHECKS = (
     "names and types of all arguments", "world size by tp x pp x cp", "heads and groups by tp",
     "layers by stages", "the layers of a pipeline layout", "experts by ep", "the sequence by 2 cp",
@@ -47,22 +47,8 @@ def prepare() -> str:
         import typing_extensions
 
         typing.override = typing_extensions.override  # type: ignore[attr-defined,unused-ignore]
-    try:
-        import triton  # noqa: F401
-    except ImportError:
-        for name in ("triton", "triton.language", "triton.language.extra", "triton.language.extra.libdevice"):
-            module = mock.MagicMock(name=name)
-            module.__spec__, module.__path__ = importlib.machinery.ModuleSpec(name, None), []
-            module.__version__ = "3.6.0"
-            sys.modules[name] = module
-    import torch
-
-    hopper = types.SimpleNamespace(
-        major=9, minor=0, multi_processor_count=132, total_memory=80 << 30, name="NVIDIA H100 80GB HBM3"
-    )
-    torch.cuda.get_device_properties = lambda *_, **__: hopper
-    torch.cuda.get_device_capability = lambda *_, **__: (9, 0)
-    torch.compile = lambda model=None, **_: model if model is not None else lambda function: function
+    stand_ins.triton()
+    stand_ins.hopper()
     os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
     warnings.simplefilter("ignore")  # of what isn't installed
     import megatron.core.utils
@@ -77,14 +63,14 @@ def prepare() -> str:
         return str(megatron.core.__version__)
 
 
-def refusal(folder: Path, emitted: Emitted, devices: int) -> str:
+def refusal(folder: Path, emitted: Emitted, settings: Settings) -> str:
     """The parser's words on an emitted script's arguments."""
     from megatron.training.arguments import core_transformer_config_from_args, parse_args, validate_args
 
     text = (folder / "pretrain.sh").read_text(encoding="utf-8")
     script = read_script(text)
     _, _, arguments = split_launch(max(script.commands, key=len))
-    os.environ["WORLD_SIZE"] = str(devices)
+    os.environ["WORLD_SIZE"] = str(settings.layout.devices)
     os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
     if "export CUDA_DEVICE_MAX_CONNECTIONS=1" in text:
         os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
@@ -99,13 +85,7 @@ def refusal(folder: Path, emitted: Emitted, devices: int) -> str:
     except SystemExit:  # argparse's: an unknown argument, a wrong type
         return quiet.getvalue().strip().splitlines()[-1]
     except Exception as error:
-        return _words(error)
+        return words(error)
     finally:
         sys.argv = before
     return ""
-
-
-def _words(error: Exception) -> str:
-    at = traceback.extract_tb(error.__traceback__)[-1]
-    said = str(error).strip().splitlines()[0] if str(error).strip() else at.line
-    return f"{said} ({Path(at.filename).name}:{at.lineno})"

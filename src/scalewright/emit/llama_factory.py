@@ -141,7 +141,8 @@ def _command(s: Settings) -> str:
 def read(document: Any, text: str, where: str) -> Reading:
     """Such a file as a run; devices aren't in it."""
     keys = flattened(document)
-    theirs, run = Theirs(keys, aside(keys, OWN)), {}
+    theirs = Theirs(keys, aside(keys, OWN))
+    run: dict[str, Any] = {}
     read_arguments(theirs, run, where)
     layout = run["layout"]
     disabled = theirs.take("disable_gradient_checkpointing")

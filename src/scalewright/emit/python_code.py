@@ -81,7 +81,23 @@ def spelled(value: Any, indent: int = 0) -> str:
     if isinstance(value, (list, tuple)):
         items = ", ".join(spelled(item, indent) for item in value)
         return f"[{items}]" if isinstance(value, list) else f"({items}{',' if len(value) == 1 else ''})"
+    if isinstance(value, dict):
+        return (
+            f"{{{', '.join(f'{json.dumps(key)}: {spelled(item, indent)}' for key, item in value.items())}}}"
+        )
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+
+
+def _imports(body: list[ast.stmt]) -> dict[str, str]:
+    """Imported names, and their full ones: {"llama3_8b": "torchtitan...config_registry.llama3_8b"}."""
+    names: dict[str, str] = {}
+    for node in body:
+        if isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            names |= {alias.asname or alias.name: f"{module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names |= {alias.asname or alias.name: alias.name for alias in node.names}
+    return names
 
 
 class Returned(NamedTuple):
@@ -103,6 +119,7 @@ class Module:
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             line = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise UserError(f"it is no Python: {line}", where, how) from None
+        self.imports = _imports(body)
         self.functions = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
         self._where, self._left = where, MOST
         self._skipped: list[str] = []
@@ -111,8 +128,8 @@ class Module:
             if isinstance(node, (ast.Assign, ast.AnnAssign)):
                 self._assign(node, self._globals, 0)
 
-    def returning(self, suffix: str) -> dict[str, Returned]:
-        """Functions that return a call whose name ends so: `Trainer.Config`, `ConfigContainer`."""
+    def returning(self, accepts: Callable[[Call], bool]) -> dict[str, Returned]:
+        """Functions that return such a call, in the order of the file."""
         results: dict[str, Returned] = {}
         for name in self.functions:
             self._skipped, self._left = [], MOST
@@ -121,7 +138,7 @@ class Module:
             except RecursionError:
                 how = "give a file with plainer expressions"
                 raise UserError(f"{name} is nested too deeply", self._where, how) from None
-            if isinstance(value, Call) and value.name.endswith(suffix):
+            if isinstance(value, Call) and accepts(value):
                 results[name] = Returned(value, tuple(self._skipped))
         return results
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,8 @@ def read_text(text: str, suffix: str, where: str) -> Reading:
     document = _document(text, suffix, where)
     for name, trainer in TRAINERS.items():
         if trainer.reads and module_of(name).recognises(document, text):
-            reading: Reading = module_of(name).read(document, text, where)
-            return reading
+            read = partial(module_of(name).read, document, text, where)
+            return _checked(trainer.title, where, read)
     titles = ", ".join(trainer.title for trainer in TRAINERS.values() if trainer.reads)
     raise UserError("no trainer's configuration that is known here", where, f"it reads {titles}")
 
@@ -50,7 +51,18 @@ def read_argv(line: str | Sequence[str]) -> Reading:
     from scalewright.emit.megatron.read import read_argv as read_megatron
 
     words = read_words(line) if isinstance(line, str) else list(line)
-    return read_megatron(words)
+    return _checked("Megatron-LM", "the command line", lambda: read_megatron(words))
+
+
+def _checked(title: str, where: str, read: Callable[[], Reading]) -> Reading:
+    """A reading; a value of another kind than the trainer takes there, as a UserError."""
+    try:
+        return read()
+    except UserError:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
+        how = "check the file with the trainer itself"
+        raise UserError(f"a value isn't one that {title} takes: {error}"[:300], where, how) from None
 
 
 def _document(text: str, suffix: str, where: str) -> Any:

@@ -23,7 +23,8 @@ MEGATRON = {"tp": "tp_degree", "pp": "pp_degree"}
 
 def read(document: Any, text: str, where: str) -> Reading:
     """A configuration as a run."""
-    theirs, run = Theirs(_named(document), ASIDE), {}
+    theirs = Theirs(_named(document), ASIDE)
+    run: dict[str, Any] = {}
     layout: dict[str, Any] = run.setdefault("layout", {})
     kind = str(theirs.take("distributed_type")).upper()
     processes = theirs.take("num_processes")

@@ -28,7 +28,8 @@ def recognises(document: Any, text: str) -> bool:
 def read(document: Any, text: str, where: str) -> Reading:
     """Such a file as a run."""
     keys = _flattened(document)
-    theirs, run = Theirs(keys, aside(keys, OWN)), {}
+    theirs = Theirs(keys, aside(keys, OWN))
+    run: dict[str, Any] = {}
     read_numbers(theirs, run)
     layout = run["layout"]
     layout["micro_batch"] = whole(theirs.take("micro_batch_size")) or 1

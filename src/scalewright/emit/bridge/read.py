@@ -14,7 +14,7 @@ from scalewright.emit.bridge.fields import FIELDS, arguments_of, precision_of
 from scalewright.emit.emitted import Reading, Unread
 from scalewright.emit.megatron.read import read_arguments
 from scalewright.emit.megatron.words import ASIDE
-from scalewright.emit.python_code import Call, Module
+from scalewright.emit.python_code import Call, Module, Unknown
 from scalewright.emit.theirs import Theirs, flat
 from scalewright.spec.errors import UserError
 
@@ -55,14 +55,19 @@ def read_overrides(document: Mapping[str, Any]) -> Reading:
 
 def read_recipe(text: str, where: str) -> Reading:
     """A Python recipe, its last function that returns a ConfigContainer; raises UserError."""
-    recipes = Module(text, where).returning("ConfigContainer")
+    recipes = Module(text, where).returning(lambda call: call.name.endswith("ConfigContainer"))
     if not recipes:
         how = "give a recipe that returns ConfigContainer(...) itself, or its overrides as YAML"
         raise UserError("no function of this file returns a ConfigContainer", where, how)
     name, (call, statements) = list(recipes.items())[-1]  # which may start from the others
     notes = [f"function {name} of {len(recipes)}: {', '.join(recipes)}"] if len(recipes) > 1 else []
     reading = _read(_known(call), _launched(text), notes, recipe=True)
-    skipped = [Unread(f"{name}()", line, "neither a literal nor a call") for line in statements]
+    skipped = [
+        Unread(key, value[0], "computed: neither a literal nor a call")
+        for key, value in call.flat().items()
+        if isinstance(value, Unknown)
+    ]
+    skipped += [Unread(f"{name}()", line, "neither a literal nor a call") for line in statements]
     return Reading(reading.trainer, reading.run, (*reading.unread, *skipped), reading.assumed)
 
 
@@ -148,7 +153,9 @@ def _fill(theirs: Theirs) -> None:
 def _known(call: Call) -> dict[str, Any]:
     """A recipe's fields; sections that it calls without arguments have none."""
     return {
-        key: value for key, value in call.flat().items() if not (isinstance(value, Call) and not value.values)
+        key: value
+        for key, value in call.flat().items()
+        if not isinstance(value, Unknown) and not (isinstance(value, Call) and not value.values)
     }
 
 

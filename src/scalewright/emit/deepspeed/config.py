@@ -87,7 +87,8 @@ def _optimizer(s: Settings, name: str) -> Config:
 
 
 def _axes(s: Settings) -> Config:
-    layout, config = s.layout, {}
+    layout = s.layout
+    config: Config = {}
     if layout.tp > 1:
         config["tensor_parallel"] = {"autotp_size": layout.tp}
     if layout.cp > 1:

@@ -29,7 +29,8 @@ def write(s: Settings) -> Emitted:
     """All files; raises UserError where it would be another layout, or another network."""
     network = write_network(s)
     _check_axes(s)
-    facts = {**take_facts(s, masks_refused(s)), **take_optimizer(s, TITLE)}
+    masks = masks_refused(s) or ("its Ulysses takes no masks but the causal one" if s.layout.cp > 1 else None)
+    facts = {**take_facts(s, masks), **take_optimizer(s, TITLE)}
     if s.layout.zero_stage == 3 and s.layout.recompute == "selective":
         why = "ZeRO 3 gathers parameters within a layer, which a recomputation of parts doesn't expect"
         s.nearly("layout.recompute", "full", why)

@@ -52,7 +52,8 @@ def take_steps(s: Settings) -> int:
     steps, tokens = s.take("train.steps"), s.take("train.tokens")
     if steps is not None:
         return int(steps)
-    return ceil(ceil(tokens) / (s.layout.global_batch * s.run.seq_len))
+    needed: int = ceil(ceil(tokens) / (s.layout.global_batch * s.run.seq_len))
+    return needed
 
 
 def take_schedule(s: Settings, steps: int) -> Facts:

@@ -28,7 +28,8 @@ SIZES = ("dp_replicate", "dp_shard", "tp", "cp", "sp")
 def read(document: Any, text: str, where: str) -> Reading:
     """Such a file as a run."""
     keys = flattened(document)
-    theirs, run = Theirs(keys, aside(keys)), {}
+    theirs = Theirs(keys, aside(keys))
+    run: dict[str, Any] = {}
     read_arguments(theirs, run, where)
     layout = run["layout"]
     devices = _read_sizes(theirs, layout)

@@ -71,8 +71,12 @@ def _arguments(s: Settings, facts: Facts, precision: str) -> dict[str, Any]:
     every = facts["save_every"]
     written |= {"save_strategy": "steps", "save_steps": every} if every else {"save_strategy": "no"}
     if facts["valid_every"]:
-        written |= {"eval_strategy": "steps", "eval_steps": facts["valid_every"],
-                    "per_device_eval_batch_size": s.layout.micro_batch, "prediction_loss_only": True}  # fmt: skip
+        written |= {
+            "eval_strategy": "steps",
+            "eval_steps": facts["valid_every"],
+            "per_device_eval_batch_size": s.layout.micro_batch,
+            "prediction_loss_only": True,
+        }
     return written | {
         "logging_steps": 1, "report_to": "none", "remove_unused_columns": False,
         "use_cpu": s.run.device == "cpu", "ddp_find_unused_parameters": False,

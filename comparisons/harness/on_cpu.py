@@ -1,0 +1,43 @@
+"""Runs a training script on CPU processes where its trainer wants accelerators: `on_cpu.py train.py`.
+
+Accelerate   shards (FSDP2) on accelerators alone: it is told that Gloo's processes have some
+DeepSpeed    sums in shared memory with code that is compiled first: left out, Gloo does it
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import runpy
+import sys
+from typing import Any
+
+
+def main() -> None:
+    """Puts the stand-ins in place and runs the script."""
+    accelerate()
+    with contextlib.suppress(ImportError):
+        import deepspeed
+
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    sys.argv = sys.argv[1:]
+    sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def accelerate() -> None:
+    """Processes that the launcher started for accelerators have the CPU in their place."""
+    if os.environ.get("ACCELERATE_USE_CPU") or "LOCAL_RANK" not in os.environ:
+        return
+    from accelerate.state import PartialState
+    from accelerate.utils import DistributedType
+
+    def gloo(self: Any, *_: Any, **__: Any) -> tuple[str, DistributedType]:
+        return "gloo", DistributedType.MULTI_GPU
+
+    os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"
+    PartialState._prepare_backend = gloo
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""Models that torchtitan has by name: presets of ours, where they differ from them, and since which release.
+
+(models/<name>/__init__.py at 0.1.0, 0.2.2 and 0.3.0, read 2026-11; llama2 and the first llama3: 2024-08)
+
+Its mixtures have a bias for balance (load_balance_coeff) that the published models haven't.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from scalewright.emit.settings import below
+from scalewright.emit.theirs import flat
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.presets import load_model_spec
+
+
+class Flavor(NamedTuple):
+    """A preset of ours (or sizes), the dotted keys that differ, and the releases that have it."""
+
+    preset: str
+    differs: Mapping[str, Any] = {}
+    releases: str = "0.2 0.3"
+
+
+BALANCED: Mapping[str, Any] = {"moe.router_bias": True}
+LATENT: Mapping[str, Any] = {"norm_eps": 1e-5, "mtp_layers": 0}
+SMALL = {"vocab_size": 2048, "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 6,
+         "num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 16}  # fmt: skip
+FLAVORS: dict[tuple[str, str], Flavor] = {
+    ("llama3", "debugmodel"): Flavor("llama-3.1-8b", SMALL),
+    ("llama3", "1B"): Flavor("llama-3.2-1b", {"rope.scaling.factor": 8.0}, "0.3"),
+    ("llama3", "3B"): Flavor("llama-3.2-3b", {"rope.scaling.factor": 8.0}, "0.3"),
+    ("llama3", "8B"): Flavor("llama-3.1-8b"),
+    ("llama3", "70B"): Flavor("llama-3.1-70b"),
+    ("llama3", "405B"): Flavor("llama-3.1-405b"),
+    **{
+        ("qwen3", size): Flavor(f"qwen3-{size.lower()}")
+        for size in ("0.6B", "1.7B", "4B", "8B", "14B", "32B")
+    },
+    ("qwen3", "30B-A3B"): Flavor("qwen3-30b-a3b", BALANCED),
+    ("qwen3", "235B-A22B"): Flavor("qwen3-235b-a22b", {**BALANCED, "rope.theta": 5e6}),
+    ("deepseek_v3", "16B"): Flavor("deepseek-v2-lite", {**BALANCED, **LATENT}),
+    ("deepseek_v3", "236B"): Flavor(
+        "deepseek-v2", {**BALANCED, **LATENT, "moe.groups": 8, "moe.top_groups": 3}
+    ),
+    ("deepseek_v3", "671B"): Flavor("deepseek-v3", LATENT),
+}  # fmt: skip
+READ: dict[tuple[str, str], Flavor] = {  # read alone: gone, or not quite ours
+    ("llama2", "7B"): Flavor("llama-2-7b"), ("llama2", "13B"): Flavor("llama-2-13b"),
+    ("llama2", "70B"): Flavor("llama-2-70b"), ("llama4", "17bx16e"): Flavor("llama-4-scout"),
+    ("llama4", "17bx128e"): Flavor("llama-4-maverick"), ("gpt_oss", "20b"): Flavor("gpt-oss-20b"),
+    ("gpt_oss", "120b"): Flavor("gpt-oss-120b"),
+}  # fmt: skip
+FIRST = (("llama3", "8B"), ("llama3", "70B"), ("llama3", "405B"))  # in 0.1 too
+UNIMPORTANT = (  # neither a size nor a part; or numbers of YaRN that it derives
+    "name", "family", "version", "context", "mtp_layers", "norm_eps", "learned_positions",
+    "rope.scaling.mscale",
+    "rope.scaling.mscale_all_dim", "rope.scaling.attention_factor", "rope.scaling.original_context",
+)  # fmt: skip
+
+
+def flavor_of(model: ModelSpec, release: str) -> tuple[str, str] | None:
+    """The name and flavor of exactly this model, where the release has it; 0.1 doesn't scale RoPE."""
+    keys = _keys(model, release)
+    for name, flavor in FLAVORS.items():
+        known = release in flavor.releases or (release == "0.1" and name in FIRST)
+        if known and _keys(spec_of(flavor), release) == keys:
+            return name
+    return None
+
+
+def spec_of(flavor: Flavor) -> ModelSpec:
+    """The model of a flavor."""
+    spec = load_model_spec(flavor.preset)
+    if not flavor.differs:
+        return spec
+    data = spec.dump()
+    for key, value in flavor.differs.items():
+        *parents, last = key.split(".")
+        node = data
+        for part in parents:
+            node = node[part]
+        node[last] = value
+    return ModelSpec.parse(data)
+
+
+def find_flavor(name: str, flavor: str, unscaled: bool = False) -> Flavor | None:
+    """The flavor of a configuration; `8B_flex` is `8B` with another attention kernel."""
+    plain = flavor.split("_")[0]
+    if unscaled and name == "llama3" and plain in ("8B", "70B"):
+        return Flavor(f"llama-3-{plain.lower()}")  # until 0.1 RoPE wasn't scaled
+    if unscaled and (name, plain) in FLAVORS:
+        entry = FLAVORS[name, plain]
+        return Flavor(entry.preset, {**entry.differs, "rope.scaling": None, "name": f"{name}-{plain}"})
+    known = {(key, size.lower()): entry for (key, size), entry in {**FLAVORS, **READ}.items()}
+    entry = known.get((name, plain.lower()))
+    if entry is None or not entry.differs:
+        return entry
+    return Flavor(entry.preset, {**entry.differs, "name": f"{name}-{plain}"})
+
+
+def _keys(model: ModelSpec, release: str) -> dict[str, Any]:
+    keys, skip = flat(model.dump()), (*UNIMPORTANT, *(["rope.scaling"] if release == "0.1" else []))
+    return {key: value for key, value in keys.items() if not below(key, skip)}
