@@ -218,7 +218,7 @@ def test_runpod_starts_saved_ranks_again_and_then_waits(tmp_path):
 def test_the_key_of_runpod_is_in_no_file():
     result = written("runpod", job(gpu="H100"))
     assert "RUNPOD_API_KEY" not in "".join(result.files.values())
-    assert "$RUNPOD_API_KEY" in result.submit[-1]
+    assert "$RUNPOD_API_KEY" in result.submit[2]
 
 
 # -- all -----------------------------------------------------------------------------------------------

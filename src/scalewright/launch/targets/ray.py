@@ -93,7 +93,7 @@ def write(job: Job) -> Written:
             "set it to the one that has the run file",
         )
     label = dns_label(job.name)
-    file = f"{label.replace('-', '_')}_ray.py"
+    file = f"{label}.ray.py"
     resources: dict[str, int] = {"CPU": job.site.cpus_per_rank or 1}
     if job.device == "cuda":
         resources["GPU"] = 1
