@@ -237,5 +237,5 @@ def test_run_page_shows_the_defaults():
 def dotted(data: dict[str, Any], prefix: str = "") -> set[str]:
     found: set[str] = set()
     for key, value in data.items():
-        found |= dotted(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key}
+        found |= dotted(value, f"{prefix}{key}.") if value and isinstance(value, dict) else {prefix + key}
     return found

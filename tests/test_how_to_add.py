@@ -26,6 +26,10 @@ from scalewright.data import corpora
 from scalewright.data.dataset import open_data
 from scalewright.data.documents import fragments
 from scalewright.data.pieces import cut_pieces
+from scalewright.launch import detect, targets
+from scalewright.launch.job import Job, Written
+from scalewright.launch.rank import find_context
+from scalewright.launch.starters import STARTERS, Starter
 from scalewright.plan import capabilities, frameworks, request
 from scalewright.plan.predict import Prediction, predict
 from scalewright.spec import optimizers
@@ -34,6 +38,7 @@ from scalewright.spec.errors import UserError
 from scalewright.spec.families import FAMILIES, ModelFamily, common
 from scalewright.spec.hardware import cluster, device_families, devices, driver_names
 from scalewright.spec.hardware.cluster import load_cluster
+from scalewright.spec.launch import LaunchSpec
 from scalewright.spec.layout import Layout
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.run import PythonRef
@@ -52,7 +57,7 @@ EXAMPLE = "throw-away"
 MODEL = load_model_spec("llama-3.1-8b")
 PROMISED = {
     "A verb", "A model family", "A parallel axis", "A pipeline schedule", "A chip", "A cluster",
-    "An optimizer", "A data source", "A trainer to price",
+    "An optimizer", "A data source", "A launcher", "A trainer to price",
 }  # fmt: skip
 
 
@@ -300,6 +305,27 @@ def test_a_bundled_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     texts = [f.text for piece in pieces for part in piece.parts for f in fragments(part, "text", Counter())]
     assert "".join(texts) == "To be, or not to be."
     assert (corpora.BUNDLED.keys() | {"python-stdlib"}) - {EXAMPLE} == set(corpora.CORPORA)
+
+
+# -- a launcher -------------------------------------------------------------------------------------
+
+
+def write(job: Job) -> Written:
+    """What the throw-away target makes of a job."""
+    return Written({"job": f"{job.name} x {job.world}\n"}, ("start", "job"))
+
+
+def test_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = {"TOSS_NODE": "1", "TOSS_NODES": "3", "TOSS_FIRST": "node-a"}
+    assert find_context(variables).alone
+    row = Starter(EXAMPLE, ("TOSS_NODE",), ("TOSS_NODES",), node=True, host=("TOSS_FIRST",))
+    monkeypatch.setattr(detect, "STARTERS", (*STARTERS, row))
+    context = find_context(variables)
+    assert (context.rank, context.world, context.rendezvous) == (1, 3, "tcp://node-a:29500")
+    assert context.whole_node
+    monkeypatch.setitem(targets.TARGETS, EXAMPLE, __name__)
+    written = targets.find_target(EXAMPLE)(Job("tiny", 2, 8, LaunchSpec(), "run.yaml"))
+    assert written.files == {"job": "tiny x 16\n"}
 
 
 # -- a trainer to price -----------------------------------------------------------------------------

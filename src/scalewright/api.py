@@ -172,7 +172,16 @@ def plan(
 
 def _beside(cost: Mapping[str, Any], best: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """A layout's cost beside the best: `gain_pct` of the best, and single changes that help, best first."""
-    keys = ("layout", "fits", "step_time_s", "tokens_per_s", "mfu", "memory_gib", "bottleneck", "smallest_fix")
+    keys = (
+        "layout",
+        "fits",
+        "step_time_s",
+        "tokens_per_s",
+        "mfu",
+        "memory_gib",
+        "bottleneck",
+        "smallest_fix",
+    )
     changes = [row for row in cost["what_if"] if row["kind"] == "setting" and row["gain_pct"] > 0]
     return {
         **{key: cost[key] for key in keys},

@@ -64,4 +64,9 @@ def test_ranks_of_a_launch_line(launch, count):
 
 
 def test_flags():
-    assert flags("--a 1 --b --c_d x y --e=f".split()) == {"a": "1", "b": True, "c-d": ["x", "y"], "e": "f"}
+    assert flags(["--a", "1", "--b", "--c_d", "x", "y", "--e=f"]) == {
+        "a": "1",
+        "b": True,
+        "c-d": ["x", "y"],
+        "e": "f",
+    }

@@ -71,6 +71,7 @@ def start(folder: Path, script: str, *options: str) -> subprocess.Popen[str]:
     [
         (signal.SIGTERM, (), 75),
         pytest.param(signal.SIGUSR1, ("--saved", "138"), 138, marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, ("--max-restarts", "3"), 75, marks=pytest.mark.slow),
     ],
 )
 def test_a_signal_lets_the_ranks_save_and_the_code_says_so(tmp_path, number, options, code):
@@ -101,6 +102,22 @@ def test_a_crash_has_its_own_code(tmp_path):
     finally:
         end(process)
     assert process.returncode == 7, err
+
+
+@pytest.mark.slow
+def test_a_crash_is_started_again(tmp_path):
+    script = """
+import os, pathlib, sys
+(pathlib.Path(sys.argv[1]) / f"run-{os.environ['RANK']}-{os.environ['TORCHELASTIC_RESTART_COUNT']}").touch()
+sys.exit(os.environ["TORCHELASTIC_RESTART_COUNT"] == "0")
+"""
+    process = start(tmp_path, script, "--max-restarts", "1")
+    try:
+        _, err = process.communicate(timeout=60)
+    finally:
+        end(process)
+    assert process.returncode == 0, err
+    assert (tmp_path / "run-1-1").exists()
 
 
 @pytest.mark.slow

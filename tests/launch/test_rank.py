@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from scalewright.launch.rank import RankContext, find_context
+from scalewright.launch.rank import BROADCAST, RankContext, find_context
 from scalewright.spec.errors import UserError
 
 HOST = {"MASTER_ADDR": "node1", "MASTER_PORT": "29500"}
 BY_HAND = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", **HOST}
-TORCHRUN = {**BY_HAND, "TORCHELASTIC_USE_AGENT_STORE": "True"}
+TORCHRUN = {**BY_HAND, "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "none"}
 OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "5",
     "OMPI_COMM_WORLD_SIZE": "8",
@@ -47,7 +49,8 @@ def test_nothing_started_it():
 
 def test_torchrun_inside_srun_is_torchrun():
     """A Slurm job that starts torchrun on every node: torchrun's own numbers count."""
-    found = find_context({**SRUN, **TORCHRUN, "RANK": "3", "TORCHELASTIC_RESTART_COUNT": "2"})
+    around = {**SRUN, "SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "1"}
+    found = find_context({**around, **TORCHRUN, "RANK": "3", "TORCHELASTIC_RESTART_COUNT": "2"})
     assert (found.starter, found.rank, found.attempt, found.shared_store) == ("torchrun", 3, 2, True)
 
 
@@ -76,11 +79,30 @@ def test_threads_are_those_the_starter_chose():
     assert find_context(TORCHRUN).threads is None
 
 
-@pytest.mark.parametrize("missing", ["MASTER_ADDR", "MASTER_PORT"])
-def test_a_missing_address_is_named(missing):
-    environ = {key: value for key, value in SRUN.items() if key != missing}
-    with pytest.raises(UserError, match=f"{missing} is not set"):
+def test_a_missing_address_is_named():
+    environ = {key: value for key, value in SRUN.items() if key != "MASTER_ADDR"}
+    with pytest.raises(UserError, match="Slurm started 8 ranks but MASTER_ADDR is not set"):
         find_context(environ)
+    assert find_context({**environ, "SLURM_JOB_NODELIST": "n[3-4]"}).rendezvous == "tcp://n3:29500"
+
+
+def test_mpi_on_one_host_needs_no_address():
+    environ = {key: value for key, value in OPEN_MPI.items() if key not in HOST}
+    assert find_context(environ).rendezvous == BROADCAST
+    environ["OMPI_COMM_WORLD_LOCAL_SIZE"] = "8"
+    assert find_context(environ).rendezvous == "tcp://127.0.0.1:29500"
+
+
+def test_the_ranks_of_a_node():
+    """Two pods start four workers each."""
+    node = find_context({"PET_NODE_RANK": "1", "PET_NNODES": "2", "PET_MASTER_ADDR": "pod-0"})
+    assert node.whole_node
+    workers = [node.of_node(index, 4, Path("words"), 2) for index in range(4)]
+    assert [worker.rank for worker in workers] == [4, 5, 6, 7]
+    assert {(w.world, w.local_world, w.rendezvous, w.whole_node) for w in workers} == {
+        (8, 4, "tcp://pod-0:29500", False)
+    }
+    assert workers[2].last_words == Path("words/last-words-6")
 
 
 def test_a_number_that_is_none_is_named():

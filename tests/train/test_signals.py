@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from scalewright.launch.stop import STOP_SIGNALS
+from scalewright.train import signals
 from scalewright.train.record.callbacks import Callbacks
 from scalewright.train.signals import StopRequest
 
@@ -31,17 +35,55 @@ def test_a_callback_asks_once() -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM to catch")
 @pytest.mark.parametrize("last", [True, False])
-def test_what_a_signal_does_after_the_loop(last: bool) -> None:
-    """A local worker ignores SIGTERM from there to its end; other processes get their handlers back."""
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    before = {number: signal.getsignal(number) for number in numbers}
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGUSR2"])
+def test_what_a_signal_does_after_the_loop(name: str, last: bool) -> None:
+    """A local worker ignores it from there to its end; other processes get their handlers back."""
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    number = signal.Signals[name]
     try:
         with StopRequest(last=last) as stop:
             assert not stop.asked
-            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(number)
             assert stop.asked
-        assert signal.getsignal(signal.SIGTERM) == (signal.SIG_IGN if last else before[signal.SIGTERM])
+            assert stop.cause == name
+        assert signal.getsignal(number) == (signal.SIG_IGN if last else before[number])
         assert signal.getsignal(signal.SIGINT) == before[signal.SIGINT]
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def test_a_second_interrupt_ends_it_at_once() -> None:
+    with StopRequest() as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert stop.asked
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_a_file_asks_and_goes_when_the_run_has_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signals, "LOOK_S", 0.0)
+    file = tmp_path / "STOP"
+    stop = StopRequest(file=file)
+    assert not stop.asked
+    file.touch()
+    assert stop.asked
+    assert stop.cause == "file STOP"
+    stop.saved()
+    assert not file.exists()
+    assert stop.asked  # to the end of this run
+
+
+def test_the_file_is_looked_at_once_a_second(tmp_path: Path) -> None:
+    """A step of milliseconds doesn't ask a shared file system each time."""
+    stop = StopRequest(file=tmp_path / "STOP")
+    assert not stop.asked
+    (tmp_path / "STOP").touch()
+    assert not stop.asked
+
+
+def test_a_time_limit_asks() -> None:
+    assert not StopRequest(save_at=time.time() + 60).asked
+    late = StopRequest(save_at=time.time() - 1)
+    assert late.asked
+    assert late.cause == "time limit"

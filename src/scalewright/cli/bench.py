@@ -23,10 +23,11 @@ def run_collectives(job: Job, processes: int) -> dict[str, Any] | None:
     from scalewright.bench.collectives import measure
     from scalewright.bench.world import PRELOAD
     from scalewright.cli.options import check_device
+    from scalewright.launch.broadcast import with_address
     from scalewright.launch.local import run_local
     from scalewright.launch.rank import find_context
 
-    context = find_context()
+    context = with_address(find_context())
     world = processes if context.alone else context.world
     job.check(world)
     check_device(job.device)
@@ -54,10 +55,11 @@ def run_pairs(job: PairsJob, processes: int) -> dict[str, Any] | None:
     from scalewright.bench.pairs import measure
     from scalewright.bench.world import PRELOAD
     from scalewright.cli.options import check_device
+    from scalewright.launch.broadcast import with_address
     from scalewright.launch.local import run_local
     from scalewright.launch.rank import find_context
 
-    context = find_context()
+    context = with_address(find_context())
     check_device(job.device)
     if not context.alone:
         answer = measure(context, job)

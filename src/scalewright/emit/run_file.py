@@ -11,7 +11,6 @@ import yaml
 from scalewright.emit.emitted import Reading
 from scalewright.spec.base import Spec
 from scalewright.spec.errors import UserError
-
 from scalewright.spec.run import DataSpec, RunSpec, Source, apply_override
 
 DATA = "DATA"  # stands for token shards that a configuration doesn't name

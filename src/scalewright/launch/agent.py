@@ -16,20 +16,23 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
+from typing import Any
 
 import psutil
 
 from scalewright.spec.errors import Stopped
 
 SIGNALS = ("SIGTERM", "SIGUSR1", "SIGUSR2")  # those that schedulers send before they take a node away
+MONITOR = "_monitor_workers"  # of torchrun's agent: a look at its ranks, ten times a second
 LEFT_TO_TORCHRUN = "SIGINT,SIGHUP,SIGQUIT"
 ENDED_BY_US = (-signal.SIGTERM,)  # torchrun ends the ranks that are slower to leave than the first
 
 
 def main(arguments: Sequence[str]) -> int:
     """Runs torchrun with these options; returns the exit code."""
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main as torchrun
 
@@ -44,6 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     for name in SIGNALS:
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), pass_on)
+    setattr(LocalElasticAgent, MONITOR, _ends_saved(getattr(LocalElasticAgent, MONITOR), asked))
     try:
         torchrun(["--signals-to-handle", LEFT_TO_TORCHRUN, *options])
     except ChildFailedError as error:
@@ -54,6 +58,22 @@ def main(arguments: Sequence[str]) -> int:
         print(error, file=sys.stderr, flush=True)
         return first_code(codes)
     return 0
+
+
+def _ends_saved(monitor: Callable[..., Any], asked: list[int]) -> Callable[..., Any]:
+    """torchrun's look at its ranks, after which it doesn't start again those that saved and left.
+
+    `--max-restarts` is for crashes: ranks that leave with 75 were asked to, here or on another node.
+    """
+
+    def look(agent: Any, *arguments: Any) -> Any:
+        result = monitor(agent, *arguments)
+        codes = [failure.exitcode for failure in result.failures.values()]
+        if codes and were_saved(codes, asked=bool(asked)):
+            agent._remaining_restarts = 0
+        return result
+
+    return look
 
 
 def were_saved(codes: Iterable[int], *, asked: bool) -> bool:

@@ -1,14 +1,22 @@
 """A job: one run, its processes over nodes, and the site's settings; every target writes from it.
 
-    run.yaml + --nodes + --profile ──► Job ──► launch/targets/slurm.py, kubernetes.py, ...  ──► Written
+run.yaml + --nodes + --profile ──► Job ──► launch/targets/slurm.py, kubernetes.py, ...  ──► Written
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
+from scalewright.spec.base import read_yaml
+from scalewright.spec.errors import UserError
 from scalewright.spec.launch import LaunchSpec
+from scalewright.spec.run import RunSpec
+
+MOST_PER_NODE = 8  # ranks, where neither the site nor --nodes says
+TIMES = ("time_limit", "save_before_s")  # keys of the site that ranks read, too
 
 
 @dataclass(frozen=True)
@@ -22,11 +30,17 @@ class Job:
     run_file: str  # as the ranks find it: relative to the working directory, or absolute
     overrides: tuple[str, ...] = ()
     device: str = "cuda"  # cuda | cpu
+    out_dir: str = ""  # the run's folder, as the ranks find it; "": runs/<name>
 
     @property
     def world(self) -> int:
         """All ranks."""
         return self.nodes * self.per_node
+
+    @property
+    def folder(self) -> str:
+        """The run's folder, as the ranks find it."""
+        return self.out_dir or f"runs/{self.name}"
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -39,6 +53,61 @@ class Written:
     """What a target made of a job."""
 
     files: Mapping[str, str]  # name -> text, deterministic: the same job gives the same bytes
-    submit: tuple[str, ...]  # the command that starts it, run where the files are; empty: never sent from here
-    unused: Mapping[str, str] = field(default_factory=dict)  # site keys that this target has no word for -> why
+    submit: tuple[str, ...]  # the command that starts it, where the files are; empty: not from here
+    unused: Mapping[str, str] = field(default_factory=dict)  # site keys that it has no word for -> why
     notes: tuple[str, ...] = ()  # what was assumed
+    check: tuple[str, ...] = ()  # the command by which the scheduler checks it and starts nothing
+
+
+def make_job(
+    run: RunSpec, run_file: str, overrides: Sequence[str], profile: Path | None, nodes: int | None
+) -> Job:
+    """The job of a run; `overrides` are those that `run` was read with. Raises UserError.
+
+    `profile`: a file of the site's keys; the run's own win. `nodes`: --nodes, which wins over both.
+    """
+    given = read_profile(profile)
+    own = run.launch.model_fields_set
+    keys = {**given, **{key: value for key, value in run.launch.dump().items() if key in own and value}}
+    site = LaunchSpec.parse({**keys, **({"nodes": nodes} if nodes else {})}, where="launch")
+    if run.device == "mps":
+        raise UserError("MPS is one device", "device", "run it here: scalewright train")
+    count, per_node = _split(run.layout.devices, site)
+    told = [f"launch.{key}={getattr(site, key)}" for key in TIMES if key in given and key not in own]
+    return Job(
+        name=run.name,
+        nodes=count,
+        per_node=per_node,
+        site=site,
+        run_file=run_file,
+        overrides=(*overrides, *told),
+        device="cpu" if run.device == "cpu" else "cuda",
+        out_dir=run.folder.as_posix(),
+    )
+
+
+def read_profile(path: Path | None) -> dict[str, Any]:
+    """The keys of a site's file, or of its `launch:` block; raises UserError."""
+    if path is None:
+        return {}
+    data = read_yaml(path)
+    keys = data.get("launch", data) if isinstance(data, dict) else data
+    LaunchSpec.parse(keys, where=str(path))
+    return dict(keys)
+
+
+def _split(devices: int, site: LaunchSpec) -> tuple[int, int]:
+    """Nodes, and ranks of each; raises UserError where they don't make `devices`."""
+    nodes = site.nodes or (len(site.hosts) or None)
+    per_node = site.per_node
+    if nodes is None:
+        per_node = per_node or min(devices, MOST_PER_NODE)
+        nodes = -(-devices // per_node)
+    per_node = per_node or -(-devices // nodes)
+    if nodes * per_node == devices:
+        return nodes, per_node
+    raise UserError(
+        f"{nodes} nodes of {per_node} ranks aren't the {devices} of layout.devices",
+        "launch",
+        f"set layout.devices={nodes * per_node}, or launch.nodes and launch.per_node to what makes {devices}",
+    )

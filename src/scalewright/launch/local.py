@@ -2,7 +2,9 @@
 
     supervisor --pipe--> worker 0     a worker that dies takes the others down within seconds
         |     --pipe--> worker 1     a supervisor that dies closes the pipes, and the workers leave
-        '--- SIGTERM, SIGINT are passed on, so that the workers save and leave by themselves
+        '--- SIGTERM, SIGINT, USR1, USR2: the workers are asked to save and leave by themselves
+
+On one of several nodes the workers are ranks of the bigger world, which meet over TCP.
 
 Workers come from a fork server that has imported torch already (Linux; 0.1 s each), or are spawned. The
 target is a top-level function `target(context, *arguments)`; its result must be picklable.
@@ -32,6 +34,7 @@ from typing import Any
 from scalewright.launch.killed import ADVICE, oom_kills
 from scalewright.launch.rank import RankContext, find_context
 from scalewright.launch.settings import use_loopback
+from scalewright.launch.stop import STOP_SIGNALS
 from scalewright.spec.errors import RunError, Stopped, UserError
 
 GRACE_SECONDS = 5.0  # between asking the survivors of a dead worker to leave and killing them
@@ -69,40 +72,39 @@ def run_local(
     on_start: Callable[[list[int]], None] | None = None,
     on_row: Callable[[str, dict[str, Any]], bool] | None = None,
     import_main: bool = True,
+    node: RankContext | None = None,
 ) -> Any:
-    """Runs `target(context, *arguments)` in `world` processes; returns rank 0's answer.
+    """Runs `target(context, *arguments)` in `world` processes; returns the first one's answer.
 
     Raises the first failing worker's error if it is one of ours, else RunError with that worker's message,
     once. `on_start` gets the process ids. `threads` per worker defaults to cores / world. `on_row` gets the
     arguments of rank 0's `context.tell`, in this process; when it returns true, the workers save and leave.
     `import_main` false: workers don't import the script that called (it needs no `__main__` guard then, and
-    nothing of it can be among the arguments).
+    nothing of it can be among the arguments). `node`: this process's rank among nodes, each of which starts
+    `world` workers of one bigger world.
     """
     start_method, kills = _start_method(preload), oom_kills()
     with tempfile.TemporaryDirectory(prefix="scalewright-") as folder:
-        store = Path(folder) / "store"
         threads = threads or find_context().threads or max(1, cores() // world)
         workers: list[_Worker] = []
         signals: list[int] = []
 
         def forward(number: int) -> None:
             signals.append(number)
-            _ask_to_stop(workers)
+            _ask_to_stop(workers, signal.SIGTERM if number == signal.SIGINT else number)
 
         with stop_signals(forward):
             try:
                 for rank in range(world):
-                    context = RankContext(
-                        rank, world, rank, world, store.as_uri(), starter="local", threads=threads
-                    )
-                    follow = on_row is not None and rank == 0
+                    context = _context(rank, world, Path(folder), threads, node)
+                    follow = on_row is not None and context.rank == 0
                     with nullcontext() if import_main else _without_main():
                         workers.append(_start(start_method, target, context, arguments, follow))
                 if on_start:
                     on_start([worker.process.pid or 0 for worker in workers])
                 return _watch(workers, on_row)
             except _Died as error:
-                if signals and error.number == signal.SIGTERM:  # it came before a worker had its handler
+                if signals and error.number in STOP_SIGNALS:  # it came before a worker had its handler
                     raise Stopped("stopped before the first step; the same command starts again") from None
                 if error.number == signal.SIGKILL and (oom_kills() or 0) > (kills or 0):
                     reason = f"{error}; the kernel ended it: this machine ran out of memory: {ADVICE}"
@@ -110,6 +112,14 @@ def run_local(
                 raise
             finally:
                 _end(workers)
+
+
+def _context(index: int, world: int, folder: Path, threads: int, node: RankContext | None) -> RankContext:
+    """Worker `index` of the `world` here; with `node`, which is one of several, of all of theirs."""
+    if node is not None:
+        return node.of_node(index, world, folder, threads)
+    store = (folder / "store").as_uri()
+    return RankContext(index, world, index, world, store, starter="local", threads=threads, supervisor=folder)
 
 
 def prepare_workers(preload: Sequence[str]) -> None:
@@ -186,7 +196,8 @@ def _work(
     follow: bool,
 ) -> None:
     """A worker's main function: sends its answer through the pipe, leaves when the supervisor is gone."""
-    use_loopback()
+    if context.local_world == context.world:
+        use_loopback()
     with suppress(Exception):  # a crash in native code prints its stack to stderr, if there is one
         faulthandler.enable()
     if follow:
@@ -202,7 +213,8 @@ def _work(
         answer = ("crash", (f"{type(error).__name__}: {error}".splitlines()[0], text))
     done.set()
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # too late to kill the worker: its answer counts
+        for number in STOP_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)  # too late to kill the worker: its answer counts
     with suppress(OSError):  # the supervisor may be gone
         pipe.send(answer)
     sys.stdout.flush()
@@ -324,22 +336,23 @@ def _end(workers: list[_Worker]) -> None:
             worker.process.join()
 
 
-def _ask_to_stop(workers: list[_Worker]) -> None:
+def _ask_to_stop(workers: list[_Worker], number: int = signal.SIGTERM) -> None:
     """Lets the workers save and leave by themselves."""
     for worker in workers:
         if worker.process.is_alive() and worker.process.pid:
             with suppress(ProcessLookupError):
-                os.kill(worker.process.pid, signal.SIGTERM)
+                os.kill(worker.process.pid, number)
 
 
 @contextmanager
 def stop_signals(handle: Callable[[int], None]) -> Iterator[None]:
-    """SIGTERM and SIGINT are given to `handle` meanwhile; outside the main thread they can't be."""
+    """Signals that ask to stop are given to `handle` meanwhile; outside the main thread they can't be."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    before = {number: signal.signal(number, lambda received, frame: handle(received)) for number in numbers}
+    before = {
+        number: signal.signal(number, lambda received, frame: handle(received)) for number in STOP_SIGNALS
+    }
     try:
         yield
     finally:

@@ -1,39 +1,23 @@
 """This process's rank: read once from the environment of its starter, then passed on as a value.
 
-torchrun  RANK, WORLD_SIZE, LOCAL_RANK        Open MPI  OMPI_COMM_WORLD_RANK, ...
-srun      SLURM_PROCID, SLURM_NTASKS, ...     MPICH     PMI_RANK, PMI_SIZE, MPI_LOCALRANKID
+detect.py  the starter ──► RankContext ──► join_world(rank, world, rendezvous)
+
+A process that stands for a node (`whole_node`) may start the ranks of its node: `of_node`.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlparse
 
+from scalewright.launch.detect import Source, find_address, find_source, number_of
+from scalewright.launch.starters import RANK
 from scalewright.spec.errors import UserError
 
-# (name, rank, world, local rank, local world); the first whose rank and world are both there wins.
-STARTERS = (
-    ("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-    (
-        "Open MPI",
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
-    ),
-    ("MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    ("Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
-)
-
-
-# srun numbers its steps from 0; processes that Slurm runs without it (the batch script, an interactive shell)
-# have no number or one from here on, and are alone, however many tasks the job has (slurm.h:
-# SLURM_INTERACTIVE_STEP).
-FIRST_SPECIAL_STEP = 0xFFFFFFF0
+BROADCAST = "mpi://"  # a rendezvous that rank 0 has yet to tell the others (broadcast.py)
 
 
 @dataclass(frozen=True)
@@ -44,79 +28,73 @@ class RankContext:
     world: int = 1
     local_rank: int = 0
     local_world: int = 1
-    rendezvous: str = ""  # file:///... or tcp://host:port; empty when alone
+    rendezvous: str = ""  # file:///... or tcp://host:port (`with_address` of broadcast.py); empty when alone
     attempt: int = 0  # restarts so far; keeps a new attempt's addresses apart from the old one's
     starter: str = "none"
+    whole_node: bool = False  # the only process of its node, or pod: it may start several ranks there
     shared_store: bool = False  # torchrun's agent already runs the store at that address; else rank 0 does
     threads: int | None = None  # CPU threads of this process; None = the library's default
     # Passes rank 0's ("train" | "valid" | "event", row) to the process that follows the run; true: stop.
     tell: Callable[[str, dict[str, Any]], bool | None] | None = None
+    supervisor: Path | None = None  # a folder of the process that started this one as a worker, and waits
 
     @property
     def last_words(self) -> Path | None:
         """A file for the reason of a rank that can't answer; None where no supervisor reads it."""
-        if self.starter != "local":
-            return None
-        return Path(f"{unquote(urlparse(self.rendezvous).path)}-last-words-{self.rank}")
+        return None if self.supervisor is None else self.supervisor / f"last-words-{self.rank}"
 
     @property
     def alone(self) -> bool:
         """Whether this is the only process."""
         return self.world == 1
 
+    def of_node(self, index: int, per_node: int, supervisor: Path, threads: int) -> RankContext:
+        """Worker `index` of this node, where every node has `per_node` of them."""
+        return replace(
+            self,
+            rank=self.rank * per_node + index,
+            world=self.world * per_node,
+            local_rank=index,
+            local_world=per_node,
+            whole_node=False,
+            threads=threads,
+            tell=None,
+            supervisor=supervisor,
+        )
+
 
 def find_context(environ: Mapping[str, str] | None = None) -> RankContext:
     """This process's rank, from the environment of its starter; alone when nothing started it.
 
     A single-task Slurm or MPI job counts as alone, and so does a Slurm script outside of srun: `train` may
-    then start local workers itself.
+    then start local workers itself. Raises UserError for starters that contradict each other, and where
+    nothing tells ranks on several hosts the place to meet.
     """
     environ = os.environ if environ is None else environ
-    for name, rank, world, local, local_world in STARTERS:
-        if rank not in environ or world not in environ:
-            continue
-        if name == "Slurm" and _number(environ, "SLURM_STEP_ID", FIRST_SPECIAL_STEP) >= FIRST_SPECIAL_STEP:
-            continue
-        size = _number(environ, world)
-        if size == 1:
-            break
-        return RankContext(
-            rank=_number(environ, rank),
-            world=size,
-            local_rank=_number(environ, local, 0),
-            local_world=_number(environ, local_world, 1),
-            rendezvous=_address(environ, name),
-            attempt=_number(environ, "TORCHELASTIC_RESTART_COUNT", 0),
-            starter=name,
-            shared_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
-            threads=_threads(environ),
-        )
-    return RankContext(threads=_threads(environ))
+    threads = number_of(environ, ("OMP_NUM_THREADS",))
+    source = find_source(environ)
+    if source is None or source.world == 1:
+        return RankContext(threads=threads)
+    starter = source.starter
+    return RankContext(
+        rank=source.rank,
+        world=source.world,
+        local_rank=source.local_rank,
+        local_world=source.local_world or 1,
+        rendezvous=_rendezvous(source, environ),
+        attempt=number_of(environ, ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")) or 0,
+        starter=starter.name,
+        whole_node=source.local_world == 1 and (starter.node or starter.rank != RANK),
+        shared_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        threads=threads,
+    )
 
 
-def _threads(environ: Mapping[str, str]) -> int | None:
-    return _number(environ, "OMP_NUM_THREADS") if environ.get("OMP_NUM_THREADS") else None
-
-
-def _number(environ: Mapping[str, str], key: str, default: int | None = None) -> int:
-    text = environ.get(key)
-    if text is None and default is not None:
-        return default
-    try:
-        return int((text or "").split("(")[0])  # Slurm writes "2(x3)" for three nodes of two
-    except ValueError:
-        raise UserError(
-            f"{key} is {text!r}, not a number", "environment", "unset it, or start with torchrun"
-        ) from None
-
-
-def _address(environ: Mapping[str, str], starter: str) -> str:
-    host, port = environ.get("MASTER_ADDR"), environ.get("MASTER_PORT")
-    if not host or not port:
-        missing = "MASTER_ADDR" if not host else "MASTER_PORT"
-        raise UserError(
-            f"{starter} started {environ.get('WORLD_SIZE') or 'several'} ranks but {missing} is not set",
-            "environment",
-            "export MASTER_ADDR=<first host> MASTER_PORT=29500 before the launch",
-        )
+def _rendezvous(source: Source, environ: Mapping[str, str]) -> str:
+    host, port = find_address(source, environ)
+    if host is None and source.starter.broadcasts:
+        return BROADCAST
+    if host is None:
+        what = f"{source.starter.name} started {source.world} ranks but MASTER_ADDR is not set"
+        raise UserError(what, "environment", source.starter.how)
     return f"tcp://{host}:{port}"

@@ -2,7 +2,7 @@
 
     Ray's worker 0 ─ a free port ─► all workers          (a group of Ray's, on Gloo)
     each worker ──► `scalewright train run.yaml`         a process that leaves when its worker does (tied.py)
-       0, 2     reported: the job ends with that code
+       0, 2     returned: the job ends with that code
        others   raised: Ray Train's controller starts all workers again; they resume from the checkpoint
 
 The rank has its own process because Ray runs this function in a thread, beside a process group of Ray's own.
@@ -23,13 +23,12 @@ from scalewright.spec.errors import UserError
 ENDS = (0, UserError.exit_code)  # starting again would change neither
 
 
-def run_rank(config: dict[str, Any]) -> None:
+def run_rank(config: dict[str, Any]) -> int:
     """Runs `train` with `config["arguments"]` in `config["folder"]` as the rank that this worker has.
 
-    Raises RuntimeError for exit codes after which another start may go on.
+    Returns the exit code: 0, or that of a mistake of the user's. Raises RuntimeError for others, after
+    which another start may go on.
     """
-    from ray import train
-
     context = find_context()
     process = subprocess.Popen(
         [sys.executable, "-m", "scalewright.launch.tied", "train", *config["arguments"]],
@@ -40,7 +39,7 @@ def run_rank(config: dict[str, Any]) -> None:
     code = process.wait()
     if code not in ENDS:
         raise RuntimeError(f"rank {context.rank} left with exit code {code}")
-    train.report({"exit_code": code})
+    return code
 
 
 def _agree_on_port(rank: int) -> int:

@@ -17,9 +17,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from scalewright.launch.rank import STARTERS, RankContext
+from scalewright.launch.rank import RankContext
+from scalewright.launch.starters import all_variables
 
-MINE = ("MASTER_ADDR", "MASTER_PORT", *(name for _, *names in STARTERS for name in names))
+MINE = all_variables()
 ELASTIC = "TORCHELASTIC_"
 
 

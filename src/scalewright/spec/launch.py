@@ -3,17 +3,18 @@
     run.yaml   launch: {nodes: 4, partition: gpu, time_limit: "24:00:00"}     of this run
     site.yaml          {account: abc, container: img.sqsh, interface: ib0}    --profile: of the cluster
 
-Keys of the run win over those of a profile. A target (`launch slurm`, `launch kubernetes`, ...) takes the keys
-that it has a word for and names the ones that it hasn't.
+Keys of the run win over those of a profile. A target (`launch slurm`, `launch kubernetes`, ...) takes the
+keys that it has a word for and names the ones that it hasn't.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from scalewright.spec.base import Spec
+from scalewright.spec.errors import UserError
 
 
 class LaunchSpec(Spec):
@@ -23,7 +24,7 @@ class LaunchSpec(Spec):
     nodes: int | None = Field(None, ge=1)  # null: as many as `devices` need
     per_node: int | None = Field(None, ge=1)  # ranks of a node; null: devices / nodes, 8 at most
     hosts: tuple[str, ...] = ()  # ssh, mpi, torchrun: names, the first one is met by the others
-    port: int | None = Field(None, ge=1024, le=65535)  # where ranks meet; null: from the job's number, or 29500
+    port: int | None = Field(None, ge=1024, le=65535)  # where ranks meet; null: 29500, or by the job's number
     interface: str | None = None  # of the network between nodes: ib0, eth0
     # the process
     python: str = "python"
@@ -55,3 +56,23 @@ class LaunchSpec(Spec):
     shared_memory: str = "16Gi"
     rdma: str | None = None  # Kubernetes resource of the network card: rdma/ib, vpc.amazonaws.com/efa=32
     kubernetes: Literal["jobset", "trainjob", "pytorchjob"] = "jobset"  # the kind of object
+
+    @property
+    def limit_s(self) -> int | None:
+        """The time limit in seconds, as Slurm reads it: M, M:S or H:M:S; with days D-H, D-H:M or D-H:M:S."""
+        if self.time_limit is None:
+            return None
+        days, dash, rest = self.time_limit.rpartition("-")
+        parts = [int(part) for part in rest.split(":")]
+        parts = [*parts, 0, 0][:3] if dash or len(parts) == 3 else [0, *parts, 0][:3]
+        return int(days or 0) * 86400 + parts[0] * 3600 + parts[1] * 60 + parts[2]
+
+    @model_validator(mode="after")
+    def _time_to_save(self) -> LaunchSpec:
+        if self.limit_s is not None and self.limit_s <= self.save_before_s:
+            raise UserError(
+                f"time_limit {self.time_limit} is no longer than save_before_s {self.save_before_s}",
+                "launch",
+                "the run would leave after its first step: set save_before_s to what a save takes",
+            )
+        return self

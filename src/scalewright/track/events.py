@@ -4,11 +4,11 @@
 
 | kind | fields beside `step` |
 | --- | --- |
-| `start` | `environment`, `world`, `peak_flops` (per device, FLOP/s), `peak_source` |
-| `resume` | `path` of the checkpoint |
+| `start` | `world`, `peak_flops` (FLOP/s a device), `peak_source`, `pid`; `scheduler`, `job`, `restarts` |
+| `resume` | `path` of the checkpoint, and what `start` has |
 | `changed` | `changes`: {dotted key: [old, new]} between the checkpoint's run and the one that goes on |
 | `save` | `path`, `seconds` |
-| `stop` | `signal`: stopped by it, and saved |
+| `stop` | saved, and left: `cause` (SIGTERM, SIGUSR1, file STOP, time limit, callback, ...) |
 | `fault`, `restart` | `rank`, `error`; `attempt` |
 | `nonfinite` | a step's loss or gradient norm: `action` (skipped, stopped), `where`, `rank`, `values` |
 | `spike` | far above the usual: `action` (logged, skipped, clipped, rewound), `of`, `value`, `usual`, `z` |

@@ -191,16 +191,20 @@ def _may_have_gpu() -> bool:
     return any(Path(p).exists() for p in ("/dev/nvidia0", "/dev/nvidiactl", "/dev/kfd", "/dev/dxg"))
 
 
-def check_workers(run: RunSpec, kind: str, count: int, simulate: bool) -> None:
-    """Raises UserError when the layout wants more local workers than this machine has devices for."""
-    wanted = run.layout.devices
+def check_workers(run: RunSpec, kind: str, count: int, simulate: bool, nodes: int = 1) -> None:
+    """Raises UserError when the layout wants more local workers than this machine has devices for.
+
+    `nodes`: machines like this one, each of which starts its part of them.
+    """
+    wanted = run.layout.devices // nodes
     if kind == "mps" and wanted > 1:
         raise UserError(f"layout.devices {wanted} but MPS is one device", "layout", "use device: cpu")
     if wanted <= count or simulate or run.device == "cpu":
         return
     unit = "GPUs" if kind == "cuda" else "CPU cores"
+    each = f" on {nodes} nodes is {wanted} each," if nodes > 1 else " is"
     raise UserError(
-        f"layout.devices {wanted} is more than this machine's {count} {unit}",
+        f"layout.devices {run.layout.devices}{each} more than this machine's {count} {unit}",
         "layout",
         f"start it with torchrun --nnodes=... --nproc-per-node={count} -m scalewright train RUN.yaml, "
         "or try it on CPU processes with --simulate",

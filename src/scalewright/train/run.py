@@ -3,6 +3,7 @@
     alone                     this process trains
     torchrun, srun, mpirun    this process is one rank of theirs
     layout.devices > 1        this process starts local workers, and waits for them
+    a process a node          the same, on every node: its workers are ranks of the bigger world
 
 This file imports no torch: the workers do, while the run is still being checked.
 """
@@ -16,6 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from scalewright.launch.broadcast import with_address
 from scalewright.launch.local import cores, is_worker, prepare_workers, run_local
 from scalewright.launch.rank import RankContext, find_context
 from scalewright.launch.settings import (
@@ -88,9 +90,11 @@ def train(
     callbacks = Callbacks(on_step, on_valid, on_event)
     texts = read_overrides(overrides)
     spec = keep_choices(read_run(run, [*texts, "device=cpu"] if simulate else texts))
-    context, variables = find_context(), tracking_variables()
+    context, variables = with_address(find_context()), tracking_variables()
     world = spec.layout.devices
-    local = context.alone and world > 1
+    nodes = context.world if context.whole_node and world % context.world == 0 else 1
+    here = world // nodes
+    local = here > 1 and (context.alone or nodes > 1)
     if local:
         check_caller(spec)
     if context.alone:  # else rank 0 checks, once it can reach all ranks
@@ -106,23 +110,24 @@ def train(
     job = {"resolved": resolved, "device": kind, "until": steps, "quiet": quiet, "busy": busy}
     try:
         if local:
-            check_workers(resolved.run, kind, count, simulate)
+            check_workers(resolved.run, kind, count, simulate, nodes)
         else:
             _check_world(context, world)
         if check_memory is not None:
-            check_memory(resolved, kind, context)
+            check_memory(resolved, kind, replace(context, local_world=here) if nodes > 1 else context)
         if local:
-            threads = None if kind == "cpu" else max(1, cores() // world)
+            threads = None if kind == "cpu" else max(1, cores() // here)
             job["busy"] = others_busy(busy)  # here, since the fork server works for the run, too
             answer = run_local(
                 enter,
                 (job,),
-                world,
+                here,
                 preload=PRELOAD,
                 threads=threads,
                 on_start=on_start,
                 on_row=callbacks if callbacks else None,
                 import_main=False,
+                node=context if nodes > 1 else None,
             )
         else:
             answer = enter(replace(context, tell=callbacks) if callbacks else context, job)
@@ -140,6 +145,12 @@ def train(
 
 
 def _check_world(context: RankContext, world: int) -> None:
+    if context.world != world and context.whole_node:
+        raise UserError(
+            f"{context.starter} started {context.world} processes, one a node, but layout.devices is {world}",
+            "layout",
+            f"use a multiple of {context.world}: every node starts its part of the ranks",
+        )
     if context.world != world:
         raise UserError(
             f"{context.starter} started {context.world} ranks but layout.devices is {world}",

@@ -82,6 +82,7 @@ class Session:
         last = min(total, until) if until is not None else total
         stopped: StopReason | None = None
         status: Status = "failed"
+        cause = ""
         if self.record is not None:
             self.record.console.ends_at(last)
             if self.done >= last:
@@ -98,17 +99,18 @@ class Session:
             if not stopped:
                 job.health.check_end(self.done)
             status = "stopped" if stopped else "finished"
+            cause = stop.cause or "another rank was asked" if stopped == "signal" else stopped or ""
         finally:
             if self.batches is not None:
                 self.batches.close()
             if self.record is not None:
-                self.record.close(status, self.done, time.perf_counter() - started)
+                self.record.close(status, self.done, time.perf_counter() - started, cause)
         if self.save_problem:
             raise RunError(self.save_problem)
         if stopped == "signal":
-            raise Stopped(
-                f"stopped at step {self.done} of {total} and saved; the same command goes on from there"
-            )
+            stop.saved()
+            where = f"stopped at step {self.done} of {total} and saved ({cause})"
+            raise Stopped(f"{where}; the same command goes on from there")
         return self._answer(time.perf_counter() - started)
 
     def _job(self, last: int) -> Job:

@@ -11,17 +11,19 @@ from typing import Any
 import torch
 
 from scalewright.launch.rank import RankContext
+from scalewright.launch.stop import save_at
 from scalewright.machine.load import CpuMark, others_busy, too_many_threads
 from scalewright.machine.processor import read_processor
 from scalewright.parallel.mesh import join_world, leave_world
 from scalewright.spec.errors import Stopped, UserError
+from scalewright.spec.run import RunSpec
 from scalewright.train.build import build
 from scalewright.train.hangs.patience import Patience
 from scalewright.train.memory.history import keep_history
 from scalewright.train.memory.out_of_memory import memory_explained
 from scalewright.train.resolve import Resolved
 from scalewright.train.session import Session
-from scalewright.train.signals import StopRequest
+from scalewright.train.signals import STOP_FILE, StopRequest
 
 
 def work(
@@ -66,7 +68,7 @@ def work(
     try:
         with (
             memory_explained(run, resolved.seq_len, context.rank, place),
-            StopRequest(last=context.starter == "local") as stop,
+            _stop_request(run, context) as stop,
             ExitStack() as kept,
         ):
             session = build(resolved, context, place, quiet, kept, patience)
@@ -82,6 +84,16 @@ def work(
         raise
     finally:
         leave_world(together=together)
+
+
+def _stop_request(run: RunSpec, context: RankContext) -> StopRequest:
+    """What may stop this rank; the clock and the file are rank 0's to look at."""
+    first, supervised = context.rank == 0, context.supervisor is not None
+    return StopRequest(
+        last=supervised,
+        file=run.folder / STOP_FILE if first else None,
+        save_at=save_at(run.launch) if first else None,
+    )
 
 
 def own_device(kind: str, context: RankContext) -> torch.device:

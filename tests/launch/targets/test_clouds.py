@@ -28,7 +28,7 @@ GPU = {"skypilot": "H100", "dstack": "H100", "runpod": "NVIDIA H100 80GB HBM3"}
 SETTINGS: list[dict[str, Any]] = [
     {},
     {"max_restarts": 3, "time_limit": "24:00:00", "claims": {"data": "/data"}, "workdir": "/data/run"},
-    {"claims": {"s3://bucket/run": "/data"}, "memory": "1T", "cpus_per_rank": 12, "env": {"A": "1"}},
+    {"memory": "1T", "cpus_per_rank": 12, "env": {"A": "1"}},
     {"setup": ("source venv/bin/activate",), "interface": "eth1", "port": 12345},
 ]
 
@@ -68,7 +68,7 @@ def sky_errors(task: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("nodes", [1, 4])
-@pytest.mark.parametrize("site", SETTINGS, ids=str)
+@pytest.mark.parametrize("site", [*SETTINGS, {"claims": {"s3://bucket/run": "/data"}}], ids=str)
 def test_skypilot_takes_the_task(nodes, site):
     assert sky_errors(body("skypilot", job(nodes, gpu="H100", **site))) == []
 
@@ -102,7 +102,7 @@ def test_skypilot_s_nodes_meet_at_the_first_address():
 
 # -- dstack --------------------------------------------------------------------------------------------
 
-# Keys of a task, of its `resources` and of `retry`: dstack 0.20's models (core/models/configurations.py,
+# Keys of a task, of its `resources` and of `retry`: dstack 0.22.5's models (core/models/configurations.py,
 # profiles.py, resources.py of dstackai/dstack), read in November 2026.
 DSTACK = {
     "": (
@@ -218,7 +218,7 @@ def test_runpod_starts_saved_ranks_again_and_then_waits(tmp_path):
 def test_the_key_of_runpod_is_in_no_file():
     result = written("runpod", job(gpu="H100"))
     assert "RUNPOD_API_KEY" not in "".join(result.files.values())
-    assert "$RUNPOD_API_KEY" in result.submit[-1]
+    assert "$RUNPOD_API_KEY" in result.submit[2]
 
 
 # -- all -----------------------------------------------------------------------------------------------
@@ -229,6 +229,11 @@ def test_the_key_of_runpod_is_in_no_file():
 def test_a_cloud_wants_its_own_name_of_the_gpu(cloud, name):
     with pytest.raises(UserError, match=r"launch\.gpu"):
         written(cloud, job(gpu=name))
+
+
+def test_dstack_mounts_no_bucket():
+    with pytest.raises(UserError, match=r"launch\.claims"):
+        written("dstack", job(gpu="H100", claims={"s3://bucket": "/data"}))
 
 
 def test_runpod_mounts_one_volume():

@@ -106,7 +106,7 @@ def test_a_killed_rank_is_started_again_and_resumes(tmp_path, killed):
     base = {
         "layout": {"devices": 2, "zero_stage": 3, "micro_batch": 2},
         "checkpoint": {"every": 4, "at_end": True},
-        "train": {"steps": 40},
+        "train": {"steps": 16},
     }
     control = run(run_data(tmp_path, **base, out_dir=str(tmp_path / "control"))).out_dir
     slow = merge(base, {"loss": {"python": "parts:fragile", "pause": 0.25}})

@@ -343,7 +343,9 @@ def test_the_error_of_a_rank_whose_peer_has_gone(tmp_path, monkeypatch, starter,
     mesh, _ = one_rank()
     monkeypatch.setattr(broken, "PATIENCE_S", 0.1)
     monkeypatch.setattr(watchdog, "flights", lambda **keywords: [])
-    context = RankContext(0, 2, 0, 2, (tmp_path / "store").as_uri(), starter=starter)
+    supervisor = tmp_path if starter == "local" else None
+    uri = (tmp_path / "store").as_uri()
+    context = RankContext(0, 2, 0, 2, uri, starter=starter, supervisor=supervisor)
     watch = Watchdog(context, mesh, tmp_path, TimeoutsSpec(), Patience())
     board = FolderBoard(tmp_path / "board")
     monkeypatch.setattr(watch, "mesh", SimpleNamespace(world=2, device=torch.device("cpu")))

@@ -18,6 +18,7 @@ from scalewright.cli.verbs.doctor import doctor
 from scalewright.cli.verbs.emit import emit
 from scalewright.cli.verbs.evaluate import evaluate
 from scalewright.cli.verbs.generate import generate
+from scalewright.cli.verbs.launch import launch
 from scalewright.cli.verbs.parity import parity
 from scalewright.cli.verbs.plan import plan
 from scalewright.cli.verbs.predict import predict
@@ -56,6 +57,7 @@ def register(app: typer.Typer) -> None:
     app.command("prepare", rich_help_panel="Train")(prepare)
     app.command("train", rich_help_panel="Train")(train)
     app.command("sweep", rich_help_panel="Train")(sweep)
+    app.command("launch", rich_help_panel="Train")(launch)
     saved: dict[str, Verb] = {"ls": list_checkpoints, "verify": verify_checkpoints}
     group = _group("What a run has saved, and whether it is sound.", saved)
     app.add_typer(group, name="checkpoint", rich_help_panel="Train")

@@ -43,6 +43,7 @@ def accept(
     from scalewright.accept.accept import accept as check
     from scalewright.accept.training import remove_checkpoints
     from scalewright.cli.output import only_answer, print_json, working
+    from scalewright.launch.broadcast import with_address
     from scalewright.launch.rank import find_context
     from scalewright.launch.settings import present_environment
     from scalewright.machine.local import find_cluster
@@ -51,7 +52,7 @@ def accept(
     from scalewright.train.resolve import device_kind
 
     spec = load_run(run, overrides or [])
-    context = find_context()
+    context = with_address(find_context())
     folder = out or spec.folder.with_name(f"{spec.folder.name}-accept") / f"{datetime.now():%Y-%m-%dT%H%M%S}"
     with only_answer(json), working("accepting") as tell:
         kind, _ = device_kind(spec)

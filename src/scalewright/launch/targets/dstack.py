@@ -24,6 +24,7 @@ from scalewright.launch.targets.container import (
     unused,
     with_options,
 )
+from scalewright.spec.errors import UserError
 
 UNUSED = {
     "hosts": "dstack's fleets hold the machines",
@@ -75,6 +76,9 @@ def _task(job: Job, name: str) -> dict[str, Any]:
     command = agent_command(job, "$DSTACK_NODE_RANK", master)
     task["commands"] = [*job.site.setup, shell_line(command)]
     task["resources"] = _resources(job)
+    for source in job.site.claims:
+        if ":" in source:
+            raise UserError(f"{source} is no volume of dstack's", "launch.claims", "name one: VOLUME: /data")
     volumes = [f"{source}:{path}" for source, path in [*job.site.claims.items(), *mounts(job.site)]]
     if volumes:
         task["volumes"] = volumes

@@ -1,4 +1,4 @@
-"""`launch ray`: a driver for Ray Train, whose controller starts all ranks again after a failure.
+"""`launch ray`: a driver for Ray Train (2.60), whose controller starts all ranks again after a failure.
 
     driver ─► TorchTrainer's controller ─► a worker a rank ─► `train run.yaml` (ray_worker.py)
                         ▲                                            │ a rank dies
@@ -51,8 +51,6 @@ From elsewhere:             ray job submit --working-dir . -- python {file}
 import os
 import sys
 
-os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")  # before Ray 2.51 its controller has to be asked for
-
 import ray
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
@@ -79,7 +77,7 @@ trainer = TorchTrainer(
         failure_config=FailureConfig(max_failures={max_restarts}),
     ),
 )
-sys.exit(trainer.fit().metrics["exit_code"])
+sys.exit(trainer.fit().return_value)
 '''
 
 
@@ -93,7 +91,7 @@ def write(job: Job) -> Written:
             "set it to the one that has the run file",
         )
     label = dns_label(job.name)
-    file = f"{label.replace('-', '_')}_ray.py"
+    file = f"{label}.ray.py"
     resources: dict[str, int] = {"CPU": job.site.cpus_per_rank or 1}
     if job.device == "cuda":
         resources["GPU"] = 1

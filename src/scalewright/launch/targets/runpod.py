@@ -35,7 +35,7 @@ UNUSED = {
     "reservation": "RunPod has none here",
     "constraint": "launch.gpu names the machine",
     "exclude": "RunPod chooses the machines",
-    "time_limit": "RunPod has none: delete the cluster",
+    "time_limit": "RunPod has none: at it, ranks save, leave, and are started again",
     "save_before_s": "RunPod has no notice",
     "namespace": "RunPod has none",
     "queue": "RunPod has none",
@@ -51,7 +51,7 @@ URL = "https://api.runpod.io/v2"
 # The key is the shell's: it is in no file.
 CURL = (
     'exec curl --fail-with-body --header "Authorization: Bearer $RUNPOD_API_KEY" '
-    "--header 'Content-Type: application/json' --data @{file} {url}"
+    "--header 'Content-Type: application/json' --data \"@$1\" {url}"
 )
 CLUSTER_INTERFACE = "ens1"  # of an Instant Cluster's inner network; eth0 reaches the internet only
 
@@ -62,7 +62,7 @@ def write(job: Job) -> Written:
     name = dns_label(job.name, 40)
     file = f"{name}.runpod.json"
     where = "clusters" if job.nodes > 1 else "pods"
-    submit = ("sh", "-c", CURL.format(url=f"{URL}/{where}", file=file))
+    submit = ("sh", "-c", CURL.format(url=f"{URL}/{where}"), "runpod", file)
     notes = [
         f"{job.run_file} is read in {job.site.workdir or 'the working directory of the image'}",
         "RunPod charges until the pods are deleted, also when the run has ended",

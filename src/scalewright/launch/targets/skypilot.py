@@ -35,7 +35,7 @@ UNUSED = {
     "reservation": "SkyPilot's own settings hold reservations",
     "constraint": "options: resources.instance_type=...",
     "exclude": "SkyPilot chooses the machines",
-    "time_limit": "SkyPilot has none",
+    "time_limit": "SkyPilot has none: at it, ranks save, leave, and are started again",
     "save_before_s": "the cloud says how long before it takes a machine",
     "namespace": "SkyPilot's Kubernetes settings hold it",
     "queue": "SkyPilot's Kubernetes settings hold it",
@@ -60,6 +60,7 @@ def write(job: Job) -> Written:
     return Written(
         files={file: to_yaml([with_options(_task(job, name), job.site.options)], comments)},
         submit=submit,
+        check=("sky", "launch", "--dryrun", "--yes", file),
         unused=unused(job.site, UNUSED),
         notes=tuple(notes),
     )

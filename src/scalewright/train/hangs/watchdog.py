@@ -57,6 +57,7 @@ class Watchdog:
         self.rank, self.mesh, self.folder, self.timeouts = context.rank, mesh, folder, timeouts
         self.patience = patience or Patience()
         self._last_words = context.last_words
+        self._sees_all = context.supervisor is not None and context.local_world == context.world
         self._now: Callable[[], float] = time.monotonic
         self.record: Record | None = None  # rank 0's, once all is built
         self._board: Board | None = None if mesh.world == 1 else open_board(context)
@@ -153,7 +154,7 @@ class Watchdog:
         verdict = mismatch({rank: Position.parse(post) for rank, post in posts.items()})
         if verdict is not None:
             return RunError(verdict.text)
-        if self._last_words is not None:  # our launcher sees how the other process ended, and has the reason
+        if self._sees_all:  # our launcher sees how the other process ended, and has the reason
             return None
         return RunError(
             self._processes.lost([r for r in range(self.mesh.world) if r not in posts], self._board)

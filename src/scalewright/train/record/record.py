@@ -178,14 +178,15 @@ class Record:
         self.event("save", step=step, seconds=round(seconds, 3), path=f"checkpoints/step-{step:08d}")
         self.console.saved(step)
 
-    def close(self, status: Status, step: int, seconds: float) -> None:
-        """Ends every writer; the trackers get a little time to catch up."""
+    def close(self, status: Status, step: int, seconds: float, cause: str = "") -> None:
+        """Ends every writer; the trackers get a little time to catch up. `cause`: what stopped it."""
         # A callback's error isn't that of a failed run, which has its own.
         with suppress(Exception) if status == "failed" else nullcontext():
             self._hand_on_pending()
         step = max(step, int(self.last.get("train", {}).get("step", 0)))
         if status != "failed":  # a failure's event comes from the supervisor or the caller, with its cause
-            self.event({"finished": "finish", "stopped": "stop"}[status], step=step, seconds=seconds)
+            why = {"cause": cause} if cause else {}
+            self.event({"finished": "finish", "stopped": "stop"}[status], step=step, seconds=seconds, **why)
         folder = self.metrics.path.parent
         self.trackers.close(status, [folder / "run.yaml", folder / "metrics.jsonl"])
         if status != "failed" and (compared := self.expectation.words()):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.data.dataset import Dataset
+from scalewright.launch.attempt import attempt_facts
 from scalewright.launch.settings import present_environment
 from scalewright.spec.base import write_yaml
 from scalewright.spec.errors import UserError
@@ -113,6 +114,7 @@ def _facts(run: RunSpec, peak: Peak) -> dict[str, Any]:
         "precision": run.layout.precision,
         **{f"peak_{key}": getattr(peak, key) for key in ("flops", "source", "device", "how")},
         "pid": os.getpid(),
+        **attempt_facts(),
     }
 
 

@@ -47,7 +47,7 @@ def write(job: Job) -> Written:
     kind = job.site.kubernetes
     name = job_name(job)
     documents = KINDS[kind](job)
-    file = f"{name}.yaml"
+    file = f"{name}.k8s.yaml"
     namespace = ("--namespace", job.site.namespace) if job.site.namespace else ()
     submit = ("kubectl", "apply", *namespace, "-f", file)
     comments = [
@@ -59,6 +59,7 @@ def write(job: Job) -> Written:
     return Written(
         files={file: to_yaml(documents, comments)},
         submit=submit,
+        check=("kubectl", "apply", *namespace, "--dry-run=server", "-f", file),
         unused=unused(job.site, UNUSED | OF_KIND.get(kind, {})),
         notes=_notes(job),
     )

@@ -1,0 +1,160 @@
+"""`scalewright launch TARGET RUN.yaml`: the script or manifest that starts a run on several machines."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scalewright.cli.options import Force, Json, starting_with
+from scalewright.cli.verbs.train import missing_run
+from scalewright.spec.errors import UserError
+
+if TYPE_CHECKING:
+    from scalewright.launch.job import Job, Written
+
+
+def _targets() -> list[str]:
+    from scalewright.launch.targets import TARGETS
+
+    return list(TARGETS)
+
+
+def launch(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET",
+            help="slurm, torchrun, mpi, ssh, kubernetes, ray, skypilot, dstack or runpod.",
+            autocompletion=starting_with(_targets),
+        ),
+    ],
+    run: Annotated[Path, typer.Argument(metavar="RUN.yaml", help="The run file.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Keys to set, such as layout.tp=2.")
+    ] = None,
+    show: Annotated[
+        bool, typer.Option("--print", help="Show the files, and write and start nothing.")
+    ] = False,
+    submit: Annotated[bool, typer.Option("--submit", help="Start it, too.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Have the scheduler check it, and start nothing.")
+    ] = False,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, help="Machines; default: launch.nodes, or as the layout needs.")
+    ] = None,
+    profile: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The site's `launch` keys; the run file's own win.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where the files go; default: beside RUN.yaml.")
+    ] = None,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Write what starts a run on a cluster: a script or a manifest, from the run file's `launch` keys.
+
+    Run it where the job is to run: paths are those of this folder.
+
+    \b
+    scalewright launch slurm run.yaml --print
+    scalewright launch slurm run.yaml --profile site.yaml --nodes 4 --submit
+    scalewright launch ssh run.yaml 'launch.hosts=[node-a,node-b]' layout.devices=16
+    """
+    if not run.is_file():
+        raise missing_run(run)
+    from scalewright.cli.output import only_answer, print_json
+    from scalewright.launch.job import make_job
+    from scalewright.launch.targets import find_target
+    from scalewright.spec.run import load_run
+
+    if sum((show, submit, dry_run)) > 1:
+        raise UserError(
+            "--print, --submit and --dry-run are three things", "scalewright launch", "give one of them"
+        )
+    write = find_target(target)
+    job = make_job(load_run(run, overrides or []), run.as_posix(), overrides or [], profile, nodes)
+    written = write(job)
+    paths = {} if show else _save(written, out or run.parent, force)
+    command = _located(written.check if dry_run else written.submit, paths)
+    code = None
+    with only_answer(json):
+        if submit or dry_run:
+            code = _run(command, target, dry_run)
+    if json:
+        print_json(_document(target, job, written, paths, command, code))
+    else:
+        _show(written, paths, command, ran=code is not None)
+    if code:
+        raise typer.Exit(code)
+
+
+def _save(written: Written, folder: Path, force: bool) -> dict[str, str]:
+    """Writes the files; their paths by name. JSON has no comments, and so no signature: it is replaced."""
+    from scalewright.spec.text.files import write_signed, write_whole
+
+    for name, text in written.files.items():
+        if name.endswith(".json"):
+            write_whole(folder / name, text)
+        else:
+            write_signed(folder / name, text, force)
+    return {name: (folder / name).as_posix() for name in written.files}
+
+
+def _located(command: tuple[str, ...], paths: dict[str, str]) -> list[str]:
+    """The command with the files' paths in place of their names."""
+    return [paths.get(word, word) for word in command]
+
+
+def _run(command: list[str], target: str, dry_run: bool) -> int:
+    """Runs a scheduler's command; its exit code. Raises UserError where there is none, or no such program."""
+    if not command:
+        what = f"{target} has no check of its own" if dry_run else f"{target} isn't started from here"
+        raise UserError(what, "scalewright launch", "use --print, and see the first lines of what it writes")
+    try:
+        process = subprocess.Popen(command)
+    except FileNotFoundError:
+        raise UserError(
+            f"{command[0]} is not installed here", "scalewright launch", "run it where it is, or use --print"
+        ) from None
+    from scalewright.launch.local import stop_signals
+
+    with stop_signals(process.send_signal):  # to what runs here, as mpirun does: its ranks save and leave
+        return process.wait()
+
+
+def _show(written: Written, paths: dict[str, str], command: list[str], *, ran: bool) -> None:
+    """The files' text or their paths, what was assumed, and how to go on."""
+    if not paths:
+        several = len(written.files) > 1
+        for name, text in written.files.items():
+            print(f"# ---- {name}\n{text}" if several else text, end="")
+    for path in paths.values():
+        print(f"wrote {path}", file=sys.stderr)
+    for note in written.notes:
+        print(f"note: {note}", file=sys.stderr)
+    for key, why in written.unused.items():
+        print(f"not used: launch.{key} ({why})", file=sys.stderr)
+    if command and paths and not ran:
+        print(f"start it with: {shlex.join(command)}", file=sys.stderr)
+
+
+def _document(
+    target: str, job: Job, written: Written, paths: dict[str, str], command: list[str], code: int | None
+) -> dict[str, Any]:
+    return {
+        "target": target,
+        "name": job.name,
+        "nodes": job.nodes,
+        "per_node": job.per_node,
+        "files": dict(written.files),
+        "paths": paths,
+        "command": command,
+        "unused": dict(written.unused),
+        "notes": list(written.notes),
+        "exit_code": code,
+    }

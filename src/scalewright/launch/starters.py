@@ -1,0 +1,108 @@
+"""The starters of processes, as a table of the variables that each one sets; the innermost stand first.
+
+    a process a rank    torchrun, Ray Train, mpirun of five makers, srun, jsrun, flux run
+    a process a node    Kubeflow 2 and 1, JobSet, LeaderWorkerSet, SkyPilot, dstack, RunPod
+
+tests/launch/environments holds an environment of each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Names = tuple[str, ...]  # of variables; the first one that is set counts
+
+
+@dataclass(frozen=True)
+class Starter:
+    """A row of the table."""
+
+    name: str
+    rank: Names
+    world: Names
+    local_rank: Names = ()
+    local_world: Names = ()
+    marks: Names = ()  # set by this starter alone: all of them are needed
+    unless: Names = ()  # set by another starter that means something else by the same names
+    agents: str = ""  # the number of its own processes that start ranks, one a node
+    nests: bool = False  # it may start ranks inside a task of another starter, one task a node
+    node: bool = False  # a process stands for a node, and may start its ranks
+    broadcasts: bool = False  # by MPI, rank 0 can tell the others where to meet (broadcast.py)
+    host: Names = ()  # where ranks meet, where MASTER_ADDR isn't set
+    port: Names = ()
+    port_of: Names = ()  # the number of the job, which a port is made from
+    how: str = "export MASTER_ADDR=<first host> MASTER_PORT=29500 before the launch"
+
+
+RANK, WORLD, LOCAL = ("RANK",), ("WORLD_SIZE",), ("LOCAL_RANK",)
+BY_HAND = "RANK and WORLD_SIZE"  # and LOCAL_RANK: a script's own, or another launcher's
+
+# Sources: the manuals of srun(1) and mpirun, torch.distributed.run, Hydra's and PALS' mpiexec(1), jsrun(1),
+# flux-environment(7); kubeflow/trainer torch.go, kubeflow/training-operator envvar.go, sigs.k8s.io/lws
+# pod labels, and SkyPilot's, dstack's and RunPod's pages on their variables; read in November 2026.
+STARTERS = (
+    Starter(
+        "torchrun", RANK, WORLD, LOCAL, ("LOCAL_WORLD_SIZE",), ("TORCHELASTIC_RUN_ID", "LOCAL_RANK"),
+        agents="GROUP_WORLD_SIZE", nests=True,
+    ),
+    Starter(
+        "Ray Train", RANK, WORLD, LOCAL, ("LOCAL_WORLD_SIZE",), ("ACCELERATE_TORCH_DEVICE", "LOCAL_RANK"),
+        nests=True,
+    ),
+    Starter(BY_HAND, RANK, WORLD, LOCAL, ("LOCAL_WORLD_SIZE",), ("LOCAL_RANK",), nests=True),
+    Starter(
+        "Open MPI", ("OMPI_COMM_WORLD_RANK",), ("OMPI_COMM_WORLD_SIZE",), ("OMPI_COMM_WORLD_LOCAL_RANK",),
+        ("OMPI_COMM_WORLD_LOCAL_SIZE",), nests=True, broadcasts=True,
+    ),
+    Starter(
+        "MVAPICH2", ("MV2_COMM_WORLD_RANK",), ("MV2_COMM_WORLD_SIZE",), ("MV2_COMM_WORLD_LOCAL_RANK",),
+        ("MV2_COMM_WORLD_LOCAL_SIZE",), nests=True, broadcasts=True,
+    ),
+    Starter(  # Intel MPI's and MPICH's Hydra; PALS of HPE Cray beside its own names
+        "MPICH", ("PMI_RANK", "PALS_RANKID"), ("PMI_SIZE", "PALS_NRANKS"),
+        ("MPI_LOCALRANKID", "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID"),
+        ("MPI_LOCALNRANKS", "PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE"), nests=True, broadcasts=True,
+    ),
+    Starter(
+        "Slurm", ("SLURM_PROCID",), ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), ("SLURM_LOCALID",),
+        ("SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"), ("SLURM_STEP_ID",),
+        host=("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"),
+        port_of=("SLURM_JOB_ID", "SLURM_JOBID"),
+    ),
+    Starter(
+        "LSF", ("JSM_NAMESPACE_RANK",), ("JSM_NAMESPACE_SIZE",), ("JSM_NAMESPACE_LOCAL_RANK",),
+        ("JSM_NAMESPACE_LOCAL_SIZE",), host=("LSB_MCPU_HOSTS",), port_of=("LSB_JOBID",),
+    ),
+    Starter(
+        "Flux", ("FLUX_TASK_RANK",), ("FLUX_JOB_SIZE",), ("FLUX_TASK_LOCAL_ID",),
+        how="export MASTER_ADDR=$(flux hostlist --nth=0 local) MASTER_PORT=29500 in the job's script",
+    ),
+    Starter(  # also of a torchrun that its PET_ variables would configure
+        "Kubeflow Trainer 2", ("PET_NODE_RANK",), ("PET_NNODES",), node=True, host=("PET_MASTER_ADDR",),
+        port=("PET_MASTER_PORT",),
+    ),
+    Starter(  # JobSet's examples for PyTorch set the same four
+        "Kubeflow Trainer 1", RANK, WORLD, node=True, unless=("LOCAL_RANK", "PET_NODE_RANK"),
+    ),
+    Starter("an indexed Job", ("JOB_COMPLETION_INDEX",), ("NNODES", "NUM_NODES"), node=True),
+    Starter(
+        "LeaderWorkerSet", ("LWS_WORKER_INDEX",), ("LWS_GROUP_SIZE",), node=True,
+        host=("LWS_LEADER_ADDRESS",),
+    ),
+    Starter(
+        "SkyPilot", ("SKYPILOT_NODE_RANK",), ("SKYPILOT_NUM_NODES",), node=True, host=("SKYPILOT_NODE_IPS",),
+    ),
+    Starter(
+        "dstack", ("DSTACK_NODE_RANK",), ("DSTACK_NODES_NUM",), node=True, host=("DSTACK_MASTER_NODE_IP",),
+    ),
+    Starter(
+        "RunPod", ("NODE_RANK",), ("NUM_NODES",), marks=("NUM_TRAINERS",), node=True, host=("PRIMARY_ADDR",),
+        port=("PRIMARY_PORT",),
+    ),
+)  # fmt: skip
+
+
+def all_variables() -> frozenset[str]:
+    """Every variable that makes a process a rank."""
+    rows = ((*s.rank, *s.world, *s.local_rank, *s.local_world, *s.marks) for s in STARTERS)
+    return frozenset({"MASTER_ADDR", "MASTER_PORT"}.union(*rows))

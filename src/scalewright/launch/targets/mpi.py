@@ -1,0 +1,74 @@
+"""`launch mpi`: mpirun of Open MPI, MPICH or Intel MPI, with a file of hosts for each.
+
+    TERM, USR1, USR2 ──► this script ──► out_dir/STOP ──► rank 0 sees it; all ranks: one step, save, 75
+                                                          mpirun itself would kill ranks a second after a TERM
+
+MASTER_ADDR is the first host; where the scheduler chose the hosts, rank 0 broadcasts its own (broadcast.py).
+"""
+
+from __future__ import annotations
+
+import shlex
+
+from scalewright.launch.job import Job, Written
+from scalewright.launch.targets.container import unused
+from scalewright.launch.targets.script import (
+    PORT,
+    command,
+    exports,
+    file_name,
+    head,
+    prepare,
+    rank_command,
+    text_of,
+)
+from scalewright.launch.targets.torchrun import UNUSED as NO_SCHEDULER
+
+UNUSED = {
+    **{key: why for key, why in NO_SCHEDULER.items() if key != "options"},
+    "agent": "mpirun starts every rank",
+    "max_restarts": "mpirun restarts no ranks",
+}
+
+
+def write(job: Job) -> Written:
+    """The script of a job and, where the site names hosts, a file of them for each kind of mpirun."""
+    name = file_name(job)
+    file, hosts = f"{name}.mpi.sh", job.site.hosts[: job.nodes]
+    meeting = {"MASTER_ADDR": hosts[0], "MASTER_PORT": str(job.site.port or PORT)} if hosts else {}
+    lines = [*head(job, "mpi"), "", 'here=$(cd "$(dirname "$0")" && pwd)', *prepare(job, meeting), ""]
+    lines += _start(job, name, [*exports(job), *meeting])
+    files = {file: text_of(lines)}
+    notes = [f"{job.run_file}, its data and {job.folder} are read on every host under the same paths"]
+    if hosts:
+        files[f"{name}.openmpi.hosts"] = text_of(f"{host} slots={job.per_node}" for host in hosts)
+        files[f"{name}.mpich.hosts"] = text_of(f"{host}:{job.per_node}" for host in hosts)
+    elif job.nodes > 1:
+        notes.append("launch.hosts is empty: mpirun has the hosts from a scheduler, and ranks need mpi4py")
+    return Written(files, ("bash", file), unused(job.site, UNUSED), tuple(notes))
+
+
+def _start(job: Job, name: str, variables: list[str]) -> list[str]:
+    """mpirun of either kind, in the background, so that this script hears signals meanwhile."""
+    count, per_node, hosts = str(job.world), str(job.per_node), job.site.hosts
+    listed = ["--hostfile", f"$here/{name}.openmpi.hosts"] if hosts else []
+    passed = [word for variable in dict.fromkeys(variables) for word in ("-x", variable)]
+    ours = [*job.site.options, *rank_command(job)]
+    openmpi = ["mpirun", "-np", count, *listed, "--map-by", f"ppr:{per_node}:node", *passed, *ours]
+    listed = ["-f", f"$here/{name}.mpich.hosts"] if hosts else []
+    hydra = ["mpirun", "-np", count, *listed, "-ppn", per_node, *ours]
+    return [
+        "# Asked to stop, the ranks save and leave with 75. mpirun itself would give them a second.",
+        f"out={shlex.quote(job.folder)}",
+        """trap 'mkdir -p "$out" && touch "$out/STOP"' INT TERM USR1 USR2""",
+        "",
+        "case $(mpirun --version 2>&1) in",
+        f"*'Open MPI'*)\n{command(openmpi)} & ;;",
+        f"*) # MPICH, Intel MPI\n{command(hydra)} & ;;",
+        "esac",
+        "mpirun=$!",
+        'code=0; wait "$mpirun" || code=$?',
+        'while kill -0 "$mpirun" 2>/dev/null; do code=0; wait "$mpirun" || code=$?; done # after a signal',
+        'rm -f "$out/STOP"',
+        'exit "$code"',
+    ]

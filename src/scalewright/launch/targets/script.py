@@ -1,0 +1,106 @@
+"""What scripts of bash share: their first lines, the site's exports, and the commands of a node or a rank.
+
+#!/bin/bash
+# tiny: 4 nodes of 8 ranks. Written by `scalewright launch slurm`.
+set -euo pipefail
+cd ..., module load ..., launch.setup, export ...
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+
+from scalewright.launch.job import Job
+from scalewright.spec.errors import UserError
+from scalewright.spec.text.words import counted
+
+PORT = 29500  # torchrun's default
+WIDTH = 90  # of a script's lines, where a command has options to break before
+
+
+def head(job: Job, target: str, comments: Iterable[str] = ()) -> list[str]:
+    """The first lines: what it is, and who wrote it."""
+    size = f"{counted(job.nodes, 'nodes')} of {counted(job.per_node, 'ranks')}"
+    lines = [f"{job.name}: {size}. Written by `scalewright launch {target}`.", *comments]
+    return ["#!/bin/bash", *(f"# {line}".rstrip() for line in lines)]
+
+
+def prepare(job: Job, more: Mapping[str, str] | None = None) -> list[str]:
+    """Lines that make a shell ready for Python; `more` exports are lines of shell, and not quoted."""
+    site = job.site
+    nounset = not (site.modules or site.setup)  # many a module reads variables that aren't set
+    lines = ["set -euo pipefail" if nounset else "set -eo pipefail"]
+    lines += [f"cd {shlex.quote(site.workdir)}"] if site.workdir else []
+    lines += [f"module load {shlex.quote(module)}" for module in site.modules]
+    lines += [*site.setup, *([] if nounset else ["set -u"])]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in exports(job).items()]
+    return lines + [f"export {name}={value}" for name, value in (more or {}).items() if name not in site.env]
+
+
+def exports(job: Job) -> dict[str, str]:
+    """The site's variables, and those of its network; raises UserError for what is no variable's name."""
+    variables = dict(job.site.env)
+    for name in variables:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise UserError(f"{name!r} is no variable's name", "launch.env", "use letters, digits and _")
+    if job.site.interface:
+        variables.setdefault("GLOO_SOCKET_IFNAME", job.site.interface)
+        if job.device == "cuda":
+            variables.setdefault("NCCL_SOCKET_IFNAME", job.site.interface)
+    if job.site.cpus_per_rank:
+        variables.setdefault("OMP_NUM_THREADS", str(job.site.cpus_per_rank))
+    return dict(sorted(variables.items()))
+
+
+def rank_command(job: Job) -> list[str]:
+    """What a rank, or a process that starts the ranks of its node, runs."""
+    return [job.site.python, *job.arguments]
+
+
+def node_command(job: Job, number: str, address: str, port: str) -> list[str]:
+    """torchrun for the ranks of one of several nodes, by its number."""
+    return _agent(job, ["--nnodes", str(job.nodes), "--node-rank", number], address, port)
+
+
+def standalone_command(job: Job) -> list[str]:
+    """torchrun for a run on one node, at a free port."""
+    return _agent(job, ["--standalone"])
+
+
+def _agent(job: Job, options: list[str], address: str = "", port: str = "") -> list[str]:
+    """torchrun with an exit code that tells "saved" from a crash (agent.py)."""
+    options = [*options, "--nproc-per-node", str(job.per_node)]
+    if address:
+        options += ["--master-addr", address, "--master-port", port]
+    if job.site.max_restarts:
+        options += ["--max-restarts", str(job.site.max_restarts)]
+    return [job.site.python, "-m", "scalewright.launch.agent", *options, *job.arguments]
+
+
+def command(words: Sequence[str]) -> str:
+    """Words as a command of shell, over several lines where it is long, which break before options.
+
+    Words that start with `$` are left for the shell to expand.
+    """
+    lines: list[str] = []
+    for word in words:
+        text = f'"{word}"' if word.startswith("$") else shlex.quote(word)
+        if lines and len(lines[-1]) + len(text) < WIDTH:
+            lines[-1] += f" {text}"
+        elif lines and not word.startswith("-"):
+            lines[-1] += f" {text}"  # an option's value stays with it
+        else:
+            lines.append(text)
+    return " \\\n  ".join(lines)
+
+
+def file_name(job: Job) -> str:
+    """The run's name, as a name of files has it."""
+    return re.sub(r"[^\w.\-]+", "-", job.name)
+
+
+def text_of(lines: Iterable[str]) -> str:
+    """Lines as a file."""
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,42 @@
+"""`launch ssh`: one script here, which starts the ranks of every host and ends them all when it ends.
+
+this script ──ssh──► host 0: torchrun ─► ranks        (launch/over_ssh.py)
+            ──ssh──► host 1: torchrun ─► ranks
+"""
+
+from __future__ import annotations
+
+import shlex
+
+from scalewright.launch.job import Job, Written
+from scalewright.launch.targets.container import unused
+from scalewright.launch.targets.script import PORT, command, file_name, head, node_command, prepare, text_of
+from scalewright.launch.targets.torchrun import UNUSED as NO_SCHEDULER
+from scalewright.spec.errors import UserError
+
+UNUSED = {key: why for key, why in NO_SCHEDULER.items() if key != "options"}
+END = "ON_EVERY_HOST"
+
+
+def write(job: Job) -> Written:
+    """The script of a job. Raises UserError for a list of hosts that is no host a node."""
+    site, file = job.site, f"{file_name(job)}.ssh.sh"
+    if len(site.hosts) != job.nodes:
+        raise UserError(
+            f"{len(site.hosts)} hosts for {job.nodes} nodes",
+            "launch.hosts",
+            "name as many: launch.hosts=[node-a,node-b]",
+        )
+    hosts = [f"--host={host}" for host in site.hosts]
+    ssh = [f"--ssh={shlex.join(['ssh', *site.options])}"] if site.options else []
+    words = [site.python, "-m", "scalewright.launch.over_ssh", *hosts, *ssh]
+    node = node_command(job, "$NODE", site.hosts[0], str(site.port or PORT))
+    usage = [
+        "Ctrl-C, SIGTERM or SIGUSR1: the ranks save and leave with 75; they leave, too, when this script is",
+        "killed. What follows runs on every host, in the same folder; NODE is its number.",
+    ]
+    lines = [*head(job, "ssh", usage), "", f"exec {command(words)} <<'{END}'"]
+    lines += [*prepare(job), command(["exec", *node]), END]
+    folder = site.workdir or "the working directory"
+    notes = (f"{folder} is on every host; {job.run_file}, its data and {job.folder} are shared by all",)
+    return Written({file: text_of(lines)}, ("bash", file), unused(site, UNUSED), notes)

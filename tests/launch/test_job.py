@@ -1,0 +1,72 @@
+"""A job from a run file, a site's profile and --nodes: who wins, and how ranks are split over nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalewright.launch.job import Job, make_job
+from scalewright.spec.errors import UserError
+from scalewright.spec.run import RunSpec
+
+
+def job_of(devices: int = 16, profile: Path | None = None, nodes: int | None = None, **launch: Any) -> Job:
+    data = {"model": "llama-3.2-1b", "data": "data/text", "layout": {"devices": devices}, "name": "tiny"}
+    return make_job(RunSpec.parse({**data, "launch": launch}), "run.yaml", ["layout.tp=8"], profile, nodes)
+
+
+@pytest.mark.parametrize(
+    ("devices", "launch", "split"),
+    [
+        (1, {}, (1, 1)), (4, {}, (1, 4)), (16, {}, (2, 8)), (16, {"nodes": 4}, (4, 4)),
+        (16, {"per_node": 4}, (4, 4)), (6, {"hosts": ["a", "b"]}, (2, 3)),
+        (8, {"nodes": 2, "per_node": 4}, (2, 4)),
+    ],
+)  # fmt: skip
+def test_ranks_over_nodes(devices: int, launch: dict[str, Any], split: tuple[int, int]) -> None:
+    job = job_of(devices, **launch)
+    assert (job.nodes, job.per_node) == split
+    assert job.world == devices
+
+
+@pytest.mark.parametrize(
+    ("devices", "launch", "words"),
+    [
+        (12, {}, "2 nodes of 8 ranks aren't the 12 of layout.devices (launch): set layout.devices=16"),
+        (16, {"nodes": 3}, "3 nodes of 6 ranks aren't the 16"),
+        (16, {"nodes": 2, "per_node": 4}, "2 nodes of 4 ranks aren't the 16"),
+    ],
+)
+def test_ranks_that_do_not_fit(devices: int, launch: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        job_of(devices, **launch)
+    assert words in str(caught.value)
+
+
+def test_the_runs_own_keys_win_over_the_profile(tmp_path: Path) -> None:
+    profile = tmp_path / "site.yaml"
+    profile.write_text("launch: {account: abc, partition: gpu, nodes: 4, time_limit: '24:00:00'}\n")
+    job = job_of(profile=profile, partition="debug", nodes=None)
+    assert (job.site.account, job.site.partition, job.nodes) == ("abc", "debug", 4)
+    assert job_of(profile=profile, nodes=2).nodes == 2
+    # ranks read the run file, and not the profile
+    assert job.arguments[-2:] == ("layout.tp=8", "launch.time_limit=24:00:00")
+    assert job_of(profile=profile, time_limit="60").arguments[-1] == "layout.tp=8"
+
+
+def test_a_profile_with_a_wrong_key_is_named(tmp_path: Path) -> None:
+    profile = tmp_path / "site.yaml"
+    profile.write_text("acount: abc\n")
+    with pytest.raises(UserError, match=r"unknown key 'acount' .*site.yaml.*did you mean 'account'"):
+        job_of(profile=profile)
+    profile.write_text("- account\n")
+    with pytest.raises(UserError, match="expected keys and values"):
+        job_of(profile=profile)
+
+
+def test_where_the_run_is() -> None:
+    job = job_of()
+    assert (job.folder, job.device) == ("runs/tiny", "cuda")
+    assert Job("x", 1, 1, job.site, "run.yaml").folder == "runs/x"

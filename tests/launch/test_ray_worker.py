@@ -1,0 +1,50 @@
+"""A worker's rank: its exit code is the worker's answer, and it leaves when its parent does. Needs no Ray."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from scalewright.launch.ray_worker import run_rank
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(["--help"], 0), (["missing.yaml"], 2)])
+def test_an_end_that_another_start_wouldn_t_change_is_returned(tmp_path, monkeypatch, arguments, code):
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert run_rank({"folder": str(tmp_path), "arguments": arguments}) == code
+
+
+def test_any_other_end_is_raised(tmp_path, monkeypatch):
+    """`train` imports what it needs from the folder: here, something that ends it."""
+    (tmp_path / "typer.py").write_text("raise SystemExit(75)", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    with pytest.raises(RuntimeError, match="rank 0 left with exit code 75"):
+        run_rank({"folder": str(tmp_path), "arguments": ["run.yaml"]})
+
+
+WAIT = """
+import sys
+sys.modules["scalewright.cli"] = type(sys)("scalewright.cli")
+sys.modules["scalewright.cli"].main = lambda: (print("up", flush=True), __import__("time").sleep(60))[1]
+from scalewright.launch.tied import main
+main()
+"""
+
+
+def test_it_leaves_when_its_parent_s_end_of_the_pipe_closes():
+    process = subprocess.Popen(
+        [sys.executable, "-c", WAIT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "up\n"
+        assert process.poll() is None
+        process.stdin.close()
+        assert process.wait(timeout=30) == 1
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()

@@ -1,0 +1,50 @@
+"""When a run has to save: the scheduler's clock, or the run file's limit from now on."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+import pytest
+
+from scalewright.launch.attempt import attempt_facts
+from scalewright.launch.stop import STOP_SIGNALS, save_at
+from scalewright.spec.errors import UserError
+from scalewright.spec.launch import LaunchSpec
+
+
+@pytest.mark.parametrize(
+    ("limit", "seconds"),
+    [
+        ("30", 1800), ("5:30", 330), ("24:00:00", 86400), ("1-0", 86400), ("2-12", 216000),
+        ("1-00:30", 88200), ("7-00:00:01", 604801),
+    ],
+)  # fmt: skip
+def test_limits_are_read_as_slurm_does(limit: str, seconds: int) -> None:
+    assert LaunchSpec(time_limit=limit).limit_s == seconds
+
+
+def test_the_moment_to_save() -> None:
+    hour = LaunchSpec(time_limit="60", save_before_s=100)
+    assert save_at(LaunchSpec(), {}) is None
+    assert save_at(hour, {}, now=1000.0) == 4500.0
+    assert save_at(hour, {"SLURM_JOB_END_TIME": "2000"}, now=1000.0) == 1900.0
+    assert save_at(LaunchSpec(), {"SLURM_JOB_END_TIME": "2000"}) == 1880.0
+
+
+def test_a_limit_without_time_to_save_is_refused() -> None:
+    with pytest.raises(UserError, match="time_limit 2 is no longer than save_before_s 120"):
+        LaunchSpec.parse({"time_limit": "2"})
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has fewer signals")
+def test_which_signals_stop_a_run() -> None:
+    assert set(STOP_SIGNALS) == {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2}
+
+
+def test_the_attempt_of_a_job() -> None:
+    assert attempt_facts({}) == {}
+    assert attempt_facts({"SLURM_JOB_ID": "12"}) == {"scheduler": "Slurm", "job": "12", "restarts": 0}
+    again = {"SLURM_JOB_ID": "12", "SLURM_RESTART_COUNT": "3", "TORCHELASTIC_RUN_ID": "x"}
+    assert attempt_facts(again) == {"scheduler": "Slurm", "job": "12", "restarts": 3}
+    assert attempt_facts({"LSB_JOBID": "9"}) == {"scheduler": "LSF", "job": "9"}
