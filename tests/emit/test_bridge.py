@@ -1,4 +1,4 @@
-"""Megatron-Bridge's recipes and overrides, and NeMo's files: written, read again, read as people have them."""
+"""Megatron-Bridge's recipes and overrides, and NeMo's files: written, read again, read from theirs."""
 
 from __future__ import annotations
 
