@@ -118,7 +118,7 @@ def show(result: Result, rows: list[dict[str, Any]], cluster: str) -> None:
     read = sum("trainer" in row for row in rows)
     result.say(
         f"{read} of {len(rows)} files are read; {sum('step_time_s' in row for row in rows)} are priced and "
-        f"planned on {cluster}, as their own trainers run them. Keys that weren't understood are named in the JSON.",
+        f"planned on {cluster}, as their own trainers run them. The JSON names keys that weren't understood.",
         "",
         table(["file", "trainer", "unread keys", "step", "best single change", "the plan's best"], cells),
     )
