@@ -87,7 +87,7 @@ def _network(s: Settings) -> Words:
             "model.rope.theta", str(int(model.rope.theta)), "MaxText's rope_max_timescale is a whole number"
         )
     written: Words = {
-        "decoder_block": block, "mlp_activations": list(mlp or ()), "base_mlp_dim": take_dense_width(s),
+        "decoder_block": block, "mlp_activations": list(mlp or ()), "base_mlp_dim": _width(s),
         "normalize_embedding_logits": False, "enable_dropout": False,
     }  # fmt: skip
     scaling = take_scaling(s, TITLE, "llama3")
@@ -102,6 +102,17 @@ def _network(s: Settings) -> Words:
         if not is_all_sparse(s):
             s.drop("model.moe.first_k_dense", "MaxText's mixtral block has experts in every layer")
     return written
+
+
+def _width(s: Settings) -> int:
+    """The width of its MLPs: with experts in every layer, theirs."""
+    moe = s.model.moe
+    if moe is None or is_all_sparse(s):
+        return take_dense_width(s)
+    s.nearly(
+        "model.intermediate_size", str(moe.moe_intermediate_size), "its dense MLPs are as wide as experts"
+    )
+    return moe.moe_intermediate_size
 
 
 def _optimizer(s: Settings) -> Words:
