@@ -1,9 +1,9 @@
-"""Whether other trainers' own parsers take what `emit` writes for random runs.
+"""Whether other trainers' own parsers take what `emit` writes: for random runs, and for every preset.
 
     python comparisons/their_parsers.py megatron --count 200 [--seed 1] [--software-version 0.2]    a minute
 
 The trainer must be importable here (`NEEDS` of its file in harness/parsers tells how); no GPU is asked for.
-A refusal is listed with the parser's own words and the layout that it was about.
+A refusal is listed with the parser's own words. As a control, one run is shown to it as of 7 devices.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import argparse
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,20 @@ from typing import Any
 from harness.facts import facts
 from harness.result import Result, facts_text, table
 
+from scalewright.emit.settings import Settings, settings_of
+from scalewright.emit.trainers import emit
+from scalewright.spec.errors import UserError
+from scalewright.spec.presets import model_presets
+from scalewright.spec.run import RunSpec
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests"))  # random runs are the tests'
-JUDGES = ("megatron", "megatron-bridge", "torchtitan")
+HELPERS = ("__init__", "stand_ins", "words")
+JUDGES = sorted(
+    path.stem.replace("_", "-")
+    for path in (ROOT / "comparisons" / "harness" / "parsers").glob("*.py")
+    if path.stem not in HELPERS
+)
 
 
 def main() -> None:
@@ -31,30 +43,43 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--software-version", help="of the trainer, where its format changed")
+    parser.add_argument("--no-presets", action="store_true", help="random runs alone")
     parser.add_argument("--out", type=Path, help="where the result goes")
     options = parser.parse_args()
     judge = import_module(f"harness.parsers.{options.trainer.replace('-', '_')}")
     version = judge.prepare()
-    name = f"their-parsers-{options.trainer}" + (
-        f"-{options.software_version}" if options.software_version else ""
-    )
+    more = f"-{options.software_version}" if options.software_version else ""
+    name = f"their-parsers-{options.trainer}{more}"
     result = Result(name, f"{judge.TITLE}'s own parser on emitted runs", facts(), options.out)
     result.data |= {"trainer": options.trainer, "version": version, "seed": options.seed}
     result.say(facts_text(result.data["facts"]), f"- {judge.TITLE} {version}")
-    rows = asked(judge, options)
-    result.put("runs", rows)
-    summary(judge, rows, result)
+    from emit.random_runs import random_runs
+
+    ask(judge, "random runs", random_runs(options.count, seed=options.seed), options, result)
+    if not options.no_presets:
+        ask(judge, "presets", presets(), options, result)
+    (control,) = random_runs(1, seed=options.seed)
+    result.put("control", control_of(judge, control, options))
+    said = result.data["control"] or "nothing: it doesn't look at the number of devices"
+    result.say(f"Control, a run of {control.layout.devices} devices on 7: {said}.")
+    result.say("**It checks**: " + "; ".join(judge.CHECKS) + ".")
+    result.say("**It doesn't check**: " + "; ".join(judge.UNCHECKED) + ".")
     result.close()
 
 
-def asked(judge: Any, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """What became of each run: accepted, refused with the parser's words, or not written at all."""
-    from emit.random_runs import random_runs
-    from scalewright.emit.trainers import emit
-    from scalewright.spec.errors import UserError
+def presets() -> Iterator[Settings]:
+    """A run of each preset on 8 devices."""
+    for name, model in model_presets().items():
+        layout = {"devices": 8, "zero_stage": 3, "global_batch": 8, "precision": "bf16"}
+        data = {"train": "corpus", "seq_len": min(2048, model.context)}
+        keys = {"name": name, "model": model.dump(), "layout": layout, "data": data}
+        yield settings_of(RunSpec.parse(keys))
 
+
+def ask(judge: Any, what: str, runs: Iterator[Settings], options: argparse.Namespace, result: Result) -> None:
+    """What became of each run: accepted, refused with the parser's words, or not written at all."""
     rows: list[dict[str, Any]] = []
-    for index, settings in enumerate(random_runs(options.count, seed=options.seed)):
+    for index, settings in enumerate(runs):
         settings.version = options.software_version
         row: dict[str, Any] = {"run": index, "layout": settings.layout.stated(), "model": settings.model.name}
         try:
@@ -62,31 +87,37 @@ def asked(judge: Any, options: argparse.Namespace) -> list[dict[str, Any]]:
         except UserError as error:
             rows.append({**row, "outcome": "not written", "reason": str(error)})
             continue
-        with tempfile.TemporaryDirectory() as folder:
-            for file, text in emitted.files.items():
-                (Path(folder) / file).write_text(text, encoding="utf-8")
-            reason = judge.refusal(Path(folder), emitted, settings)
+        reason = shown(judge, emitted, settings)
         changed = [item.key for item in (*emitted.dropped, *emitted.changed)]
-        rows.append(
-            {**row, "outcome": "refused" if reason else "accepted", "reason": reason, "changed": changed}
-        )
-    return rows
-
-
-def summary(judge: Any, rows: list[dict[str, Any]], result: Result) -> None:
-    """Counts, every reason once, and what such an answer is worth."""
+        outcome = "refused" if reason else "accepted"
+        rows.append({**row, "outcome": outcome, "reason": reason, "changed": changed})
+    result.put(what, rows)
     counts = Counter(row["outcome"] for row in rows)
     result.say(
-        f"Of {len(rows)} random runs: {counts['accepted']} accepted, {counts['refused']} refused, "
-        f"{counts['not written']} not written, since a size of theirs has no word there."
+        f"Of {len(rows)} {what}: {counts['accepted']} accepted, {counts['refused']} refused, "
+        f"{counts['not written']} not written, since it can't run them."
     )
     reasons = Counter((row["outcome"], row["reason"]) for row in rows if row["outcome"] != "accepted")
     if reasons:
         heads = ["outcome", "runs", "reason"]
         result.say(table(heads, [[kind, number, why] for (kind, why), number in reasons.most_common()]))
-    result.put("reasons", [{"outcome": kind, "reason": why, "runs": n} for (kind, why), n in reasons.items()])
-    result.say("**It checks**: " + "; ".join(judge.CHECKS) + ".")
-    result.say("**It doesn't check**: " + "; ".join(judge.UNCHECKED) + ".")
+
+
+def shown(judge: Any, emitted: Any, settings: Settings) -> str:
+    """The parser's words on emitted files; "" where it accepts them."""
+    with tempfile.TemporaryDirectory() as folder:
+        for file, text in emitted.files.items():
+            (Path(folder) / file).write_text(text, encoding="utf-8")
+        return str(judge.refusal(Path(folder), emitted, settings))
+
+
+def control_of(judge: Any, settings: Settings, options: argparse.Namespace) -> str:
+    """What it says of a run whose sizes don't make the world."""
+    settings.version = options.software_version
+    emitted = emit(options.trainer, settings)
+    other = Settings(settings.run, settings.model)
+    other.layout = settings.layout.model_copy(update={"devices": 7})
+    return shown(judge, emitted, other)
 
 
 if __name__ == "__main__":

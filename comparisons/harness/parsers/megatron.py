@@ -7,6 +7,7 @@ the device: `prepare` gives them a Hopper.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import logging
 import os
@@ -32,7 +33,7 @@ CHECKS = (
     "names and types of all arguments", "world size by tp x pp x cp", "heads and groups by tp",
     "layers by stages", "the layers of a pipeline layout", "experts by ep", "the sequence by 2 cp",
     "sequence length by positions", "combinations with Megatron FSDP", "CUDA_DEVICE_MAX_CONNECTIONS",
-    "TransformerConfig's own conditions",
+    "TransformerConfig's and OptimizerConfig's own conditions",
 )  # fmt: skip
 UNCHECKED = (
     "global batch by micro-batch x dp where nothing is validated", "micro-batches by pp with interleaving",
@@ -82,6 +83,7 @@ def refusal(folder: Path, emitted: Emitted, settings: Settings) -> str:
             args: Any = parse_args()
             validate_args(args)
             core_transformer_config_from_args(args)
+            _optimizer(args)
     except SystemExit:  # argparse's: an unknown argument, a wrong type
         return quiet.getvalue().strip().splitlines()[-1]
     except Exception as error:
@@ -89,3 +91,11 @@ def refusal(folder: Path, emitted: Emitted, settings: Settings) -> str:
     finally:
         sys.argv = before
     return ""
+
+
+def _optimizer(args: Any) -> None:
+    """The optimizer's configuration, as its training makes it of the arguments."""
+    from megatron.core.optimizer import OptimizerConfig
+
+    names = {item.name for item in dataclasses.fields(OptimizerConfig)}
+    OptimizerConfig(**{name: value for name, value in vars(args).items() if name in names})

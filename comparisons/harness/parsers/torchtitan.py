@@ -35,6 +35,8 @@ UNCHECKED = (
     "ep by the degrees that it is made of", "whether dataset and tokenizer exist", "memory",
 )  # fmt: skip
 
+SAME_SIZE = ("model.norm_eps", "model.mtp_layers", "model.context", "model.query_scale")
+
 
 def prepare() -> str:
     """Imports its parser, as if there were a Hopper: quantized layers ask for one."""
@@ -66,7 +68,7 @@ def refusal(folder: Path, emitted: Emitted, settings: Settings) -> str:
         with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
             config: Any = ConfigManager().parse_args(arguments)
             model = (_check_toml if toml else _check_python)(config, settings.layout.devices)
-            return _unlike(model, settings)
+            return _unlike(model, emitted, settings)
     except SystemExit:  # tyro's
         lines = [line.strip("│ ") for line in quiet.getvalue().splitlines()]
         return " ".join(line for line in lines if line and set(line) - set("─╭╮╰╯"))[-300:]
@@ -79,8 +81,11 @@ def refusal(folder: Path, emitted: Emitted, settings: Settings) -> str:
             sys.modules.pop(name, None)
 
 
-def _unlike(model: Any, settings: Settings) -> str:
-    """How its model differs from ours in size; "" where it doesn't."""
+def _unlike(model: Any, emitted: Emitted, settings: Settings) -> str:
+    """How its model differs from ours in size; "" where it doesn't, or where parts were dropped."""
+    lost = {item.key for item in (*emitted.dropped, *emitted.changed) if item.key.startswith("model.")}
+    if lost - set(SAME_SIZE):
+        return ""
     theirs = sum(parameter.numel() for parameter in set(model.parameters()))
     ours = count(settings.model).total
     return "" if theirs == ours else f"its model has {theirs:,} parameters, ours {ours:,}"

@@ -69,5 +69,5 @@ def spelled(name: str, value: Any) -> list[str]:
     values = value if isinstance(value, list) else [value]
     return [
         f"--{name}",
-        *(f"{item:g}" if isinstance(item, float) and item == int(item) else str(item) for item in values),
+        *(str(int(item)) if isinstance(item, float) and item == int(item) else str(item) for item in values),
     ]

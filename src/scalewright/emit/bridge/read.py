@@ -120,6 +120,9 @@ def _merged(fields: dict[str, Any]) -> dict[str, Any]:
     if split:
         fields["train-data-path"] = _paths(split[0])
         fields["valid-data-path"] = _paths(split[1]) or None
+    distributed = fields.pop("optimizer.use_distributed_optimizer", None)
+    if distributed is not None:
+        fields.setdefault("ddp.use_distributed_optimizer", distributed)
     if "model.seq_length" not in fields and "dataset.seq_length" in fields:
         fields["model.seq_length"] = fields["dataset.seq_length"]
     if "dataset.sequence_length" in fields:
@@ -164,7 +167,7 @@ def _launched(text: str) -> int | None:
     from scalewright.emit.arguments import ranks
     from scalewright.emit.shell import read_words
 
-    line = next((line.strip() for line in text.splitlines() if line.strip().startswith("torchrun ")), None)
+    line = next((line.strip() for line in text.splitlines() if "torchrun --nnodes" in line), None)
     return ranks(read_words(line), {}) if line else None
 
 

@@ -42,8 +42,10 @@ def write(s: Settings) -> Emitted:
     dropped = s.dropped(TITLE)
     container = _container(s, arguments)
     nodes, each = nodes_of(s.layout.devices)
+    fsdp = bool(arguments.get("use-megatron-fsdp"))
+    order = "" if fsdp else "CUDA_DEVICE_MAX_CONNECTIONS=1 "  # as Megatron-LM's script has it
     command = (
-        f"torchrun --nnodes {nodes} --nproc-per-node {each} --node-rank ${{NODE_RANK:-0}} "
+        f"{order}torchrun --nnodes {nodes} --nproc-per-node {each} --node-rank ${{NODE_RANK:-0}} "
         f"--master-addr ${{MASTER_ADDR:-localhost}} --master-port ${{MASTER_PORT:-29500}} {FILE}"
     )
     text = "\n".join([
@@ -63,10 +65,6 @@ def write(s: Settings) -> Emitted:
         "    pretrain(config(), forward_step)",
         "",
     ])  # fmt: skip
-    s.assumed = [
-        text.replace("--", "").replace("-", " ") if text.startswith("data paths") else text
-        for text in s.assumed
-    ]
     return Emitted(
         "megatron-bridge", VERSION, {FILE: text}, command, dropped, tuple(s.changed), tuple(s.assumed)
     )
@@ -82,9 +80,8 @@ def _context(s: Settings) -> None:
 def _container(s: Settings, arguments: Arguments) -> Call:
     """The sections with their fields, and what ConfigContainer wants beside them."""
     fields = fields_of(arguments)
-    for name in ("model.window_size", "dataset.data_path"):
-        if name in fields and name.startswith("model."):
-            fields[name] = tuple(fields[name])
+    if (window := fields.get("model.window_size")) is not None:
+        fields["model.window_size"] = tuple(int(size) for size in window.split(","))
     train, valid = arguments.get("train-data-path"), arguments.get("valid-data-path")
     if train is not None:
         fields["dataset.blend_per_split"] = [_blend(train), _blend(valid or []), None]
@@ -92,6 +89,8 @@ def _container(s: Settings, arguments: Arguments) -> Call:
         "dataset.seq_length": s.run.seq_len, "dataset.random_seed": s.values["seed"],
         "dataset.reset_attention_mask": "reset-attention-mask" in arguments,
         "dataset.reset_position_ids": "reset-position-ids" in arguments, "dataset.eod_mask_loss": False,
+        "optimizer.use_distributed_optimizer": bool(arguments.get("use-distributed-optimizer")),
+        "dist.use_megatron_fsdp": bool(arguments.get("use-megatron-fsdp")),
         "model.vocab_size": s.model.vocab_size, "model.should_pad_vocab": True,
     }  # fmt: skip
     fields |= _precision(arguments)

@@ -16,6 +16,7 @@ from scalewright.emit.litgpt.words import (
     POSITIONS,
     RESIDUALS,
     SCALING,
+    UNCLIPPED,
     WORDS,
 )
 from scalewright.emit.megatron.words import real, whole
@@ -116,7 +117,8 @@ def _read_training(t: Theirs, run: Words) -> None:
     if (betas := t.take("optimizer.init_args.betas")) is not None:
         optimizer["betas"] = [real(beta) for beta in betas]
     optimizer.setdefault("weight_decay", 0.01)  # torch's
-    optimizer["clip_norm"] = real(t.take("train.max_norm", 0.0))
+    clip = real(t.take("train.max_norm", UNCLIPPED))
+    optimizer["clip_norm"] = clip if clip < UNCLIPPED else 0.0
     tokens, length = t.take("train.max_tokens"), run.get("data", {}).get("seq_len")
     batch = run["layout"].get("global_batch", 1)
     if tokens is not None and length:

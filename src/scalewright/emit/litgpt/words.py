@@ -46,6 +46,7 @@ SCALING = {
     "original_context": "original_max_seq_len",
 }  # fmt: skip
 ADJUSTED = CONFIG + "rope_adjustments."
+UNCLIPPED = 1e9  # its pretrain wants a number
 ADAMW, SGD = "torch.optim.AdamW", "torch.optim.SGD"
 ASIDE = frozenset({
     "model_name", "out_dir", "logger_name", "tokenizer_dir", "train.log_interval", "train.max_time",

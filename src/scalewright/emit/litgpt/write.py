@@ -30,6 +30,7 @@ from scalewright.emit.litgpt.words import (
     SCALING,
     SGD,
     TITLE,
+    UNCLIPPED,
     VERSION,
     WORDS,
 )
@@ -49,7 +50,7 @@ def write(s: Settings) -> Emitted:
         "model_name": s.run.name, **_network(s), **_sharding(s, nodes), "out_dir": f"{s.run.folder}/litgpt",
         **write_words(s, WORDS), "train.max_tokens": rates.steps * layout.global_batch * s.run.seq_len,
         "train.lr_warmup_steps": rates.warmup, "train.min_lr": rates.least,
-        "train.max_norm": s.take("optimizer.clip_norm") or None, "train.save_interval": save_steps(s),
+        "train.max_norm": s.take("optimizer.clip_norm") or UNCLIPPED, "train.save_interval": save_steps(s),
         "train.log_interval": 1, "eval.interval": rates.steps + 1, "eval.max_iters": 1,
         "eval.final_validation": False, **_optimizer(s), "devices": each, "num_nodes": nodes, **_data(s),
     }  # fmt: skip

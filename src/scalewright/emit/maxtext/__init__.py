@@ -10,7 +10,7 @@ cp                      context, over which parameters are sharded, too
 micro_batch             per_device_batch_size = micro_batch / (tp x cp): every device counts
 recompute               remat_policy: selective minimal, none minimal_with_context
 
-Keys are those of its main branch of August 2026 (src/maxtext/configs/base.yml).
+Keys and conditions are those of 0.2.5 (src/maxtext/configs/{base.yml,types.py}).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from scalewright.emit.choices import Words
 from scalewright.emit.megatron.words import real, whole
 from scalewright.emit.words import Word
 
-TITLE, VERSION, FILE = "MaxText", "main, August 2026", "maxtext.yml"
+TITLE, VERSION, FILE = "MaxText", "0.2.5", "maxtext.yml"
 WORDS = (
     Word("model.vocab_size", "vocab_size", back=whole),
     Word("model.hidden_size", "base_emb_dim", back=whole),
@@ -68,6 +68,7 @@ ASIDE = frozenset({
     "tokenize_train_data", "tokenize_eval_data", "dataset_type", "grain_file_type", "grain_worker_count",
     "data_shuffle_seed", "enable_data_shuffling", "normalize_embedding_logits", "norm_topk_prob", "mlp_bias",
     "scan_layers", "megablox", "sparse_matmul", "attention", "adamw_mask", "eval_steps", "packing",
+    "use_tokamax_splash", "context_parallel_load_balance",
     "profiler", "gcs_metrics", "save_config_to_gcs", "jax_cache_dir", "monitor_goodput",
     "enable_goodput_recording", "wsd_decay_style", "rope_type", "decoder_block", "reuse_example_batch",
     "num_layers_per_pipeline_stage", "max_segments_per_seq", "dtype_mm", "enable_tensorboard",

@@ -21,6 +21,7 @@ from scalewright.emit.settings import Settings
 from scalewright.emit.theirs import Theirs
 from scalewright.emit.words import read_words, write_words
 from scalewright.spec.placement import stage_layers
+from scalewright.spec.run import OptimizerSpec
 
 SHARDED = {2: "optim_grads", 3: "optim_grads_params"}
 COMM = {"ring": "p2p", "ulysses": "a2a", "allgather": "all_gather"}
@@ -32,6 +33,7 @@ PRECISIONS: dict[str, Arguments] = {
 }  # fmt: skip
 FULL = {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": 1}
 CORE = "core_attn"
+NARROW = ("adamw_bf16", "adamw_8bit")  # states in fewer bytes
 
 
 def write_layout(s: Settings) -> Arguments:
@@ -107,6 +109,10 @@ def _cut(counts: tuple[int, ...], modules: int) -> str:
 
 def _sharding(s: Settings) -> Arguments:
     stage = s.take("layout.zero_stage")
+    if stage == 0 and (s.layout.offload == "optimizer" or _optimizer(s) in NARROW):
+        why = "Megatron-LM offloads and narrows only the states of its distributed optimizer"
+        s.nearly("layout.zero_stage", "1", why)
+        stage = 1
     written: Arguments = {}
     replicas = s.layout.dp_replicate
     if stage == 1:
@@ -129,6 +135,11 @@ def _sharding(s: Settings) -> Arguments:
                 "outer-dp-sharding-strategy": "no_shard",
             }
     return written
+
+
+def _optimizer(s: Settings) -> str:
+    optimizer = s.run.optimizer
+    return optimizer.name if isinstance(optimizer, OptimizerSpec) else ""
 
 
 def _recompute(s: Settings) -> Arguments:
@@ -167,11 +178,13 @@ def _precision(s: Settings) -> Arguments:
 
 def _offload(s: Settings) -> Arguments:
     kind = s.layout.offload
-    if kind == "optimizer":
+    if kind == "optimizer" and _optimizer(s) not in ("adamw", *NARROW):
+        s.drop("layout.offload", "Megatron-LM offloads Adam's states alone")
+    elif kind == "optimizer":
         s.take("layout.offload")
         return {"optimizer-cpu-offload": True, "optimizer-offload-fraction": 1.0,
                 "use-precision-aware-optimizer": True}  # fmt: skip
-    if kind != "none":
+    elif kind != "none":
         s.drop("layout.offload", "Megatron-LM offloads optimizer states, or some modules' activations")
     return {}
 

@@ -84,7 +84,7 @@ def _attention(s: Settings) -> Arguments:
     window = s.take("model.sliding_window")
     pattern = s.take("model.window_pattern")
     if window is not None and any(pattern):
-        written["window-size"] = [window - 1, 0]
+        written["window-size"] = f"{window - 1},0"
         if not all(pattern):
             written["window-attn-skip-freq"] = f"[{','.join(str(int(w)) for w in s.model.window_pattern)}]"
     return written
@@ -100,7 +100,12 @@ def _positions(s: Settings) -> Arguments:
     written: Arguments = {"position-embedding-type": POSITIONS[kind]}
     if kind != "rope":
         return written
-    written["rotary-base"] = s.take("model.rope.theta")
+    theta = s.model.rope.theta
+    written["rotary-base"] = round(theta)  # theirs is a whole number
+    if theta == round(theta):
+        s.take("model.rope.theta")
+    else:
+        s.nearly("model.rope.theta", str(round(theta)), "Megatron-LM's base is a whole number")
     if (fraction := s.take("model.rope.fraction")) != 1:
         written["rotary-percent"] = fraction
     if s.take("model.rope.interleaved") and not s.model.mla:
@@ -145,7 +150,9 @@ def _mixture(s: Settings) -> Arguments:
     if not s.take("model.moe.normalize_top_k"):
         written["moe-router-pre-softmax"] = True  # weights of all experts before the choice, not renormalised
     rate = s.take("train.balance.bias_rate")
-    if s.take("model.moe.router_bias"):
+    if moe.router_bias and moe.score == "softmax":
+        s.drop("model.moe.router_bias", "Megatron-LM has one beside sigmoid scores alone")
+    elif s.take("model.moe.router_bias"):
         written |= {"moe-router-enable-expert-bias": True, "moe-router-bias-update-rate": rate}
     balanced = s.run.train.balance.loss > 0
     written["moe-router-load-balancing-type"] = "seq_aux_loss" if balanced else "none"

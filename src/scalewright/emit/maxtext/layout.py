@@ -1,0 +1,148 @@
+"""A layout as MaxText's axes, batch and policies."""
+
+from __future__ import annotations
+
+from scalewright.emit.choices import Words, choose, take_expert_split
+from scalewright.emit.maxtext.words import PRECISIONS, REMAT, STRATEGIES, TITLE
+from scalewright.emit.settings import Settings
+from scalewright.spec.errors import UserError
+
+
+def write_layout(s: Settings) -> Words:
+    """All of it; raises UserError for sizes that don't go together there."""
+    layout = s.layout
+    for key in ("devices", "tp", "sp", "cp", "ep", "micro_batch", "global_batch"):
+        s.take(f"layout.{key}")
+    take_expert_split(s, TITLE)
+    shards = _sharding(s)
+    sizes = {
+        "data": layout.dp // (shards * layout.ep), "fsdp": shards, "pipeline": s.take("layout.pp"),
+        "context": layout.cp, "tensor": 1 if layout.sp else layout.tp,
+        "tensor_sequence": layout.tp if layout.sp else 1, "expert": layout.ep,
+    }  # fmt: skip
+    written: Words = {f"ici_{axis}_parallelism": size for axis, size in sizes.items()}
+    written |= {"dcn_data_parallelism": 1, "shard_optimizer_over_data": layout.zero_stage == 1}
+    return {**written, **_context(s), **_batch(s), **_precision(s), "weight_dtype": "float32", **_memory(s)}
+
+
+def _context(s: Settings) -> Words:
+    """The kind of context parallelism, with the attention that has it on this hardware (types.py)."""
+    cp, kind = s.layout.cp, s.layout.cp_kind
+    if cp == 1:
+        return {}
+    if hardware_of(s) == "gpu":
+        why = "MaxText has Ulysses on TPUs alone: it gathers keys and values"
+        words = {kind: STRATEGIES[kind] for kind in ("allgather", "ring")}
+        strategy = choose(s, "layout.cp_kind", words, why, "allgather")
+        s.assume("packing false: its attention with cp takes no packed rows on GPUs: give a record for each")
+        return {"context_parallel_strategy": strategy, "attention": "cudnn_flash_te", "packing": False}
+    if kind == "ring" and s.run.seq_len % cp**2:
+        s.nearly("layout.cp_kind", "allgather", "MaxText's ring wants a sequence that cp x cp divides")
+        return {"context_parallel_strategy": STRATEGIES["allgather"]}
+    written: Words = {"context_parallel_strategy": STRATEGIES[s.take("layout.cp_kind")]}
+    if kind != "allgather":
+        written |= {"attention": "flash", "use_tokamax_splash": True}
+    if kind == "ulysses":
+        written["context_parallel_load_balance"] = False  # each of its ranks has the whole sequence
+    return written
+
+
+def _precision(s: Settings) -> Words:
+    precision = s.layout.precision
+    if precision == "auto":
+        s.assume("precision bf16, since `auto` asks the device")
+    if precision == "fp8" and s.layout.pp == 1 and s.layout.accumulation > 1:
+        s.nearly("layout.precision", "bf16", "MaxText refuses fp8 with accumulated gradients")
+        return PRECISIONS["bf16"]
+    why = "MaxText trains in bf16 or fp32, with products in fp8 or int8"
+    words = choose(s, "layout.precision", PRECISIONS, why, "fp32" if precision == "tf32" else "bf16") or {}
+    if precision in ("fp8", "int8"):
+        s.nearly("layout.precision", precision, "its own recipe of scales")
+    return words
+
+
+def _sharding(s: Settings) -> int:
+    """Devices of the fsdp axis: what shards parameters beside the expert axis."""
+    layout, stage = s.layout, s.layout.zero_stage
+    shared = [axis for axis in ("cp", "ep") if getattr(layout, axis) > 1]
+    if stage in (0, 1) and shared:
+        s.nearly(
+            "layout.zero_stage", f"3 over {' and '.join(shared)}", "MaxText shards parameters over those axes"
+        )
+    elif stage >= 2 and layout.dp_shard * layout.cp == 1:
+        s.nearly("layout.zero_stage", "0", "a replica has one data-parallel rank: there is nothing to shard")
+    elif stage == 2:
+        s.nearly("layout.zero_stage", "3", "MaxText has no ZeRO-2: the same numbers, more messages")
+    else:
+        s.take("layout.zero_stage")
+    if stage in (0, 1) and shared and layout.dp_replicate != layout.dp // layout.ep:
+        whole = layout.dp // layout.ep
+        s.nearly("layout.dp_replicate", str(whole), "the ranks of its data axis hold the same parameters")
+    elif stage == 1:
+        s.drop("layout.dp_replicate", "MaxText's ZeRO-1 shards over all of its data axis")
+    else:
+        s.take("layout.dp_replicate")
+    within = layout.dp_shard if stage >= 2 else layout.dp
+    if within % layout.ep:
+        what = f"MaxText can't run ep {layout.ep} beyond the {within} data-parallel ranks of a replica"
+        raise UserError(what, "layout.ep", "use an ep that divides dp / dp_replicate")
+    return layout.dp_shard // layout.ep if stage >= 2 else 1
+
+
+def _batch(s: Settings) -> Words:
+    """The batch of a device; a pipeline accumulates in itself, a multiple of pp micro-batches."""
+    layout, layers = s.layout, s.model.num_hidden_layers
+    if layout.pp == 1:
+        each = layout.micro_batch / (layout.tp * layout.cp)
+        return {"per_device_batch_size": each, "gradient_accumulation_steps": layout.accumulation}
+    stages = layout.pp * s.take("layout.virtual_stages")
+    if layers % stages:
+        what = (
+            f"MaxText can't run pp {layout.pp} with {layout.virtual_stages} stages of a rank: {layers} layers"
+        )
+        raise UserError(what, "layout.pp", "use stages that divide the layers")
+    s.drop("layout.stage_layers", "MaxText's stages have as many layers each")
+    if s.layout.stage_layers is not None and len(set(s.layout.stage_layers)) == 1:
+        s.take("layout.stage_layers")
+    why = f"MaxText has no {layout.schedule}: all forwards of its pipeline come before the backwards"
+    if layout.schedule == "gpipe":
+        s.take("layout.schedule")
+    else:
+        s.nearly("layout.schedule", "circular" if layout.virtual_stages > 1 else "gpipe", why)
+    samples = layout.global_batch // layout.dp
+    counts = [n for n in range(layout.pp, samples + 1, layout.pp) if samples % n == 0]
+    if not counts:
+        what = f"MaxText can't run pp {layout.pp} with {samples} samples of a data-parallel rank"
+        raise UserError(what, "layout.pp", "use a global_batch that pp divides for each of them")
+    count = min(counts, key=lambda n: abs(n - layout.accumulation))
+    if count != layout.accumulation:
+        why = "MaxText's pipeline wants a multiple of pp micro-batches"
+        s.nearly("layout.micro_batch", str(samples // count), why)
+    return {
+        "per_device_batch_size": layout.global_batch / layout.devices, "gradient_accumulation_steps": 1,
+        "num_pipeline_microbatches": count, "num_pipeline_repeats": layout.virtual_stages,
+        "num_layers_per_pipeline_stage": layers // stages,
+    }  # fmt: skip
+
+
+def _memory(s: Settings) -> Words:
+    why = "MaxText's policies are of every layer"
+    policy = choose(s, "layout.recompute", REMAT, why, "full")
+    if s.layout.recompute == "none":
+        s.assume("recompute none is minimal_with_context: products and attention's output are kept")
+    offload = s.layout.offload
+    if offload in ("optimizer", "parameters"):
+        s.take("layout.offload")
+        return {"remat_policy": policy, "optimizer_memory_host_offload": True,
+                "parameter_memory_host_offload": offload == "parameters"}  # fmt: skip
+    if offload == "activations":
+        s.take("layout.offload")
+        return {"remat_policy": "custom", "decoder_layer_input": "offload"} if policy == "full" else {
+            "remat_policy": "minimal_offloaded"}  # fmt: skip
+    s.drop("layout.offload", "MaxText's offloads of states and of activations aren't written together")
+    return {"remat_policy": policy}
+
+
+def hardware_of(s: Settings) -> str:
+    """Its word for the cluster's devices."""
+    return "tpu" if "tpu" in str(s.run.cluster).lower() else "gpu"
