@@ -35,6 +35,7 @@ pytestmark = [
 SITE = {
     "python": sys.executable,
     "interface": "lo",
+    "per_node": 2,
     "env": {"MASTER_ADDR": "127.0.0.1"},  # pretend nodes have names that nobody can resolve
 }
 
