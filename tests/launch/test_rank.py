@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from scalewright.launch.meeting import with_address
 from scalewright.launch.rank import BROADCAST, RankContext, find_context
 from scalewright.spec.errors import UserError
 
@@ -84,6 +85,13 @@ def test_a_missing_address_is_named():
     with pytest.raises(UserError, match="Slurm started 8 ranks but MASTER_ADDR is not set"):
         find_context(environ)
     assert find_context({**environ, "SLURM_JOB_NODELIST": "n[3-4]"}).rendezvous == "tcp://n3:29500"
+
+
+def test_a_host_that_nobody_knows_is_named_before_ranks_wait_for_it():
+    environ = {**SRUN, "MASTER_ADDR": "no-such-host.invalid"}
+    with pytest.raises(UserError, match=r"no-such-host.invalid, where the ranks are to meet, has no address"):
+        with_address(find_context(environ))
+    assert with_address(find_context({**SRUN, "MASTER_ADDR": "127.0.0.1"})).world == 8
 
 
 def test_mpi_on_one_host_needs_no_address():

@@ -35,6 +35,7 @@ pytestmark = [
 SITE = {
     "python": sys.executable,
     "interface": "lo",
+    "per_node": 2,
     "env": {"MASTER_ADDR": "127.0.0.1"},  # pretend nodes have names that nobody can resolve
 }
 
@@ -158,24 +159,26 @@ def test_slurm_checks_a_script_and_starts_nothing(slurm: Cluster, tmp_path: Path
     command = [sys.executable, "-m", "scalewright", "launch", "slurm", "run.yaml", "--dry-run"]
     slurm.run(*command, cwd=tmp_path)
     with pytest.raises(RuntimeError, match="Requested node configuration is not available"):
-        slurm.run(*command, "--nodes", "8", cwd=tmp_path)
+        slurm.run(*command, "layout.devices=16", "layout.global_batch=16", cwd=tmp_path)
     assert slurm.run("squeue", "-h") == ""
 
 
 def test_plain_srun_needs_no_exports(slurm: Cluster, tmp_path: Path) -> None:
-    """`srun python -m scalewright train run.yaml`, with a task a rank, and with a task a node."""
+    """`srun python -m scalewright train run.yaml`: a task a rank, and a task a node."""
     data = data_of(tmp_path, 1, train={"steps": 8}, loss={"pause": 0.0})
-    control = control_of(tmp_path, data)
     write_run(tmp_path, data)
-    environ = {"GLOO_SOCKET_IFNAME": "lo"}
     train = [sys.executable, "-m", "scalewright", "train", "run.yaml"]
-    slurm.run("srun", "-N1", "-n2", *train, "name=a", f"out_dir={tmp_path}/a", cwd=tmp_path, environ=environ)
-    assert bits(tmp_path / "a") == bits(control)
-    two = data_of(tmp_path, 2, train={"steps": 8}, loss={"pause": 0.0})
-    write_run(tmp_path, two)
-    environ |= {"MASTER_ADDR": "127.0.0.1"}
-    slurm.run("srun", "-N2", "-n2", *train, f"out_dir={tmp_path}/b", cwd=tmp_path, environ=environ)
-    assert bits(tmp_path / "b") == bits(control_of(tmp_path / "more", two))
+    lo = {"GLOO_SOCKET_IFNAME": "lo"}
+    slurm.run("srun", "-N1", "-n2", *train, cwd=tmp_path, environ=lo)
+    assert bits(tmp_path / "out") == bits(control_of(tmp_path, data))
+    two = tmp_path / "two"
+    data = data_of(two, 2, train={"steps": 8}, loss={"pause": 0.0})
+    write_run(two, data)
+    spread = ["srun", "-N2", "-n2", "--ntasks-per-node=1"]
+    with pytest.raises(RuntimeError, match=r"n1, where the ranks are to meet, has no address here"):
+        slurm.run(*spread, *train, cwd=two, environ=lo)
+    slurm.run(*spread, *train, cwd=two, environ={**lo, "MASTER_ADDR": "127.0.0.1"})
+    assert bits(two / "out") == bits(control_of(two, data))
 
 
 def test_torchrun_in_each_task_is_refused(slurm: Cluster, tmp_path: Path) -> None:

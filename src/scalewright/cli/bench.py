@@ -23,8 +23,8 @@ def run_collectives(job: Job, processes: int) -> dict[str, Any] | None:
     from scalewright.bench.collectives import measure
     from scalewright.bench.world import PRELOAD
     from scalewright.cli.options import check_device
-    from scalewright.launch.broadcast import with_address
     from scalewright.launch.local import run_local
+    from scalewright.launch.meeting import with_address
     from scalewright.launch.rank import find_context
 
     context = with_address(find_context())
@@ -55,8 +55,8 @@ def run_pairs(job: PairsJob, processes: int) -> dict[str, Any] | None:
     from scalewright.bench.pairs import measure
     from scalewright.bench.world import PRELOAD
     from scalewright.cli.options import check_device
-    from scalewright.launch.broadcast import with_address
     from scalewright.launch.local import run_local
+    from scalewright.launch.meeting import with_address
     from scalewright.launch.rank import find_context
 
     context = with_address(find_context())

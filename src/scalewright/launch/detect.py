@@ -123,9 +123,8 @@ def _check_nested(inner: Source, outer: Source) -> None:
 def find_address(source: Source, environ: Mapping[str, str]) -> tuple[str | None, int]:
     """Host and port where the ranks meet; no host where neither the environment nor the starter gives one."""
     starter = source.starter
-    host = environ.get("MASTER_ADDR") or _host(environ, starter.host)
-    if host is None and source.local_world == source.world:
-        host = "127.0.0.1"  # all on this machine
+    here = "127.0.0.1" if source.local_world == source.world else None  # all on this machine
+    host = environ.get("MASTER_ADDR") or here or _host(environ, starter.host)
     port = number_of(environ, ("MASTER_PORT", *starter.port))
     if port is None and (job := number_of(environ, starter.port_of)) is not None:
         step = number_of(environ, ("SLURM_STEP_ID",)) or 0

@@ -17,7 +17,7 @@ from scalewright.launch.detect import Source, find_address, find_source, number_
 from scalewright.launch.starters import RANK
 from scalewright.spec.errors import UserError
 
-BROADCAST = "mpi://"  # a rendezvous that rank 0 has yet to tell the others (broadcast.py)
+BROADCAST = "mpi://"  # a rendezvous that rank 0 has yet to tell the others (meeting.py)
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class RankContext:
     world: int = 1
     local_rank: int = 0
     local_world: int = 1
-    rendezvous: str = ""  # file:///... or tcp://host:port (`with_address` of broadcast.py); empty when alone
+    rendezvous: str = ""  # file:///... or tcp://host:port (`with_address` of meeting.py); empty when alone
     attempt: int = 0  # restarts so far; keeps a new attempt's addresses apart from the old one's
     starter: str = "none"
     whole_node: bool = False  # the only process of its node, or pod: it may start several ranks there

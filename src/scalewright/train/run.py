@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from scalewright.launch.broadcast import with_address
 from scalewright.launch.local import cores, is_worker, prepare_workers, run_local
+from scalewright.launch.meeting import with_address
 from scalewright.launch.rank import RankContext, find_context
 from scalewright.launch.settings import (
     keep_flight_records,

@@ -109,7 +109,7 @@ def test_a_job_that_saved_is_requeued(tmp_path: Path, agent: str, code: int, req
     assert got == code
     assert ("scontrol requeue 12345" in calls) == requeued
     (srun,) = [call for call in calls if call.startswith("srun")]
-    assert "--kill-on-bad-exit=1" in srun
+    assert "--kill-on-bad-exit=0" in srun
 
 
 @needs_bash

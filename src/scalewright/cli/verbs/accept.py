@@ -43,7 +43,7 @@ def accept(
     from scalewright.accept.accept import accept as check
     from scalewright.accept.training import remove_checkpoints
     from scalewright.cli.output import only_answer, print_json, working
-    from scalewright.launch.broadcast import with_address
+    from scalewright.launch.meeting import with_address
     from scalewright.launch.rank import find_context
     from scalewright.launch.settings import present_environment
     from scalewright.machine.local import find_cluster

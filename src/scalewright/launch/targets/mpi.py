@@ -3,7 +3,7 @@
     TERM, USR1, USR2 ──► this script ──► out_dir/STOP ──► rank 0 sees it; all ranks: one step, save, 75
                                                           mpirun itself would kill ranks a second after a TERM
 
-MASTER_ADDR is the first host; where the scheduler chose the hosts, rank 0 broadcasts its own (broadcast.py).
+MASTER_ADDR is the first host; where the scheduler chose the hosts, rank 0 broadcasts its own (meeting.py).
 """
 
 from __future__ import annotations

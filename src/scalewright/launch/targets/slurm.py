@@ -97,7 +97,9 @@ def _meeting(job: Job) -> dict[str, str]:
 
 def _start(job: Job) -> list[str]:
     """srun, with what each of its tasks runs."""
-    srun = ["srun", "--kill-on-bad-exit=1"]
+    # With 1, srun would end those that are slower to leave after a save, and one that is killed on its way
+    # out hides the others' 75. After a crash ranks miss each other and leave by themselves.
+    srun = ["srun", "--kill-on-bad-exit=0"]
     if (cpus := _cpus(job)) is not None:
         srun.append(f"--cpus-per-task={cpus}")  # which srun doesn't take from the job
     inside = _container(job)

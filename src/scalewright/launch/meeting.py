@@ -1,4 +1,4 @@
-"""Where ranks meet that mpirun started on several hosts without MASTER_ADDR: rank 0 tells the others, by MPI.
+"""Where ranks meet, made sure of: rank 0 tells it over MPI where nothing else does; a name has to resolve.
 
 rank 0: host name, free port ──MPI.bcast──► all ranks ──► tcp://host:port
 """
@@ -12,11 +12,24 @@ from dataclasses import replace
 from scalewright.launch.rank import BROADCAST, RankContext
 from scalewright.spec.errors import UserError
 
+# Their hosts are there before the job is. A pod's name may resolve a minute after its neighbour has started.
+RESOLVED = ("Slurm", "LSF")
+
 
 def with_address(context: RankContext) -> RankContext:
-    """The same rank with an address; every rank of the world must call it. UserError without mpi4py."""
-    if context.rendezvous != BROADCAST:
-        return context
+    """The same rank with an address; every rank of the world must call it.
+
+    Raises UserError where mpirun gives no address and mpi4py isn't there, and for a name unknown here: the
+    ranks would wait for it until the timeout of the start.
+    """
+    if context.rendezvous == BROADCAST:
+        return replace(context, rendezvous=_broadcast(context))
+    if context.starter in RESOLVED:
+        _check_name(context)
+    return context
+
+
+def _broadcast(context: RankContext) -> str:
     try:
         rc = importlib.import_module("mpi4py").rc
         rc.finalize = False
@@ -31,7 +44,19 @@ def with_address(context: RankContext) -> RankContext:
     address = f"tcp://{socket.gethostname()}:{_free_port()}" if context.rank == 0 else ""
     address = mpi.COMM_WORLD.bcast(address, root=0)
     mpi.Finalize()
-    return replace(context, rendezvous=address)
+    return str(address)
+
+
+def _check_name(context: RankContext) -> None:
+    host = context.rendezvous.removeprefix("tcp://").rpartition(":")[0]
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError as error:
+        raise UserError(
+            f"{host}, where the ranks are to meet, has no address here ({error.strerror})",
+            "environment",
+            "export MASTER_ADDR=<a name or address of it that every node knows>",
+        ) from None
 
 
 def _free_port() -> int:
