@@ -15,13 +15,14 @@ from typing import Any
 
 def main() -> None:
     """Puts the stand-ins in place and runs the script."""
+    sys.argv = sys.argv[1:]
+    # In the place of this folder, whose profile.py and statistics.py would hide the standard library's.
+    sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
     accelerate()
     with contextlib.suppress(ImportError):
         import deepspeed
 
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    sys.argv = sys.argv[1:]
-    sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
     runpy.run_path(sys.argv[0], run_name="__main__")
 
 

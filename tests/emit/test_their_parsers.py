@@ -1,4 +1,4 @@
-"""The own parsers of Megatron-LM, Megatron-Bridge and torchtitan take what is written, and see a wrong world."""
+"""The own parsers of Megatron-LM, Megatron-Bridge and torchtitan take what is written, not a wrong world."""
 
 from __future__ import annotations
 
