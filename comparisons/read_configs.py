@@ -3,8 +3,9 @@
     python comparisons/read_configs.py FOLDER [--cluster dgx-h100]      some minutes
 
 FOLDER holds a folder for each trainer. The files are other people's and aren't part of this repository. Each
-is read as `scalewright read` does; where it has a model and a layout, that is priced on the cluster as its
-trainer runs it, and the same run is planned for the same devices.
+is read as `scalewright read` does, priced on the cluster as its trainer runs it, and the same run is planned
+for the same devices. Files that name no model (DeepSpeed's, Accelerate's) get one; those that name no number
+of devices get the first of 8, 64 and 512 that the model fits on.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ import scalewright as sw
 from scalewright.emit.question import Question, question
 from scalewright.emit.read import read_file
 from scalewright.spec.errors import UserError
+from scalewright.spec.layout import Layout
 from scalewright.spec.text.words import short_time
 
+MODEL = "llama-3.2-1b"  # where a file has none
+DEVICES = (8, 64, 512)
 FORMS = (".yaml", ".yml", ".json", ".toml", ".sh", ".py", ".txt", ".log")
 
 
@@ -50,7 +54,7 @@ def tried(path: Path, cluster: str) -> dict[str, Any]:
     try:
         reading = read_file(path)
     except UserError as error:
-        return {"error": str(error)}
+        return {"error": str(error).replace(str(path), path.name)}
     row: dict[str, Any] = {
         "trainer": reading.trainer,
         "unread": [item.key for item in reading.unread],
@@ -58,26 +62,43 @@ def tried(path: Path, cluster: str) -> dict[str, Any]:
         "model": "model" in reading.run,
     }
     try:
-        return row | priced(question(str(path)), cluster)
+        asked = question(str(path), None if row["model"] else MODEL)
+        return row | priced_where_it_fits(asked, cluster)
     except UserError as error:
-        return row | {"error": str(error)}
+        return row | {"error": str(error).replace(str(path), path.name)}
 
 
-def priced(asked: Question, cluster: str) -> dict[str, Any]:
+def priced_where_it_fits(asked: Question, cluster: str) -> dict[str, Any]:
+    """The price on its own devices; on more where their number was assumed and nothing fits."""
+    if not any(text.startswith("devices ") and "fewest" in text for text in asked.assumed):
+        return priced(asked, asked.layout, cluster)
+    problem = UserError("its layout fits no number of devices that was tried")
+    for devices in DEVICES:
+        times = devices / asked.layout.devices
+        if times >= 1 and times % 1 == 0:
+            try:
+                layout = asked.resized(devices, int(asked.layout.global_batch * times))
+                return priced(asked, layout, cluster)
+            except UserError as error:
+                problem = error
+    raise problem
+
+
+def priced(asked: Question, layout: Layout, cluster: str) -> dict[str, Any]:
     """Its own cost, the best single change, and the plan's best for the same devices and batch."""
-    sizes = {"devices": asked.layout.devices, "global_batch": asked.layout.global_batch}
     plan = sw.plan(
         asked.model,
         cluster,
         seq_len=asked.seq_len,
         framework=asked.trainer,
-        yours=asked.layout,
+        yours=layout,
         top=1,
-        **sizes,
+        devices=layout.devices,
+        global_batch=layout.global_batch,
     )
     yours = plan["yours"]
     return {
-        "layout": asked.layout.stated(),
+        "layout": layout.stated(),
         "step_time_s": yours["step_time_s"]["p50"],
         "fits": yours["fits"],
         "change": yours["changes"][0] if yours["changes"] else None,
@@ -87,41 +108,27 @@ def priced(asked: Question, cluster: str) -> dict[str, Any]:
 
 
 def show(result: Result, rows: list[dict[str, Any]], cluster: str) -> None:
-    """A row a file, and what wasn't understood most often."""
+    """A row a file that was priced, a line a file that wasn't, and what wasn't understood most often."""
     cells = []
     for row in rows:
-        if "error" in row:
-            cells.append(
-                [
-                    f"`{row['file']}`",
-                    row.get("trainer", "-"),
-                    len(row.get("unread", ())),
-                    row["error"],
-                    "",
-                    "",
-                ]
-            )
-            continue
-        change = row["change"]
-        what = f"{change['change']}: +{change['gain_pct']:.0f}%" if change else "none"
-        step = short_time(row["step_time_s"]) + ("" if row["fits"] else ", does not fit")
-        cells.append(
-            [
-                f"`{row['file']}`",
-                row["trainer"],
-                len(row["unread"]),
-                step,
-                what,
-                f"+{row['best_gain_pct']:.0f}%",
-            ]
-        )
+        if "error" not in row:
+            change = row["change"]
+            what = f"{change['change']}: {change['gain_pct']:+.0f}%" if change else "none"
+            step = short_time(row["step_time_s"]) + ("" if row["fits"] else ", does not fit")
+            best = f"{row['best_gain_pct']:+.0f}%"
+            name = f"`{row['file']}`" + ("" if row["model"] else " *")
+            cells.append([name, row["trainer"], len(row["unread"]), step, what, best])
     read = sum("trainer" in row for row in rows)
     result.say(
-        f"{read} of {len(rows)} files are read; {sum('step_time_s' in row for row in rows)} are priced and "
-        f"planned on {cluster}, as their own trainers run them. The JSON names keys that weren't understood.",
+        f"{read} of {len(rows)} files are read; {len(cells)} are priced and planned on {cluster}, as their "
+        f"own trainers run them (* with {MODEL}, as they name no model). A layout that does not fit may be "
+        "faster than the best one that does. The JSON names keys that weren't understood.",
         "",
         table(["file", "trainer", "unread keys", "step", "best single change", "the plan's best"], cells),
     )
+    for row in rows:
+        if "error" in row:
+            result.say(f"- `{row['file']}`: {row['error']}")
     counts = Counter(key for row in rows for key in row.get("unread", ()))
     result.say("Unread most often: " + ", ".join(f"`{key}` {n}" for key, n in counts.most_common(20)) + ".")
 

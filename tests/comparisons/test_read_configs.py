@@ -20,3 +20,4 @@ def test_read_configs(script, tmp_path):
     assert good["layout"]["tp"] == 8
     assert good["best_gain_pct"] >= good["change"]["gain_pct"] > 0
     assert "1 of 2 files are read; 1 are priced and planned" in text
+    assert "- `megatron/empty.yaml`: no trainer's configuration" in text

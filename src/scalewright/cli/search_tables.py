@@ -50,7 +50,9 @@ def _yours(yours: Answer) -> None:
     peak, step = gib(yours["memory_gib"]["peak"]), short_time(yours["step_time_s"]["p50"])
     fits = "" if yours["fits"] else ", [red]does not fit[/]"
     emit(f"[bold]yours[/]  {one_line(yours['layout'])}")
-    emit(f"       {step} a step, {peak}{fits}; the best is {yours['gain_pct']:.1f}% faster")
+    gain = yours["gain_pct"]
+    best = f"the best is {gain:.1f}% faster" if gain >= 0 else f"the best that fits is {-gain:.1f}% slower"
+    emit(f"       {step} a step, {peak}{fits}; {best}")
     for row in yours["changes"][:MANY_CHANGES]:
         emit(
             f"       {row['change']} alone: {row['gain_pct']:+.1f}%, {short_time(row['step_time_s'])} a step"

@@ -31,11 +31,15 @@ class Question:
         return Layout.parse({**self.layout.dump(), **changed}, "layout")
 
 
-def question(source: str, overrides: Sequence[str] = ()) -> Question:
-    """The question of a file, or of a pasted command line; raises UserError."""
+def question(source: str, model: str | None = None, overrides: Sequence[str] = ()) -> Question:
+    """The question of a file, or of a pasted command line; raises UserError.
+
+    `model`: in the place of theirs; a DeepSpeed JSON has none.
+    """
     pasted = " --" in source
     reading = read_argv(source) if pasted else read_file(source)
-    run = as_run(reading, "the command line" if pasted else source, overrides)
+    changes = (*overrides, *([f"model={model}"] if model else []))
+    run = as_run(reading, "the command line" if pasted else source, changes)
     assert not isinstance(run.model, PythonRef)  # no reader makes one
     layout = run.layout
     if layout.stage_layers is not None and len(set(layout.stage_layers)) == 1:

@@ -99,6 +99,7 @@ def _save(written: Written, folder: Path, force: bool) -> dict[str, str]:
 
     for name, text in written.files.items():
         if name.endswith(".json"):
+            folder.mkdir(parents=True, exist_ok=True)
             write_whole(folder / name, text)
         else:
             write_signed(folder / name, text, force)

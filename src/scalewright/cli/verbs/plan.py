@@ -88,14 +88,14 @@ def plan(
     how = (
         "write `scalewright plan MODEL --cluster C --devices N --seq-len S --global-batch B`, or --from FILE"
     )
-    theirs = read_theirs(from_) if from_ is not None else None
+    theirs = read_theirs(from_, model) if from_ is not None else None
     if theirs is not None:
         seq_len, framework = seq_len or theirs.seq_len, framework or theirs.trainer
         if global_batch_tokens is None:
             global_batch = global_batch or theirs.layout.global_batch
         if nodes is None:
             devices = devices or theirs.layout.devices
-    name, place = check_given(model or (theirs.model if theirs else None), cluster, "scalewright plan", how)
+    name, place = check_given(theirs.model if theirs else model, cluster, "scalewright plan", how)
     if data is not None and out is None and not json:
         raise UserError("--data is for the run file", "--data", "add --out run.yaml, or --json")
     counts = read_counts(scaling) if scaling else None

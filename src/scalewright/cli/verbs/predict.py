@@ -135,10 +135,8 @@ def predict(
         _batch(batch, {key: value for key, value in flags.items() if key not in ("batch", "json")})
         return
     how = "write `scalewright predict MODEL --cluster CLUSTER --seq-len 4096`, --from FILE, or --batch FILE"
-    theirs = read_theirs(from_) if from_ is not None else None
-    name, place = check_given(
-        model or (theirs.model if theirs else None), cluster, "scalewright predict", how
-    )
+    theirs = read_theirs(from_, model) if from_ is not None else None
+    name, place = check_given(theirs.model if theirs else model, cluster, "scalewright predict", how)
     keys = layout_keys({key: flags[key] for key in flags if key in {*LAYOUT, *AS_WELL}}, layout)
     if theirs is not None:
         keys = {**theirs.layout.dump(), **keys}
@@ -167,11 +165,14 @@ def check_given(
     return model, cluster
 
 
-def read_theirs(source: str) -> Question:
-    """Another trainer's run, and on stderr what was assumed or not understood; raises UserError."""
+def read_theirs(source: str, model: str | None = None) -> Question:
+    """Another trainer's run, and on stderr what was assumed or not understood; raises UserError.
+
+    `model`: in the place of theirs.
+    """
     from scalewright.emit.question import question
 
-    theirs = question(source)
+    theirs = question(source, model)
     for note in theirs.assumed:
         print(f"assumed   {note}", file=sys.stderr)
     for item in theirs.unread:
