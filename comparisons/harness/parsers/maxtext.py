@@ -33,8 +33,8 @@ UNCHECKED = ("whether data and tokenizer exist", "its sharding", "its model", "m
 ABSENT = (
     "aqt", "chex", "cloud_tpu_diagnostics", "datasets", "drjax", "fastapi", "flax", "gcsfs", "google",
     "grain", "huggingface_hub", "jsonlines", "ml_goodput_measurement", "opentelemetry", "optax", "orbax",
-    "pathwaysutils", "qwix", "sentencepiece", "starlette", "tensorboardX", "tensorflow", "tiktoken", "tokamax",
-    "tpu_info", "tpu_info", "transformers", "tunix", "uvicorn",
+    "pathwaysutils", "qwix", "sentencepiece", "starlette", "tensorboardX", "tensorflow", "tiktoken",
+    "tokamax", "tpu_info", "transformers", "tunix", "uvicorn",
 )  # fmt: skip
 
 
