@@ -8,12 +8,12 @@ ${training.model.x}                                           the file is `train
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
 INNERMOST = re.compile(r"\$\{([^${}]{1,300})\}")
-FUNCTIONS = {"multiply": prod, "sum": sum, "add": sum}
+FUNCTIONS: dict[str, Callable[[Iterable[int]], int]] = {"multiply": prod, "sum": sum, "add": sum}
 MOST = 50  # references followed for one value
 
 

@@ -95,9 +95,9 @@ def find_flavor(name: str, flavor: str, unscaled: bool = False) -> Flavor | None
         entry = FLAVORS[name, plain]
         return Flavor(entry.preset, {**entry.differs, "rope.scaling": None, "name": f"{name}-{plain}"})
     known = {(key, size.lower()): entry for (key, size), entry in {**FLAVORS, **READ}.items()}
-    entry = known.get((name, plain.lower()))
-    if entry is None or not entry.differs:
-        return entry
+    entry = known.get((name, plain.lower()), Flavor(""))
+    if not entry.differs:
+        return entry if entry.preset else None
     return Flavor(entry.preset, {**entry.differs, "name": f"{name}-{plain}"})
 
 
