@@ -102,9 +102,12 @@ def ask(
         rows.append(row | ({"layout": settings.layout.stated()} if reason else {}))
     result.put(what, rows)
     counts = Counter(row["outcome"] for row in rows)
+    accepted = [row for row in rows if row["outcome"] == "accepted"]
+    whole = sum(not any(key.startswith("model.") for key in row["changed"]) for row in accepted)
     result.say(
         f"Of {len(rows)} {what}: {counts['accepted']} accepted, {counts['refused']} refused, "
-        f"{counts['not written']} not written, since it can't run them."
+        f"{counts['not written']} not written, since it can't run them. In {whole} of the accepted ones every "
+        "part of the model has its word there."
     )
     reasons = Counter((row["outcome"], row["reason"]) for row in rows if row["outcome"] != "accepted")
     if reasons:
