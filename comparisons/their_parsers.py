@@ -20,6 +20,7 @@ from typing import Any
 from harness.facts import facts
 from harness.result import Result, facts_text, table
 
+from scalewright.emit.emitted import Emitted
 from scalewright.emit.settings import Settings, settings_of
 from scalewright.emit.trainers import emit
 from scalewright.spec.errors import UserError
@@ -55,13 +56,15 @@ def main() -> None:
     result.say(facts_text(result.data["facts"]), f"- {judge.TITLE} {version}")
     from emit.random_runs import random_runs
 
-    ask(judge, "random runs", random_runs(options.count, seed=options.seed), options, result)
+    written = ask(judge, "random runs", random_runs(options.count, seed=options.seed), options, result)
     if not options.no_presets:
-        ask(judge, "presets", presets(), options, result)
-    (control,) = random_runs(1, seed=options.seed)
-    result.put("control", control_of(judge, control, options))
-    said = result.data["control"] or "nothing: it doesn't look at the number of devices"
-    result.say(f"Control, a run of {control.layout.devices} devices on 7: {said}.")
+        written += ask(judge, "presets", presets(), options, result)
+    if written:
+        settings, emitted = written[0]
+        said = control_of(judge, emitted, settings)
+        result.put("control", said)
+        said = said or "nothing: it doesn't look at the number of devices"
+        result.say(f"Control, a run of {settings.layout.devices} devices on 7: {said}.")
     result.say("**It checks**: " + "; ".join(judge.CHECKS) + ".")
     result.say("**It doesn't check**: " + "; ".join(judge.UNCHECKED) + ".")
     result.close()
@@ -76,34 +79,44 @@ def presets() -> Iterator[Settings]:
         yield settings_of(RunSpec.parse(keys))
 
 
-def ask(judge: Any, what: str, runs: Iterator[Settings], options: argparse.Namespace, result: Result) -> None:
+def ask(
+    judge: Any, what: str, runs: Iterator[Settings], options: argparse.Namespace, result: Result
+) -> list[tuple[Settings, Emitted]]:
     """What became of each run: accepted, refused with the parser's words, or not written at all."""
     rows: list[dict[str, Any]] = []
+    written: list[tuple[Settings, Emitted]] = []  # the first alone: the control's
     for index, settings in enumerate(runs):
         settings.version = options.software_version
-        row: dict[str, Any] = {"run": index, "layout": settings.layout.stated(), "model": settings.model.name}
+        row: dict[str, Any] = {"run": index, "model": settings.model.name}
         try:
             emitted = emit(options.trainer, settings)
         except UserError as error:
-            rows.append({**row, "outcome": "not written", "reason": str(error)})
+            layout = settings.layout.stated()
+            rows.append({**row, "outcome": "not written", "reason": str(error), "layout": layout})
             continue
+        written = written or [(settings, emitted)]
         reason = shown(judge, emitted, settings)
         changed = [item.key for item in (*emitted.dropped, *emitted.changed)]
         outcome = "refused" if reason else "accepted"
-        rows.append({**row, "outcome": outcome, "reason": reason, "changed": changed})
+        row |= {"outcome": outcome, "reason": reason, "changed": changed}
+        rows.append(row | ({"layout": settings.layout.stated()} if reason else {}))
     result.put(what, rows)
     counts = Counter(row["outcome"] for row in rows)
+    accepted = [row for row in rows if row["outcome"] == "accepted"]
+    whole = sum(not any(key.startswith("model.") for key in row["changed"]) for row in accepted)
     result.say(
         f"Of {len(rows)} {what}: {counts['accepted']} accepted, {counts['refused']} refused, "
-        f"{counts['not written']} not written, since it can't run them."
+        f"{counts['not written']} not written, since it can't run them. In {whole} of the accepted ones every "
+        "part of the model has its word there."
     )
     reasons = Counter((row["outcome"], row["reason"]) for row in rows if row["outcome"] != "accepted")
     if reasons:
         heads = ["outcome", "runs", "reason"]
         result.say(table(heads, [[kind, number, why] for (kind, why), number in reasons.most_common()]))
+    return written
 
 
-def shown(judge: Any, emitted: Any, settings: Settings) -> str:
+def shown(judge: Any, emitted: Emitted, settings: Settings) -> str:
     """The parser's words on emitted files; "" where it accepts them."""
     with tempfile.TemporaryDirectory() as folder:
         for file, text in emitted.files.items():
@@ -111,10 +124,8 @@ def shown(judge: Any, emitted: Any, settings: Settings) -> str:
         return str(judge.refusal(Path(folder), emitted, settings))
 
 
-def control_of(judge: Any, settings: Settings, options: argparse.Namespace) -> str:
+def control_of(judge: Any, emitted: Emitted, settings: Settings) -> str:
     """What it says of a run whose sizes don't make the world."""
-    settings.version = options.software_version
-    emitted = emit(options.trainer, settings)
     other = Settings(settings.run, settings.model)
     other.layout = settings.layout.model_copy(update={"devices": 7})
     return shown(judge, emitted, other)

@@ -16,8 +16,7 @@ from typing import Any
 def main() -> None:
     """Puts the stand-ins in place and runs the script."""
     sys.argv = sys.argv[1:]
-    # In the place of this folder, whose profile.py and statistics.py would hide the standard library's.
-    sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
+    sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))  # not this folder, whose names hide others
     accelerate()
     with contextlib.suppress(ImportError):
         import deepspeed
@@ -28,12 +27,14 @@ def main() -> None:
 
 def accelerate() -> None:
     """Processes that the launcher started for accelerators have the CPU in their place."""
-    if os.environ.get("ACCELERATE_USE_CPU") or "LOCAL_RANK" not in os.environ:
-        return
     from accelerate.state import PartialState
     from accelerate.utils import DistributedType
 
-    def gloo(self: Any, *_: Any, **__: Any) -> tuple[str, DistributedType]:
+    plain = PartialState._prepare_backend
+
+    def gloo(self: Any, cpu: bool = False, *rest: Any, **keys: Any) -> Any:
+        if cpu:  # the run's own wish
+            return plain(self, cpu, *rest, **keys)
         return "gloo", DistributedType.MULTI_GPU
 
     os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"

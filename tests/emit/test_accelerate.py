@@ -43,7 +43,10 @@ def reading(text: str, where: str = FILE) -> Reading:
 def test_two_hundred_random_runs_come_back() -> None:
     for settings, emitted, _ in narrowed("accelerate", 200, 1, AXES):
         back = read_back("accelerate", emitted, FILE)
-        assert not differences(settings, emitted, back, KEYS), settings.layout
+        keys = [
+            key for key in KEYS if key != "layout.offload" or settings.layout.tp == 1
+        ]  # else the script's
+        assert not differences(settings, emitted, back, tuple(keys)), settings.layout
         assert not back.unread
         if settings.layout.recompute in ("none", "full") and "fsdp_config" in emitted.files[FILE]:
             assert back.run["layout"].get("recompute", "none") == settings.layout.recompute
@@ -64,10 +67,10 @@ def test_what_each_stage_is() -> None:
 def test_sizes_make_all_processes() -> None:
     sizes = yaml.safe_load(run(zero_stage=3, tp=2, dp_replicate=2).files[FILE])["parallelism_config"]
     assert list(sizes.values()) == [2, 2, 2, 1]
-    assert (
-        "DistributedConfig(tp_size=TP, fsdp_size=2, dp_replicate_size=2)"
-        in run(zero_stage=3, tp=2, dp_replicate=2).files["train.py"]
-    )
+    script = run(zero_stage=3, tp=2, dp_replicate=2).files["train.py"]
+    assert "tp_size=TP" in script
+    assert "fsdp_size=2" in script
+    assert "fsdp_mixed_precision=True" in script  # bf16 with sums in fp32
 
 
 @pytest.mark.parametrize(

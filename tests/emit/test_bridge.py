@@ -1,10 +1,12 @@
-"""Megatron-Bridge's recipes and overrides, and NeMo's files: written, read again, read from theirs."""
+"""Megatron-Bridge's recipes and overrides, and NeMo's files: written, and read as people have them."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from emit.random_runs import differences, random_runs
+from emit.random_runs import MIXTURE, differences, random_runs
 from scalewright.emit.bridge.interpolation import resolve
 from scalewright.emit.read import read_text
 from scalewright.emit.run_file import as_run
@@ -193,3 +195,27 @@ def test_a_model_without_a_word_is_reported() -> None:
     run = RunSpec.parse({"model": model, "data": {"train": "x", "seq_len": 64}})
     emitted = emit("megatron-bridge", settings_of(run))
     assert [item.key for item in emitted.dropped] == ["model.mlp_type"]
+
+
+@pytest.mark.parametrize(
+    ("layout", "changed", "flags"),
+    [
+        # its schedule stops at remainders below pp: 10 micro-batches go through in fives
+        ({"pp": 4, "schedule": "interleaved", "global_batch": 20}, [],
+         {"microbatch_group_size_per_vp_stage": "5"}),
+        ({"pp": 4, "schedule": "interleaved", "global_batch": 4},
+         ["layout.virtual_stages", "layout.schedule"], {}),
+        ({"offload": "optimizer", "zero_stage": 0}, ["layout.zero_stage"],
+         {"use_distributed_optimizer": "True"}),
+        ({"tp": 2, "sp": False}, ["layout.sp"], {"sequence_parallel": "True"}),
+    ],
+)  # fmt: skip
+def test_what_would_stop_at_the_first_step_is_written_otherwise(
+    layout: dict[str, Any], changed: list[str], flags: dict[str, str]
+) -> None:
+    keys = {"devices": 8, "zero_stage": 1, "precision": "bf16", "global_batch": 8, **layout}
+    run = RunSpec.parse({"model": MIXTURE, "layout": keys, "data": {"train": "c", "seq_len": 2048}})
+    emitted = emit("megatron-bridge", settings_of(run))
+    assert [item.key for item in emitted.changed if item.key != "model.context"] == changed
+    for name, value in flags.items():
+        assert f"{name}={value}," in emitted.files["recipe.py"]

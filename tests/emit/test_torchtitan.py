@@ -107,6 +107,21 @@ def test_a_pipeline_counts_all_micro_batches() -> None:
     assert (back["micro_batch"], back["global_batch"], back["stage_layers"]) == (2, 64, [17, 15])
 
 
+def test_what_only_some_releases_have_is_reported() -> None:
+    keys: dict[str, Any] = {
+        "data": {"train": "c", "seq_len": 8192, "document_mask": True},
+        "train": {"steps": 10, "valid_every": 5},
+        "layout": {"cp": 2, "cp_kind": "ring"},
+    }
+    lost = {}
+    for release in ("0.1", "0.2", "0.3"):
+        emitted = emit("torchtitan", a_run(release, **keys))
+        lost[release] = {item.key for item in (*emitted.dropped, *emitted.changed)}
+    old = {"train.valid_every", "data.document_mask", "model.rope.scaling.factor"}
+    assert lost == {"0.1": old, "0.2": {"data.document_mask"}, "0.3": {"layout.cp_kind"}}
+    assert 'context_parallel_load_balancer="ptrr"' in emitted.files["titan.py"]
+
+
 def test_no_recomputation_is_said_since_the_default_is_selective() -> None:
     text = emit("torchtitan", a_run(layout={"recompute": "none"})).files["titan.py"]
     assert "activation_checkpoint=None" in text
@@ -122,6 +137,7 @@ def test_no_recomputation_is_said_since_the_default_is_selective() -> None:
         ({"layout": {"ep": 2, "etp": 2, "tp": 2}, "model": "mixtral-8x7b"}, "etp 2"),
         ({"version": "0.2", "layout": {"pp": 2}, "model": "qwen3-8b"}, "pipeline"),
         ({"version": "0.1", "model": "qwen3-8b"}, "0.1"),
+        ({"layout": {"cp": 2}, "data": {"train": "c", "seq_len": 640}}, "blocks"),
         ({"layout": {"pp": 4, "devices": 4, "global_batch": 9, "schedule": "interleaved"}}, "rounds"),
     ],
 )  # fmt: skip

@@ -44,7 +44,10 @@ def arguments(**keys: Any) -> dict[str, Any]:
 def test_two_hundred_random_runs_come_back() -> None:
     for settings, emitted, _ in narrowed("transformers", 200, 2, AXES):
         back = read_back("transformers", emitted, FILE)
-        assert not differences(settings, emitted, back, KEYS), settings.layout
+        keys = [
+            key for key in KEYS if key != "layout.offload" or settings.layout.tp == 1
+        ]  # else the script's
+        assert not differences(settings, emitted, back, tuple(keys)), settings.layout
         assert not back.unread
         layout, ours = RunSpec.parse({**back.run, "model": "x", "data": "x"}).layout, settings.layout
         assert layout.accumulation == ours.accumulation

@@ -32,10 +32,10 @@ def refusal(folder: Path, emitted: Emitted, settings: Settings) -> str:
     from deepspeed.runtime import config
 
     class Ranks:
-        """The groups of a run with so many data-parallel ranks."""
+        """The groups of a run; AutoTP's ranks count as data-parallel."""
 
         def get_data_parallel_world_size(self) -> int:
-            return settings.layout.dp
+            return settings.layout.dp * settings.layout.tp
 
         def get_sequence_parallel_world_size(self) -> int:
             return settings.layout.cp

@@ -30,12 +30,13 @@ TITLE = "Megatron-Bridge"
 NEEDS = """torch, omegaconf, hydra-core, einops, transformers, megatron-core 0.19.2 and megatron-bridge 0.6.2,
 both unpacked (they are for Python 3.12) and on PYTHONPATH"""
 CHECKS = (
-    "names of all fields", "world size by tp x pp x cp", "heads, groups and layers by the sizes",
-    "experts by ep", "combinations with FSDP, fp8 and offloading", "iterations of the schedule",
-    "TransformerConfig's conditions",
+    "names of all fields", "world size by tp x pp x cp", "global batch by micro-batch x dp",
+    "heads and groups by tp", "layers by stages", "combinations with FSDP, fp8 and offloading",
+    "iterations of the schedule", "TransformerConfig's and OptimizerConfig's own conditions",
 )  # fmt: skip
 UNCHECKED = (
-    "global batch by micro-batch x dp", "micro-batches by pp with interleaving", "whether data paths exist",
+    "types of fields", "experts by ep", "hidden size by heads", "the word in cp_comm_type",
+    "experts with tp but without sp", "micro-batches by pp with interleaving", "whether data paths exist",
     "anything of Transformer Engine", "memory",
 )  # fmt: skip
 ABSENT = (

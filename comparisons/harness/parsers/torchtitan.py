@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
 import importlib.util
 import io
@@ -23,19 +24,25 @@ TITLE = "torchtitan"
 NEEDS = """torch, and torchtitan: pip install torchtitan==0.3.0; for TOML torchtitan==0.2.2 with --no-deps,
 and torchdata, tyro, einops"""
 CHECKS = (
-    "names and types of all fields", "that the product of all degrees is the world",
-    "batches by micro-batches",
-    "CUDA graphs with a pipeline or experts", "a memory budget without compilation",
+    "names of all fields", "that the product of all degrees is the world",
+    "local batch by micro-batch with a pipeline", "CUDA graphs with a pipeline or experts",
+    "a memory budget without compilation",
     "of 0.3: heads by tp, length by RoPE's table, layers by stages, the schedule's name",
     "(ours:) that its model, made without memory, has as many parameters as ours",
 )  # fmt: skip
 UNCHECKED = (
-    "global batch by local batch x dp", "rounds of an interleaved schedule",
-    "schedule by stages of named modules",
-    "ep by the degrees that it is made of", "whether dataset and tokenizer exist", "memory",
+    "types of fields", "global batch by local batch x dp", "rounds of an interleaved schedule",
+    "the stages of named modules", "ep by the degrees that it is made of",
+    "of 0.2: the schedule's name, the length", "whether dataset and tokenizer exist", "memory",
 )  # fmt: skip
 
-SAME_SIZE = ("model.norm_eps", "model.mtp_layers", "model.context", "model.query_scale")
+DEGREES = {
+    "dp_replicate": "data_parallel_replicate_degree", "dp_shard": "data_parallel_shard_degree",
+    "cp": "context_parallel_degree", "tp": "tensor_parallel_degree", "pp": "pipeline_parallel_degree",
+    "ep": "expert_parallel_degree", "etp": "expert_tensor_parallel_degree",
+}  # fmt: skip
+SAME_SIZE = ("model.norm_eps", "model.mtp_layers", "model.context", "model.query_scale",
+             "model.rope.scaling.factor")  # fmt: skip
 
 
 def prepare() -> str:
@@ -44,8 +51,8 @@ def prepare() -> str:
     stand_ins.hopper()
     quiet = io.StringIO()
     with contextlib.redirect_stderr(quiet), contextlib.redirect_stdout(quiet):
-        for name in ("config.manager", "distributed.parallel_dims"):
-            importlib.import_module(f"torchtitan.{name}")
+        _manager()
+        importlib.import_module("torchtitan.distributed.parallel_dims")
         if importlib.util.find_spec("torchtitan.trainer"):  # 0.3
             importlib.import_module("torchtitan.models.qwen3")
             for name in ("float8", "mx", "nvfp4"):
@@ -57,8 +64,7 @@ def prepare() -> str:
 
 def refusal(folder: Path, emitted: Emitted, settings: Settings) -> str:
     """The parser's words on an emitted file; meanwhile the working directory is the folder."""
-    from torchtitan.config.manager import ConfigManager
-
+    ConfigManager = _manager().ConfigManager
     toml = "titan.toml" in emitted.files
     arguments = ["--job.config_file", "titan.toml"] if toml else ["--module", "titan", "--config", "config"]
     before, quiet = Path.cwd(), io.StringIO()
@@ -67,7 +73,7 @@ def refusal(folder: Path, emitted: Emitted, settings: Settings) -> str:
     try:
         with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
             config: Any = ConfigManager().parse_args(arguments)
-            model = (_check_toml if toml else _check_python)(config, settings.layout.devices)
+            model = (_check_toml if toml else _check_python)(config, settings)
             return _unlike(model, emitted, settings)
     except SystemExit:  # tyro's
         lines = [line.strip("│ ") for line in quiet.getvalue().splitlines()]
@@ -87,17 +93,26 @@ def _unlike(model: Any, emitted: Emitted, settings: Settings) -> str:
     if lost - set(SAME_SIZE):
         return ""
     theirs = sum(parameter.numel() for parameter in set(model.parameters()))
+    theirs += sum(values.numel() for name, values in model.named_buffers() if "expert_bias" in name)
     ours = count(settings.model).total
     return "" if theirs == ours else f"its model has {theirs:,} parameters, ours {ours:,}"
 
 
-def _check_python(config: Any, devices: int) -> Any:
+def _manager() -> Any:
+    """The module of its ConfigManager, which moved after 0.1."""
+    try:
+        return importlib.import_module("torchtitan.config.manager")
+    except ImportError:
+        return importlib.import_module("torchtitan.config_manager")
+
+
+def _check_python(config: Any, settings: Settings) -> Any:
     """Its checks; the model, without memory."""
     import torch
     from torchtitan.distributed import pipeline_parallel
     from torchtitan.distributed.parallel_dims import ParallelDims
 
-    sizes = ParallelDims.from_config(config.parallelism, devices)
+    sizes = ParallelDims.from_config(config.parallelism, settings.layout.devices)
     config.model_spec.model.update_from_config(config=config)
     if sizes.pp > 1:
         pipeline_parallel._get_pipeline_metadata(sizes, config.parallelism, config.model_spec.model)
@@ -105,28 +120,28 @@ def _check_python(config: Any, devices: int) -> Any:
         return config.model_spec.model.build()
 
 
-def _check_toml(config: Any, devices: int) -> Any:
-    """The same of 0.2."""
+def _check_toml(config: Any, settings: Settings) -> Any:
+    """The same of 0.1 and 0.2."""
     import torch
     from torchtitan.distributed.parallel_dims import ParallelDims
     from torchtitan.protocols import train_spec
 
-    train_spec._extra_train_specs.clear()
+    importlib.import_module("torchtitan.models")  # 0.1 registers its own when they are imported
+    if hasattr(train_spec, "_extra_train_specs"):
+        train_spec._extra_train_specs.clear()
     if config.experimental.custom_import:
         importlib.import_module(config.experimental.custom_import)
-    spec = train_spec.get_train_spec(config.model.name)
-    arguments: Any = spec.model_args[config.model.flavor]
-    parallelism = config.parallelism
-    ParallelDims(
-        dp_replicate=parallelism.data_parallel_replicate_degree,
-        dp_shard=parallelism.data_parallel_shard_degree,
-        cp=parallelism.context_parallel_degree,
-        tp=parallelism.tensor_parallel_degree,
-        pp=parallelism.pipeline_parallel_degree,
-        ep=parallelism.expert_parallel_degree,
-        etp=parallelism.expert_tensor_parallel_degree,
-        world_size=devices,
-    )
-    arguments.update_from_config(config)
+    spec: Any = train_spec.get_train_spec(config.model.name)
+    sizes = {name: getattr(config.parallelism, key, 1) for name, key in DEGREES.items()}
+    wanted = {item.name for item in dataclasses.fields(ParallelDims)}
+    given = {"world_size": settings.layout.devices, "enable_loss_parallel": True, **sizes}
+    ParallelDims(**{name: value for name, value in given.items() if name in wanted})
+    if hasattr(spec, "config"):  # 0.1, whose vocabulary is the tokenizer's
+        arguments = dataclasses.replace(
+            spec.config[config.model.flavor], vocab_size=settings.model.vocab_size
+        )
+    else:
+        arguments = spec.model_args[config.model.flavor]
+        arguments.update_from_config(config)
     with torch.device("meta"):
-        return spec.model_cls(arguments)
+        return (spec.cls if hasattr(spec, "cls") else spec.model_cls)(arguments)

@@ -15,6 +15,7 @@ from scalewright.emit.accelerate.words import ASIDE, CONTEXT, FSDP1, PREFIX
 from scalewright.emit.deepspeed.read import fit_batch, read_sections
 from scalewright.emit.emitted import Reading
 from scalewright.emit.scripts.model import linked, read_beside
+from scalewright.emit.scripts.values import real, true, whole
 from scalewright.emit.theirs import Theirs, flat
 from scalewright.emit.words import put
 
@@ -27,11 +28,9 @@ def read(document: Any, text: str, where: str) -> Reading:
     run: dict[str, Any] = {}
     layout: dict[str, Any] = run.setdefault("layout", {})
     kind = str(theirs.take("distributed_type")).upper()
-    processes = theirs.take("num_processes")
-    machines = theirs.take("num_machines")
+    processes, machines = whole(theirs.take("num_processes")), whole(theirs.take("num_machines"))
     _read_precision(theirs, layout)
-    _read_sizes(theirs, layout)
-    layout["zero_stage"] = 0
+    layout["zero_stage"] = 3 if _read_sizes(theirs, layout) > 1 else 0  # loaded in shards
     if kind == "FSDP":
         _read_fsdp(theirs, layout, machines)
     elif kind == "DEEPSPEED":
@@ -40,7 +39,7 @@ def read(document: Any, text: str, where: str) -> Reading:
         _read_megatron(theirs, run)
     elif kind not in ("NO", "MULTI_GPU", "MULTI_CPU", "MULTI_NPU", "MULTI_XPU", "MULTI_HPU", "MULTI_MLU"):
         theirs.refuse("distributed_type", "processes of this kind aren't known here: taken as whole replicas")
-    fit_batch(theirs, layout, int(processes) if isinstance(processes, int) and processes > 0 else None)
+    fit_batch(theirs, layout, processes)
     read_beside(where, run)
     return Reading("accelerate", run, theirs.unread(), tuple(theirs.assumed))
 
@@ -66,21 +65,23 @@ def _read_precision(t: Theirs, layout: dict[str, Any]) -> None:
     layout["precision"] = names.get(str(precision if precision is not None else "no").lower(), "bf16")
 
 
-def _read_sizes(t: Theirs, layout: dict[str, Any]) -> None:
+def _read_sizes(t: Theirs, layout: dict[str, Any]) -> int:
+    """Sizes of parallelism_config; gives how many ranks share a replica."""
     for name in ("tp", "cp", "dp_replicate"):
-        if (size := t.take(f"{PREFIX}.{name}_size")) is not None:
-            layout[name] = int(size)
-    t.take(f"{PREFIX}.dp_shard_size")  # what is left
-    strategy, ulysses = t.take(f"{PREFIX}.cp_comm_strategy"), t.take(f"{PREFIX}.sp_size")
+        if (size := whole(t.take(f"{PREFIX}.{name}_size"))) is not None:
+            layout[name] = size
+    shares = whole(t.take(f"{PREFIX}.dp_shard_size")) or 1
+    strategy, ulysses = t.take(f"{PREFIX}.cp_comm_strategy"), whole(t.take(f"{PREFIX}.sp_size"))
     if layout.get("cp", 1) > 1:
         layout["cp_kind"] = CONTEXT.get(str(strategy), "allgather")
-    if ulysses is not None and int(ulysses) > 1:
-        layout |= {"cp": int(ulysses), "cp_kind": "ulysses"}
+    if ulysses is not None and ulysses > 1:
+        layout |= {"cp": ulysses, "cp_kind": "ulysses"}
     if layout.get("tp", 1) > 1:
         layout["sp"] = False
+    return shares
 
 
-def _read_fsdp(t: Theirs, layout: dict[str, Any], machines: Any) -> None:
+def _read_fsdp(t: Theirs, layout: dict[str, Any], machines: int | None) -> None:
     section = "fsdp_config.fsdp_"
     version, reshard = t.take(f"{section}version"), t.take(f"{section}reshard_after_forward")
     strategy = t.take(f"{section}sharding_strategy")
@@ -88,18 +89,18 @@ def _read_fsdp(t: Theirs, layout: dict[str, Any], machines: Any) -> None:
     if isinstance(named, int) and not isinstance(named, bool):
         named = list(FSDP1)[named - 1] if 0 < named <= len(FSDP1) else None
     name = str(named).upper()
-    if name in FSDP1 and (version is None or int(version) == 1):
+    if name in FSDP1 and (version is None or whole(version) == 1):
         layout["zero_stage"] = FSDP1[name]
-        if name.startswith("HYBRID") and isinstance(machines, int) and machines > 1:
+        if name.startswith("HYBRID") and machines is not None and machines > 1:
             layout["dp_replicate"] = machines
             t.assume(f"dp_replicate {machines}: {name} shards within a machine")
     else:
         layout["zero_stage"] = 2 if str(reshard).lower() == "false" else 3
-    if _true(t.take(f"{section}offload_params")):
+    if true(t.take(f"{section}offload_params")):
         layout["offload"] = "parameters"
-    if _true(t.take(f"{section}activation_checkpointing")):
+    if true(t.take(f"{section}activation_checkpointing")):
         layout["recompute"] = "full"
-    if _true(t.take(f"{section}activation_checkpointing_offload")):
+    if true(t.take(f"{section}activation_checkpointing_offload")):
         layout["offload"] = "all" if "offload" in layout else "activations"
 
 
@@ -117,36 +118,30 @@ def _read_deepspeed(t: Theirs, run: dict[str, Any], where: str) -> None:
         t.assumed += inner.assumed
         return
     layout = run["layout"]
-    layout["zero_stage"] = int(t.take("deepspeed_config.zero_stage", 2) or 0)
+    layout["zero_stage"] = min(3, int(real(t.take("deepspeed_config.zero_stage", 2)) or 0))
     devices = {key: t.take(f"deepspeed_config.offload_{key}_device") for key in ("optimizer", "param")}
     t.take("deepspeed_config.offload_optimizer_nvme_path"), t.take("deepspeed_config.offload_param_nvme_path")
     if devices["param"] in ("cpu", "nvme"):
         layout["offload"] = "parameters"
     elif devices["optimizer"] in ("cpu", "nvme"):
         layout["offload"] = "optimizer"
-    steps = t.take("deepspeed_config.gradient_accumulation_steps")
-    if isinstance(steps, int) and steps > 0:
+    if (steps := whole(t.take("deepspeed_config.gradient_accumulation_steps"))) is not None:
         layout["accumulation"] = steps
-    clip = t.take("deepspeed_config.gradient_clipping")
-    if isinstance(clip, (int, float)):
-        put(run, "optimizer.clip_norm", float(clip))
+    if (clip := real(t.take("deepspeed_config.gradient_clipping"))) is not None:
+        put(run, "optimizer.clip_norm", clip)
 
 
 def _read_megatron(t: Theirs, run: dict[str, Any]) -> None:
     section, layout = "megatron_lm_config.megatron_lm_", run["layout"]
     for ours, theirs in MEGATRON.items():
-        if (size := t.take(f"{section}{theirs}")) is not None:
-            layout[ours] = int(size)
-    layout["sp"] = _true(t.take(f"{section}sequence_parallelism")) and layout.get("tp", 1) > 1
-    layout["zero_stage"] = int(_true(t.take(f"{section}use_distributed_optimizer")))
-    if _true(t.take(f"{section}recompute_activations")):
+        if (size := whole(t.take(f"{section}{theirs}"))) is not None:
+            layout[ours] = size
+    layout["sp"] = true(t.take(f"{section}sequence_parallelism")) and layout.get("tp", 1) > 1
+    layout["zero_stage"] = int(true(t.take(f"{section}use_distributed_optimizer")))
+    if true(t.take(f"{section}recompute_activations")):
         layout["recompute"] = "selective"
-    clip, micro = t.take(f"{section}gradient_clipping"), t.take(f"{section}num_micro_batches")
+    clip, micro = real(t.take(f"{section}gradient_clipping")), whole(t.take(f"{section}num_micro_batches"))
     if clip is not None:
-        put(run, "optimizer.clip_norm", float(clip))
+        put(run, "optimizer.clip_norm", clip)
     if micro is not None:
-        layout["accumulation"] = int(micro)
-
-
-def _true(value: Any) -> bool:
-    return str(value).lower() in ("true", "1", "yes")
+        layout["accumulation"] = micro

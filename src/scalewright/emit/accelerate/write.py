@@ -2,7 +2,8 @@
 
 zero_stage 0   MULTI_GPU (MULTI_CPU)          2, 3   FSDP, version 2, with or without resharding
 zero_stage 1   DEEPSPEED
-tp, cp, dp_replicate    parallelism_config, whose product is the number of processes
+cp, dp_replicate        parallelism_config, whose product is the number of processes
+tp                      the same, and the script loads the model in parts
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from scalewright.spec.errors import UserError
 
 TITLE, VERSION = "Accelerate", "1.15 with transformers 5.23"
 FILE, SCRIPT = "accelerate_config.yaml", "train.py"
-CONTEXTS = {"allgather": ("allgather", True), "ring": ("alltoall", False)}
-TYPES = {"none": "NO", "ddp": "MULTI_GPU", "deepspeed": "DEEPSPEED", "fsdp": "FSDP"}
+CONTEXTS = {"allgather": ("allgather", True), "ring": ("alltoall", True)}
+TYPES = {"none": "NO", "ddp": "MULTI_GPU", "deepspeed": "DEEPSPEED", "fsdp": "FSDP", "loaded": "MULTI_GPU"}
 
 
 def write(s: Settings) -> Emitted:
@@ -61,7 +62,7 @@ def write(s: Settings) -> Emitted:
 def _config(s: Settings, sharding: Sharding, precision: str, recompute: bool) -> dict[str, Any]:
     nodes, _ = nodes_of(s.layout.devices)
     cpu = s.run.device == "cpu"
-    if cpu and sharding.kind == "fsdp":
+    if cpu and sharding.kind in ("fsdp", "loaded"):
         raise UserError(
             "Accelerate runs FSDP on accelerators alone", "device", "use zero_stage 0, or another device"
         )
@@ -88,7 +89,9 @@ def _config(s: Settings, sharding: Sharding, precision: str, recompute: bool) ->
             "fsdp_state_dict_type": "SHARDED_STATE_DICT",
             "fsdp_cpu_ram_efficient_loading": False,
         }
-        config["fsdp_config"] |= _activations(s, recompute)
+        config["fsdp_config"] |= _activations(s, sharding, recompute)
+    elif sharding.kind == "loaded":
+        _activations(s, sharding, recompute)
     if sharding.kind == "deepspeed":
         config["deepspeed_config"] = {
             "zero_stage": 1,
@@ -105,14 +108,12 @@ def _config(s: Settings, sharding: Sharding, precision: str, recompute: bool) ->
     return config
 
 
-def _activations(s: Settings, recompute: bool) -> dict[str, Any]:
+def _activations(s: Settings, sharding: Sharding, recompute: bool) -> dict[str, Any]:
     """Offloaded activations: FSDP2 offloads what recomputed layers keep."""
-    if s.layout.offload not in ("activations", "all"):
+    if s.layout.offload not in ("activations", "all") or sharding.kind not in ("fsdp", "loaded"):
         return {}
     if not recompute:
-        s.drop(
-            "layout.offload", "Accelerate offloads activations of recomputed layers alone (recompute: full)"
-        )
+        s.drop("layout.offload", "Accelerate offloads activations of layers that FSDP recomputes")
         return {}
     if s.layout.offload == "activations":
         s.take("layout.offload")
@@ -142,7 +143,7 @@ def _script(s: Settings, facts: Facts, sharding: Sharding, precision: str, comma
         command=command,
         dtype={"bf16": "bfloat16", "fp16": "float16"}.get(precision, "float32"),
         reduce_in_fp32=sharding.kind == "fsdp" and precision in ("bf16", "fp16"),
-        deepspeed=sharding.kind == "deepspeed",
+        sharding=sharding,
         out=f"{s.run.folder}/accelerate",
         **sharding.sizes,
     )

@@ -26,7 +26,7 @@ NO_MASKS = "rows that are tokenized already have no document numbers there"
 def write(s: Settings) -> Emitted:
     """All files; raises UserError where it would be another layout, or another network."""
     network = write_config(s)
-    sharding = take_sharding(s, TITLE, CONTEXTS)
+    sharding = take_sharding(s, TITLE, CONTEXTS, loads=False)
     facts = take_facts(s, NO_MASKS, own_loop=False)
     s.assume(f"{INPUTS} writes every sample of the run to rows/, and a row's last token has no target")
     config = _config(s, facts, sharding)

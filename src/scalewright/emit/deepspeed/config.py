@@ -26,7 +26,7 @@ def write_config(s: Settings, precision: str, optimizer: str, recomputes: bool) 
     for key in ("devices", "tp", "cp"):
         s.take(f"layout.{key}")
     config: Config = {
-        "train_batch_size": layout.global_batch,
+        "train_batch_size": layout.global_batch * layout.tp,  # it counts AutoTP's ranks as data-parallel
         "train_micro_batch_size_per_gpu": layout.micro_batch,
         "gradient_accumulation_steps": layout.accumulation,
         "gradient_clipping": s.take("optimizer.clip_norm"),
@@ -91,6 +91,10 @@ def _axes(s: Settings) -> Config:
     config: Config = {}
     if layout.tp > 1:
         config["tensor_parallel"] = {"autotp_size": layout.tp}
+        if (
+            s.model.tie_word_embeddings
+        ):  # else 0.19 cuts the head's logits, which the script's loss wants whole
+            config["tensor_parallel"]["vocab_parallel_lm_head"] = False
     if layout.cp > 1:
         config["sequence_parallel_size"] = layout.cp
     if layout.pp > 1:

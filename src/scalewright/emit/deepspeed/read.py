@@ -1,6 +1,6 @@
 """DeepSpeed's JSON as a run: batch, precision, ZeRO, optimizer, schedule; the model isn't in it.
 
-train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x data-parallel ranks
+train_batch_size    micro-batch x accumulation x data-parallel ranks, among which it counts AutoTP's
 zero_optimization   {"stage": 2}, and of old files 2 or true
 "auto"              what the Hugging Face Trainer fills in from its own arguments: reported, not read
 """
@@ -144,6 +144,8 @@ def _read_axes(t: Theirs, layout: dict[str, Any]) -> None:
     )
     if tp is not None and tp > 1:
         layout |= {"tp": tp, "sp": False}
+        if (rows := layout.get("global_batch")) and rows % tp == 0:
+            layout["global_batch"] = rows // tp  # AutoTP's ranks count as data-parallel there
     if (ranks := whole(given(t, "sequence_parallel_size"))) is not None and ranks > 1:
         layout |= {"cp": ranks, "cp_kind": "ulysses"}
     if (stages := whole(given(t, "pipeline.stages"))) is not None and stages > 1:

@@ -38,7 +38,8 @@ ASIDE = (
     "zero_optimization.offload_param.", "zero_optimization.memory_efficient_linear",
     "zero_optimization.pipeline_loading_checkpoint", "zero_optimization.override_module_apply",
     "zero_optimization.legacy_stage1", "zero_optimization.cpu_offload_use_pin_memory",
-    "zero_optimization.allgather_sequential", "pipeline.partition", "pipeline.seed_layers",
+    "zero_optimization.allgather_sequential", "pipeline.partition",
+    "tensor_parallel.vocab_parallel_lm_head", "pipeline.seed_layers",
     "pipeline.activation_checkpoint_interval", "pipeline.pipe_partitioned", "pipeline.grad_partitioned",
     "zero_optimization.sdma_allgather", "zero_optimization.module_granularity_threshold",
 )  # fmt: skip

@@ -40,7 +40,10 @@ def write_layout(s: Settings) -> Arguments:
     """Their arguments for parallelism, precision and memory."""
     written = write_words(s, LAYOUT)
     s.take("layout.devices")
-    if s.take("layout.sp"):
+    if s.model.moe and s.layout.tp > 1 and not s.layout.sp:
+        s.nearly("layout.sp", "true", "Megatron-LM trains experts beside tp only with the sequence split too")
+        written["sequence-parallel"] = True
+    elif s.take("layout.sp"):
         written["sequence-parallel"] = True
     if s.layout.cp > 1:
         written["cp-comm-type"] = COMM[s.take("layout.cp_kind")]

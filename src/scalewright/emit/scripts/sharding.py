@@ -4,6 +4,7 @@ zero_stage 0          whole replicas (DDP); tp needs shards beside it
 zero_stage 1          DeepSpeed: FSDP has no optimizer states alone
 zero_stage 2          FSDP2 that keeps the parameters after the forward (nearly)
 zero_stage 3          FSDP2
+tp beside shards      transformers shards both ways when it loads the model (DistributedConfig)
 dp_replicate x dp_shard x cp x tp = processes
 """
 
@@ -24,15 +25,18 @@ NO_EXPERTS = "expert parallelism is set in code of each model"
 class Sharding:
     """How devices share the model."""
 
-    kind: str  # none, ddp, deepspeed, fsdp
+    kind: str  # none, ddp, deepspeed, fsdp, loaded
     sizes: dict[str, int]  # dp_replicate, dp_shard, tp, cp
     context: str  # how keys and values come together
     reshard: bool = True
     offload: bool = False  # parameters, gradients and optimizer states
 
 
-def take_sharding(s: Settings, title: str, contexts: Contexts) -> Sharding:
-    """The layout's sizes and ZeRO stage; raises UserError for one that can't be run so."""
+def take_sharding(s: Settings, title: str, contexts: Contexts, loads: bool = True) -> Sharding:
+    """The layout's sizes and ZeRO stage; raises UserError for one that can't be run so.
+
+    `loads`: whether tp beside shards is made when the model is loaded.
+    """
     layout, stage = s.layout, s.layout.zero_stage
     s.drop("layout.pp", NO_PIPELINE)
     for key in ("layout.ep", "layout.etp"):
@@ -46,7 +50,7 @@ def take_sharding(s: Settings, title: str, contexts: Contexts) -> Sharding:
     context = _context(s, title, contexts)
     shares = layout.dp_shard * layout.cp
     if stage >= 2 and shares > 1:
-        return _fsdp(s, sizes, context)
+        return _loaded(s, title, sizes, context) if loads and layout.tp > 1 else _fsdp(s, sizes, context)
     if layout.cp > 1 or (layout.tp > 1 and layout.dp > 1):
         key = "cp" if layout.cp > 1 else "tp"
         problem = f"{title} runs {key} {getattr(layout, key)} beside shards alone, not zero_stage {stage}"
@@ -90,6 +94,16 @@ def _fsdp(s: Settings, sizes: dict[str, int], context: str) -> Sharding:
         why = "parameters are shards between steps, too, and are gathered in each micro-batch's forward"
         s.nearly("layout.zero_stage", "FSDP2 without resharding after the forward", why)
     return Sharding("fsdp", sizes, context, reshard, _offload(s))
+
+
+def _loaded(s: Settings, title: str, sizes: dict[str, int], context: str) -> Sharding:
+    if s.layout.cp > 1:
+        raise UserError(f"{title} has no cp beside tp", "layout.cp", "use cp 1, or tp 1")
+    if s.layout.zero_stage == 3:
+        s.take("layout.zero_stage")
+    else:
+        s.nearly("layout.zero_stage", "3", "transformers' own FSDP2 shards parameters, too")
+    return Sharding("loaded", sizes, context, True, _offload(s))
 
 
 def _offload(s: Settings) -> bool:

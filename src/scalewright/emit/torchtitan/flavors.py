@@ -95,10 +95,10 @@ def find_flavor(name: str, flavor: str, unscaled: bool = False) -> Flavor | None
         entry = FLAVORS[name, plain]
         return Flavor(entry.preset, {**entry.differs, "rope.scaling": None, "name": f"{name}-{plain}"})
     known = {(key, size.lower()): entry for (key, size), entry in {**FLAVORS, **READ}.items()}
-    listed = known.get((name, plain.lower()))
-    if listed is None or not listed.differs:
-        return listed
-    return Flavor(listed.preset, {**listed.differs, "name": f"{name}-{plain}"})
+    entry = known.get((name, plain.lower()), Flavor(""))
+    if not entry.differs:
+        return entry if entry.preset else None
+    return Flavor(entry.preset, {**entry.differs, "name": f"{name}-{plain}"})
 
 
 def _keys(model: ModelSpec, release: str) -> dict[str, Any]:

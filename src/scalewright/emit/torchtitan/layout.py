@@ -27,6 +27,7 @@ SCHEDULES = {
 }  # fmt: skip
 SPLIT = ("zbv", "zb-interleaved", "dualpipev")  # torch's split backward can't be compiled
 ROUNDS = ("interleaved", "zb-interleaved")
+BLOCK = 128  # tokens, of a mask in flex attention
 CONVERTERS = {"fp8": "float8", "mxfp8": "mx", "nvfp4": "nvfp4"}
 
 
@@ -103,7 +104,13 @@ def _context(s: Settings, release: str) -> Keys:
     else:
         why = "torchtitan gathers keys and values: the same numbers, other messages"
         s.nearly("layout.cp_kind", "allgather", why)
-    ring = release != "0.3" and layout.cp_kind == "ring"
+    if release == "0.3":  # its masks are of blocks, which only this balancer cuts (torch, _context_parallel)
+        if s.run.seq_len % (BLOCK * layout.cp):
+            how = f"use a data.seq_len that {BLOCK * layout.cp} divides"
+            raise UserError(f"torchtitan cuts masks in blocks of {BLOCK} tokens over cp {layout.cp}",
+                            "data.seq_len", how)  # fmt: skip
+        return {"parallelism.context_parallel_load_balancer": "ptrr"}
+    ring = layout.cp_kind == "ring"
     return {"parallelism.context_parallel_rotate_method": "alltoall"} if ring else {}
 
 

@@ -49,6 +49,8 @@ def write_model(s: Settings, release: str) -> Network:
     if model.tie_word_embeddings and layout.pp > 1:
         raise UserError("torchtitan has no pipeline for tied embeddings", "layout.pp", "use pp 1")
     known = flavor_of(model, release)
+    if known and known[0] == "deepseek_v3" and release == "0.2" and layout.cp > 1:
+        known = None  # its flavors have flex attention, which 0.2 can't cut over cp
     name = known[0] if known else "deepseek_v3" if model.mla else "qwen3" if _needs_qwen(s) else "llama3"
     how = "emit it for torchtitan 0.3"
     if release == "0.1" and known is None:

@@ -34,7 +34,7 @@ def write(s: Settings, release: str) -> Emitted:
     keys = {**_model(network, s), **write_layout(s, release), **write_training(s, release)}
     dropped = s.dropped(TITLE)
     if release == "0.1":
-        keys = {V01.get(key, key): value for key, value in keys.items() if not key.startswith("validation.")}
+        keys = {V01.get(key, key): value for key, value in keys.items()}
     nodes, each = nodes_of(s.layout.devices)
     command = (
         f"{'PYTHONPATH=. ' if network.call else ''}torchrun --nnodes {nodes} --nproc-per-node {each} "

@@ -31,7 +31,7 @@ def write_training(s: Settings, release: str) -> Keys:
     written["training.max_norm"] = clip or UNCLIPPED
     if s.run.deterministic:
         written["debug.deterministic"] = s.take("deterministic")
-    return written | _optimizer(s, release) | _rates(s, steps) | _data(s) | _saves(s, steps)
+    return written | _optimizer(s, release) | _rates(s, steps) | _data(s, release) | _saves(s, steps)
 
 
 def _optimizer(s: Settings, release: str) -> Keys:
@@ -70,20 +70,27 @@ def _rates(s: Settings, steps: int) -> Keys:
     return written
 
 
-def _data(s: Settings) -> Keys:
+def _data(s: Settings, release: str) -> Keys:
     train, valid = s.take("data.train"), s.take("data.valid")
     written: Keys = {"training.dataset": "c4", "training.dataset_path": train[0]["path"]}
     s.assume("data are text from a Hugging Face dataset in the form of C4: set dataset and dataset_path")
     if len(train) > 1:
         s.nearly("data.train", train[0]["path"], "one dataset at a time")
-    every, batches = s.take("train.valid_every"), s.take("train.valid_batches")
-    if every:
+    every, batches = s.values["train.valid_every"], s.take("train.valid_batches")
+    if every and release == "0.1":
+        s.drop("train.valid_every", "0.1 has no validation")
+    elif s.take("train.valid_every"):
         written |= {"validation.enable": True, "validation.freq": every, "validation.steps": batches}
         if valid:
             written["validation.dataset_path"] = valid[0]["path"]
     s.assume("its tokenizer is that of hf_assets_path, which has to give the model's vocabulary")
     if s.states("data.document_mask"):
-        s.take("data.document_mask")
+        masked = release == "0.3"
+        if s.take("data.document_mask") != masked:
+            see = "don't see" if masked else "see"
+            s.nearly(
+                "data.document_mask", str(masked).lower(), f"documents of a row {see} each other in {release}"
+            )
     return written
 
 

@@ -142,6 +142,8 @@ def _read_sizes(t: Theirs, layout: dict[str, Any]) -> int | None:
         devices *= size or 1
         if size and size > 1 and name != "dp_shard":
             layout["cp" if name == "sp" else name] = size
+    if sizes["dp_shard"] and sizes["dp_shard"] > 1 and not layout["zero_stage"]:
+        layout["zero_stage"] = 3  # loaded in shards
     if sizes["sp"] and sizes["sp"] > 1:
         layout["cp_kind"] = "ulysses"
     elif layout.get("cp", 1) > 1:

@@ -105,6 +105,8 @@ def write_sharding(s: Settings, sharding: Sharding, facts: Facts) -> dict[str, A
         facts["every"] = 0
     if sharding.kind == "deepspeed":
         written["deepspeed"] = write_deepspeed(s)
+    if sharding.kind == "loaded" and s.layout.offload == "activations":
+        s.drop("layout.offload", "transformers' own FSDP2 offloads parameters, gradients and states alone")
     if sharding.kind == "fsdp" or s.layout.tp > 1:
         written["parallelism_config"] = {f"{name}_size": size for name, size in sharding.sizes.items()}
     return written
