@@ -163,6 +163,8 @@ def test_rank_zero_broadcasts_its_address(tmp_path: Path, control: str, kind: st
         [MPIRUNS[kind], "-np", "2", *more, "sh", "rank.sh"], cwd=tmp_path, env={**os.environ, **environ},
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
+    if "mpi4py is another MPI's" in done.stderr:
+        pytest.skip("mpi4py here is another MPI's")
     assert done.returncode == 0, done.stderr
     assert bits(tmp_path / "out") == bits(control)
 
