@@ -135,7 +135,8 @@ def test_mpirun(tmp_path: Path, control: str, kind: str) -> None:
     if kind not in MPIRUNS:
         pytest.skip(f"mpirun.{kind} isn't installed")
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "mpirun").symlink_to(MPIRUNS[kind])
+    (tmp_path / "bin" / "mpirun").write_text(f'#!/bin/sh\nexec {MPIRUNS[kind]} "$@"\n')
+    (tmp_path / "bin" / "mpirun").chmod(0o755)
     as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     path = f"{tmp_path}/bin:{os.environ['PATH']}"
     write_run(tmp_path, data_of(tmp_path, hosts=["localhost"]))
@@ -162,6 +163,8 @@ def test_rank_zero_broadcasts_its_address(tmp_path: Path, control: str, kind: st
         [MPIRUNS[kind], "-np", "2", *more, "sh", "rank.sh"], cwd=tmp_path, env={**os.environ, **environ},
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
+    if "mpi4py is another MPI's" in done.stderr:
+        pytest.skip("mpi4py here is another MPI's")
     assert done.returncode == 0, done.stderr
     assert bits(tmp_path / "out") == bits(control)
 

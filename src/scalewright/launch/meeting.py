@@ -30,17 +30,17 @@ def with_address(context: RankContext) -> RankContext:
 
 
 def _broadcast(context: RankContext) -> str:
+    what = f"{context.starter} started {context.world} ranks on several hosts but MASTER_ADDR is not set"
+    how = "set it to the first host (mpirun -x MASTER_ADDR=..., or mpiexec -genv MASTER_ADDR ...), or install "
+    how += "mpi4py for this MPI, by which rank 0 tells the others"
     try:
         rc = importlib.import_module("mpi4py").rc
         rc.finalize = False
         mpi = importlib.import_module("mpi4py.MPI")
     except (ImportError, RuntimeError):  # not installed, or no MPI library for it
-        raise UserError(
-            f"{context.starter} started {context.world} ranks on several hosts but MASTER_ADDR is not set",
-            "environment",
-            "set it to the first host (mpirun -x MASTER_ADDR=..., or mpiexec -genv MASTER_ADDR ...), "
-            "or install mpi4py, by which rank 0 tells the others",
-        ) from None
+        raise UserError(what, "environment", how) from None
+    if mpi.COMM_WORLD.size != context.world:
+        raise UserError(f"{what}, and mpi4py is another MPI's: it sees no other rank", "environment", how)
     address = f"tcp://{socket.gethostname()}:{_free_port()}" if context.rank == 0 else ""
     address = mpi.COMM_WORLD.bcast(address, root=0)
     mpi.Finalize()
