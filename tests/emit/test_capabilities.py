@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from emit.limited import present, written
+from emit.limited import written
 from emit.random_runs import DENSE, MIXTURE, random_layout
 from scalewright.emit.emitted import Changed, Emitted
 from scalewright.emit.settings import Settings
@@ -143,14 +143,14 @@ def disagreements(name: str, count: int, seed: int) -> list[str]:
     return differing
 
 
-@pytest.mark.parametrize("name", present())
+@pytest.mark.parametrize("name", TRAINERS)
 def test_the_table_agrees_with_what_is_written(name: str) -> None:
     assert capabilities(name).known
     assert disagreements(name, 40, seed=1) == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", present())
+@pytest.mark.parametrize("name", TRAINERS)
 def test_it_agrees_on_many_layouts(name: str) -> None:
     assert disagreements(name, 800, seed=2) == []
 
@@ -160,13 +160,9 @@ def test_every_reason_is_one_that_is_given() -> None:
     """A reason that no emitter gives any more must leave the lists."""
     reasons = [*BEYOND_THE_TABLE, *(text for texts in NOT_WRITTEN.values() for text in texts)]
     given: set[str] = set()
-    for name in present():
+    for name in TRAINERS:
         for run in runs(240, 3, "dgx-h100"):
             assert isinstance(run.model, ModelSpec)
             answer = written(name, Settings(run, run.model))
             given |= {text for text in reasons if any(text in words for words in lost(answer))}
     assert given == set(reasons)
-
-
-def test_all_trainers_are_here() -> None:
-    assert present() == list(TRAINERS)
