@@ -106,8 +106,8 @@ def ask(
     whole = sum(not any(key.startswith("model.") for key in row["changed"]) for row in accepted)
     result.say(
         f"Of {len(rows)} {what}: {counts['accepted']} accepted, {counts['refused']} refused, "
-        f"{counts['not written']} not written, since it can't run them. In {whole} of the accepted ones every "
-        "part of the model has its word there."
+        f"{counts['not written']} not written, since it can't run them. {whole} of the accepted ones lose "
+        "no part of their model."
     )
     reasons = Counter((row["outcome"], row["reason"]) for row in rows if row["outcome"] != "accepted")
     if reasons:

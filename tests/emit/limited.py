@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from typing import Any
 
 import yaml
@@ -12,7 +11,7 @@ import yaml
 from emit.random_runs import DENSE, MIXTURE, random_layout, random_runs
 from scalewright.emit.emitted import Emitted, Reading
 from scalewright.emit.settings import Settings, settings_of
-from scalewright.emit.trainers import TRAINERS, emit, module_of
+from scalewright.emit.trainers import emit, module_of
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.layout_check import check_layout
@@ -81,13 +80,3 @@ def reread(emitted: Emitted) -> Reading:
 def reported(emitted: Emitted) -> dict[str, str | None]:
     """Keys that were dropped or changed, with what was written."""
     return {item.key: getattr(item, "written", None) for item in (*emitted.dropped, *emitted.changed)}
-
-
-def present() -> list[str]:
-    """Trainers whose modules are here."""
-    names = []
-    for name in TRAINERS:
-        with suppress(ModuleNotFoundError):
-            module_of(name)
-            names.append(name)
-    return names

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from emit.limited import document_of, limited_runs, present, reported, reread, run_of, written
+from emit.limited import document_of, limited_runs, reported, reread, run_of, written
 from emit.random_runs import DENSE, MIXTURE, differences
 from scalewright.emit.emitted import Reading
 from scalewright.emit.maxtext.words import MODELS
@@ -50,15 +50,11 @@ def test_two_hundred_random_runs_come_back(name: str) -> None:
     assert made > 150
 
 
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=[pytest.mark.xfail(
-        reason="Megatron-Bridge's overrides have train.micro_batch_size, too")] if name == "litgpt" else [])
-    for name in [*READ, "nanotron"]
-])  # fmt: skip
+@pytest.mark.parametrize("name", [*READ, "nanotron"])
 def test_a_file_is_recognised_by_its_own_reader_alone(name: str) -> None:
     emitted = emit(name, run_of(layout={"devices": 8, "global_batch": 8}))
     (text,) = emitted.files.values()
-    others = [other for other in present() if TRAINERS[other].reads and other != name]
+    others = [other for other, trainer in TRAINERS.items() if trainer.reads and other != name]
     assert not [other for other in others if module_of(other).recognises(document_of(emitted), text)]
 
 

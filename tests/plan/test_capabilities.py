@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from scalewright import api
-from scalewright.plan.capabilities import FILE, find_capabilities, forbidden
+from scalewright.plan.capabilities import FILE, find_capabilities, forbidden, of_framework
 from scalewright.plan.explain import what_if
-from scalewright.plan.frameworks import framework_names
+from scalewright.plan.frameworks import ALIASES, find_framework, framework_names
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES
 from scalewright.plan.search.search import Plan, search
 from scalewright.spec.base import read_yaml
@@ -20,7 +20,7 @@ from scalewright.spec.trains import why_not_trained
 
 LLAMA, H100 = load_model_spec("llama-3.1-70b"), load_cluster("dgx-h100")
 KINDS = {"gpu", "tpu", "npu", "cpu", "mps"}
-TPU = "it runs on gpu, cpu, mps alone, not on a tpu: plan with --framework maxtext"
+TPU = "it runs on gpu, cpu, mps alone, not on a tpu: plan with --framework maxtext or levanter"
 WORDS = {
     "schedule": SCHEDULES, "offload": OFFLOADS, "cp_kind": CP_KINDS, "zero_stage": (0, 1, 2, 3),
     "recompute": ("none", "selective", "full", "every", "budget"), "sp": (True, False),
@@ -105,7 +105,7 @@ def test_a_fixed_value_that_the_trainer_lacks() -> None:
 
 def test_the_file_is_sound() -> None:
     entries = read_yaml(FILE)
-    assert set(entries) <= {*framework_names()}
+    assert set(entries) <= {*framework_names(), *ALIASES}
     for name in entries:
         trainer = find_capabilities(name)
         assert trainer.known
@@ -122,3 +122,19 @@ def test_rules_forbid_only_what_they_name_together() -> None:
     columns = {"zero_stage": np.array([1, 2, 3, 2]), "pp": np.array([4, 4, 2, 1])}
     assert forbidden(rules, columns, 4).tolist() == [False, True, True, False]
     assert not forbidden(rules, {"pp": np.array([4])}, 1).any()
+
+
+def test_a_trainer_that_is_priced_as_another_has_its_own_features() -> None:
+    neox = find_framework("GPT-NeoX")
+    assert (neox.name, of_framework(neox).trainer) == ("megatron-deepspeed", "gpt-neox")
+    assert of_framework(find_framework("megatron-deepspeed")).allows("schedule", "zb-h1")
+    assert not of_framework(neox).allows("schedule", "zb-h1")
+    assert of_framework(find_framework("olmo")).trainer == "huggingface"
+    with pytest.raises(UserError, match="litgpt has no tp 2"):
+        plan("litgpt", fixed={"tp": 2})
+
+
+def test_rules_of_replicas_are_searched_by() -> None:
+    """A rule with `dp_replicate` leaves no such layout in a plan."""
+    result = plan("gpt-neox", fixed={"zero_stage": 1})
+    assert all(choice.keys["dp_replicate"] == 1 for choice in [*result.best, *result.pareto])

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scalewright.plan.buys import buys
-from scalewright.plan.capabilities import find_capabilities, why_untrainable
+from scalewright.plan.capabilities import of_framework, why_untrainable
 from scalewright.plan.chips import Chip
 from scalewright.plan.constants import Constants
 from scalewright.plan.cost.memory import GIB
@@ -81,7 +81,7 @@ def lacks(request: Request, layout: Mapping[str, Any]) -> list[str]:
     """Features of the layout that its trainer lacks; for our own trainer, why `train` can't run it."""
     kind = request.chip.kind
     if request.framework.name != OURS:
-        trainer = find_capabilities(request.framework.name)
+        trainer = of_framework(request.framework)
         return [*([] if trainer.runs_on(kind) else [f"{kind} support"]), *trainer.missing(layout)]
     keys = {key: value for key, value in layout.items() if key in Layout.model_fields}
     reason = why_untrainable(request.model, Layout.parse(keys, "layout"), request.seq_len, kind)

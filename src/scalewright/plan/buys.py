@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from scalewright.plan.capabilities import find_capabilities
+from scalewright.plan.capabilities import of_framework
 from scalewright.plan.constants import Constants
 from scalewright.plan.explain import resized
 from scalewright.plan.predict import Prediction, layout_keys, predict_table
@@ -106,6 +106,6 @@ def _without(r: Request) -> Iterator[Without]:
 
 def _plain_schedule(r: Request) -> str:
     """1F1B, or the first plain schedule that the trainer has."""
-    allows = find_capabilities(r.framework.name).allows
+    allows = of_framework(r.framework).allows
     plain = [name for name, kind in KINDS.items() if kind.complexity == 0 and allows("schedule", name)]
     return "1f1b" if "1f1b" in plain or not plain else plain[0]

@@ -4,7 +4,8 @@
     ....................................missing(layout)                ["schedule dualpipe", "zero_stage 1"]
     ....................................runs_on("tpu")                 False
 
-A trainer without an entry counts as able to run everything; `known` is false.
+A trainer that is priced as another may have an entry of its own (`of_framework`). One without an entry
+counts as able to run everything; `known` is false.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from scalewright.plan.frameworks import OURS
+from scalewright.plan.frameworks import OURS, Framework, framework_names
 from scalewright.spec.base import read_yaml
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
@@ -81,7 +82,7 @@ def forbidden(rules: Iterable[Rule], columns: Mapping[str, np.ndarray], rows: in
 
 @lru_cache(maxsize=64)
 def find_capabilities(trainer: str) -> Capabilities:
-    """A trainer's capabilities by its name in frameworks.yaml; without an entry it can do everything."""
+    """A trainer's capabilities by its name in the file; without an entry it can do everything."""
     entries = read_yaml(FILE)
     entry = entries.get(trainer)
     if entry is None:
@@ -91,6 +92,15 @@ def find_capabilities(trainer: str) -> Capabilities:
     axes = {axis: tuple(values) for axis, values in entry["axes"].items()}
     never, devices = tuple(entry.get("never", ())), tuple(entry.get("devices", ()))
     return Capabilities(trainer, axes, never, entry["source"], True, title, devices)
+
+
+def of_framework(framework: Framework) -> Capabilities:
+    """A trainer's capabilities; where it is priced as another, those of its own entry, if it has one."""
+    if framework.asked not in framework_names():
+        asked = find_capabilities(framework.asked)
+        if asked.known:
+            return asked
+    return find_capabilities(framework.name)
 
 
 def trainers_on(kind: str) -> list[str]:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from math import log2
 from typing import Any
 
-from scalewright.plan.capabilities import find_capabilities
+from scalewright.plan.capabilities import of_framework
 from scalewright.plan.constants import Constants
 from scalewright.plan.cost.band import MEASURED_DEVICES
 from scalewright.plan.curves import beyond_timed, probe_words
@@ -115,7 +115,7 @@ def _legal(r: Request, changes: Iterable[Change]) -> list[Change]:
 
     A rule that the run itself breaks, as some measured runs do, removes no change.
     """
-    legal, trainer = list(changes), find_capabilities(r.framework.name)
+    legal, trainer = list(changes), of_framework(r.framework)
     if _is_legal(r):
         legal = [(words, changed) for words, changed in legal if _is_legal(changed)]
     if not trainer.missing(layout_keys(r)):

@@ -37,6 +37,7 @@ class Framework:
     """Facts about a trainer, in the data file's words."""
 
     name: str
+    asked: str  # the name that it was asked for by, in lower case
     kernels: str
     host: str
     attention: str
@@ -94,7 +95,7 @@ def find_framework(name: str, version: str | None = None, device: str = "gpu") -
             facts["held"], facts["modules"] = tuple(facts["held"]), tuple(facts["modules"])
             if facts["attention"] == "flash" and facts["year"] < FLASH_2:
                 facts["attention"] = "flash1"
-            return Framework(name=key, **facts)
+            return Framework(name=key, asked=name.strip().lower(), **facts)
     raise AssertionError("the last entry matches everything")
 
 
@@ -114,8 +115,8 @@ def framework_names() -> list[str]:
 # Other names of trainers in the table, as users write them.
 ALIASES = (
     "accelerate", "axolotl", "axlearn", "colossalai", "composer", "easylm", "fsdp", "gpt-neox", "jax",
-    "levanter", "litgpt", "mcore", "megatron-core", "megatron-lm", "mosaicml", "nanogpt", "olmo", "olmo-core",
-    "paxml", "picotron", "pytorch", "transformers", "trl",
+    "levanter", "litgpt", "llama-factory", "mcore", "megatron-core", "megatron-lm", "mosaicml", "nanogpt",
+    "olmo", "olmo-core", "paxml", "picotron", "pytorch", "transformers", "trl",
 )  # fmt: skip
 OTHER = "unknown"  # the name of a trainer that isn't in the table
 

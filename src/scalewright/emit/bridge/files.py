@@ -52,6 +52,8 @@ def _is_nemo(document: dict[Any, Any]) -> bool:
 
 
 def _is_override(document: dict[Any, Any]) -> bool:
+    if "model_name" in document or "model_config" in document:
+        return False  # litgpt's: its `train` has some of the same keys
     return any(
         f"{section}.{key}" in MARKS
         for section, values in document.items()

@@ -116,6 +116,9 @@ def _sharding(s: Settings) -> Arguments:
         why = "Megatron-LM offloads and narrows only the states of its distributed optimizer"
         s.nearly("layout.zero_stage", "1", why)
         stage = 1
+    if stage >= 2 and s.layout.pp > 1:  # NVIDIA/Megatron-LM#1455, #6486
+        s.nearly("layout.zero_stage", "1", "Megatron FSDP has no pipeline: the same numbers, more memory")
+        stage = 1
     written: Arguments = {}
     replicas = s.layout.dp_replicate
     if stage == 1:
@@ -183,6 +186,8 @@ def _offload(s: Settings) -> Arguments:
     kind = s.layout.offload
     if kind == "optimizer" and _optimizer(s) not in ("adamw", *NARROW):
         s.drop("layout.offload", "Megatron-LM offloads Adam's states alone")
+    elif kind == "optimizer" and s.layout.zero_stage >= 2 and s.layout.pp == 1:  # #1986, #4623
+        s.nearly("layout.offload", "none", "Megatron FSDP's states stay on the device")
     elif kind == "optimizer":
         s.take("layout.offload")
         return {"optimizer-cpu-offload": True, "optimizer-offload-fraction": 1.0,

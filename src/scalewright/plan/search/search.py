@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from scalewright.plan.capabilities import Capabilities, find_capabilities, trainers_on
+from scalewright.plan.capabilities import Capabilities, find_capabilities, of_framework, trainers_on
 from scalewright.plan.chips import Chip
 from scalewright.plan.constants import Constants
 from scalewright.plan.frameworks import OURS
@@ -149,7 +149,7 @@ def _prepare(
     objective = make_objective(arguments["objective"], template.chip, devices, price)
     axes = read_fixed(arguments["fixed"] or {}, template)
     if template.framework.name != OURS:  # ours may be fixed to values that `train` lacks: marked untrainable
-        capabilities = find_capabilities(template.framework.name)
+        capabilities = of_framework(template.framework)
         _check_runs(capabilities, template.chip)
         check_capable(axes, capabilities)
     space = make_space(template, batch, axes, capabilities_of(model, template))
@@ -252,4 +252,4 @@ def capabilities_of(model: ModelSpec, template: Request) -> Capabilities:
     name = template.framework.name
     if name == OURS and why_not_running(model) is not None:
         return Capabilities(name)
-    return find_capabilities(name)
+    return of_framework(template.framework)

@@ -149,8 +149,8 @@ class Space:
 
     def _sizes(self, rows: Rows) -> dict[str, np.ndarray]:
         """The axes that a trainer's rules use."""
-        sizes = {axis: self.core[axis][rows.core] for axis in ("tp", "pp", "cp", "ep", "etp")}
-        return sizes | {"zero_stage": self.shard["zero_stage"][rows.shard]}
+        sizes = {axis: self.core[axis][rows.core] for axis in ("tp", "sp", "pp", "cp", "ep", "etp")}
+        return sizes | {axis: values[rows.shard] for axis, values in self.shard.items()}
 
     @staticmethod
     def bare(cores: np.ndarray) -> Rows:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from scalewright.plan.capabilities import find_capabilities
+from scalewright.plan.capabilities import of_framework
 from scalewright.plan.explain import smallest_fix
 from scalewright.plan.frameworks import OURS
 from scalewright.plan.search.choices import Choice, Plan
@@ -65,7 +65,7 @@ def _schedule(plan: Plan, given: Mapping[str, Any]) -> dict[str, Any]:
     if "schedule" in given or not isinstance(depth, int) or depth == 1:
         return {}
     default = "interleaved" if isinstance(chunks, int) and chunks > 1 else "1f1b"
-    trainer = find_capabilities(plan.template.framework.name)
+    trainer = of_framework(plan.template.framework)
     return {"schedule": default if trainer.allows("schedule", default) else trainer.axes["schedule"][0]}
 
 
