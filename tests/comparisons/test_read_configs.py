@@ -10,10 +10,11 @@ SCRIPT = (
 
 
 def test_read_configs(script, tmp_path):
-    (tmp_path / "megatron").mkdir()
-    (tmp_path / "megatron" / "good.sh").write_text(SCRIPT)
-    (tmp_path / "megatron" / "empty.yaml").write_text("a: 1\n")
-    data, text = script("read_configs.py", tmp_path)
+    folder = tmp_path / "configs" / "megatron"
+    folder.mkdir(parents=True)
+    (folder / "good.sh").write_text(SCRIPT)
+    (folder / "empty.yaml").write_text("a: 1\n")
+    data, text = script("read_configs.py", tmp_path / "configs")
     bad, good = data["files"]
     assert "no trainer's configuration" in bad["error"]
     assert good["unread"] == ["something-new"]

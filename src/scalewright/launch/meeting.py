@@ -31,7 +31,7 @@ def with_address(context: RankContext) -> RankContext:
 
 def _broadcast(context: RankContext) -> str:
     what = f"{context.starter} started {context.world} ranks on several hosts but MASTER_ADDR is not set"
-    how = "set it to the first host (mpirun -x MASTER_ADDR=..., or mpiexec -genv MASTER_ADDR ...), or install "
+    how = "set it to the first host (mpirun -x MASTER_ADDR=... or mpiexec -genv MASTER_ADDR ...), or install "
     how += "mpi4py for this MPI, by which rank 0 tells the others"
     try:
         rc = importlib.import_module("mpi4py").rc

@@ -158,6 +158,11 @@ exit 75
 
 
 @needs_bash
+def hear_interrupts() -> None:
+    """A shell in the background, as under nohup, is started with SIGINT ignored, and can't trap it then."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGINT"])
 @pytest.mark.parametrize(("version", "word"), [("mpirun (Open MPI) 4.1.4", "--hostfile"), ("HYDRA", "-f ")])
 def test_a_signal_becomes_a_file_that_rank_zero_sees(
@@ -173,6 +178,7 @@ def test_a_signal_becomes_a_file_that_rank_zero_sees(
         cwd=tmp_path,
         env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
         start_new_session=True,
+        preexec_fn=hear_interrupts,
     )
     try:
         (tmp_path / "calls").touch()
