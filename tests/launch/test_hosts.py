@@ -109,7 +109,7 @@ def stop_then_kill_then_finish(folder: Path, control: str, target: str, **enviro
     process.send_signal(signal.SIGTERM)
     text = finish(process)
     assert process.returncode == 75, text
-    assert alive(family) == []
+    wait_for(lambda: not alive(family), 10, "the end of all processes")
     (stop,) = events(out, "stop")
 
     process = launch(folder, target, **environ)

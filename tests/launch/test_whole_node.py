@@ -81,7 +81,7 @@ def test_a_signal_to_one_node_stops_both(tmp_path: Path) -> None:
 
 
 def test_nodes_that_do_not_divide_the_devices(tmp_path: Path) -> None:
-    data = run_data(tmp_path, layout={**FOUR, "devices": 3})
+    data = run_data(tmp_path, layout={**FOUR, "devices": 3, "global_batch": 6})
     pod = {"PET_NNODES": "2", "PET_NODE_RANK": "0", "PET_MASTER_ADDR": "127.0.0.1"}
     node = start_cli(tmp_path, "train", str(write_run(tmp_path, data)), **pod)
     ((_, err),) = finish([node])
