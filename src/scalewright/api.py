@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from scalewright.diagnose.logs.configured import Configured
+    from scalewright.emit.question import Question
     from scalewright.spec.hardware.cluster import ClusterSpec
     from scalewright.spec.layout import Layout
     from scalewright.spec.model import ModelSpec
@@ -236,27 +238,40 @@ def train(
     )
 
 
+def configured_by(theirs: Question) -> Configured:
+    """Another trainer's run as `diagnose` compares a log with it."""
+    from scalewright.diagnose.logs.configured import Configured
+
+    return Configured(theirs.model, theirs.layout, theirs.seq_len, theirs.trainer)
+
+
 def diagnose(
     *paths: str | Path,
     model: str | None = None,
     cluster: str | None = None,
     layout: Mapping[str, Any] | None = None,
     seq_len: int | None = None,
+    configuration: str | Path | None = None,
     what_if: Sequence[str] = (),
     against: str | Path | None = None,
 ) -> dict[str, Any]:
     """Where the time of a run went and what would help, with the keys of `scalewright diagnose --json`.
 
     Paths are traces of PyTorch's profiler, flight recorder dumps or memory snapshots, gzipped or not, or
-    folders of them; or logs of training, to which `model`, `cluster`, `layout` and `seq_len` add what they
-    don't state, or a run's folder. `what_if` are costs of a trace to change, as `compute=0.8`; `against` is a
-    path of the same, or JSON of `diagnose`, `predict` or `plan`, to compare with. Raises UserError for a path
-    that holds none.
+    folders of them; or logs of training, to which `configuration` (another trainer's, as `read` takes it),
+    `model`, `cluster`, `layout` and `seq_len` add what they don't state, or a run's folder. `what_if` are
+    costs of a trace to change, as `compute=0.8`; `against` is a path of the same, or JSON of `diagnose`,
+    `predict` or `plan`, to compare with. Raises UserError for a path that holds none.
     """
     from scalewright.diagnose.diagnose import diagnose as read
     from scalewright.diagnose.logs.expected import Given
 
-    given = Given(model, cluster, dict(layout or {}), seq_len)
+    configured = None
+    if configuration is not None:
+        from scalewright.emit.question import question
+
+        configured = configured_by(question(str(configuration), model))
+    given = Given(model, cluster, dict(layout or {}), seq_len, configured)
     return read(
         [Path(path) for path in paths], given, what_if, Path(against) if against is not None else None
     )

@@ -29,7 +29,7 @@ def log_lines(answer: Mapping[str, Any]) -> list[str]:
     log, expected = answer["log"], answer["expected"]
     said = {
         "model": _model(log),
-        "layout": _layout(log),
+        "layout": _layout({**(expected or {}).get("layout", {}), **log["layout"]}),
         "a step": _step(log["measured"], expected),
         "assumed": ", ".join(expected["assumed"]) if expected else "",
         "restarts": f"{log['restarts']:,}" if log["restarts"] else "",
@@ -101,8 +101,7 @@ def _model(log: Mapping[str, Any]) -> str:
     return ", ".join(some for some in (str(log["model"] or ""), shape) if some)
 
 
-def _layout(log: Mapping[str, Any]) -> str:
-    layout = log["layout"]
+def _layout(layout: Mapping[str, Any]) -> str:
     parts = [f"{key.replace('_', ' ')} {layout[key]}" for key in SIZES if layout.get(key, 1) != 1]
     parts += [words.format(layout[key]) for key, words in WORDS.items() if key in layout]
     return " · ".join(parts)

@@ -89,7 +89,7 @@ def _diagnose(
     kind, files = inputs(paths)
     given = given or Given()
     if kind != LOG and given != Given(cluster=given.cluster if kind == TRACE else None):
-        what = "model, layout and seq_len are for a log of training, cluster for that or for traces"
+        what = "model, layout, seq_len and from are for a log of training, cluster for that or for traces"
         raise UserError(what, f"{paths[0]} is none", "leave them out")
     if kind != TRACE and changes:
         raise UserError("--what-if replays a trace", f"{paths[0]} is none", "leave it out")

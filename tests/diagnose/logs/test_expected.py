@@ -153,3 +153,46 @@ def test_the_summary_of_a_run_without_times(tmp_path: Path) -> None:
         file.write("{'train_runtime': 1273.9, 'train_steps_per_second': 0.25, 'train_loss': 0.2}\n")
     measured = diagnose(path)["log"]["measured"]
     assert (measured["step_time_s"], measured["source"]) == (4.0, "mean")
+
+
+SCRIPT = """torchrun --nnodes 8 --nproc-per-node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 \\
+  --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention --num-query-groups 8 --swiglu \\
+  --normalization RMSNorm --disable-bias-linear --position-embedding-type rope --vocab-size 128256 \\
+  --untie-embeddings-and-output-weights --seq-length 8192 --max-position-embeddings 8192 --bf16 \\
+  --tensor-model-parallel-size 8 --sequence-parallel --use-distributed-optimizer --micro-batch-size 1 \\
+  --global-batch-size 64 --lr 3e-4 --train-iters 10
+"""
+
+
+def ask_configured(folder: Path, before: str = "", **given: Any) -> dict[str, Any]:
+    (folder / "pretrain.sh").write_text(SCRIPT)
+    path = write(folder, lambda step, _, loss: megatron_2021(step, 1.5, loss), before=before)
+    return diagnose(path, configuration=folder / "pretrain.sh", **given)
+
+
+def test_a_configuration_states_what_the_log_does_not(tmp_path: Path) -> None:
+    answer = ask_configured(tmp_path, cluster="dgx-h100")
+    layout = {"devices": 64, "tp": 8, "zero_stage": 1, "micro_batch": 1, "global_batch": 64}
+    alone = predict("llama-3-8b", "dgx-h100", layout, 8192, framework="megatron")["step_time_s"]
+    assert answer["expected"]["p50"] == pytest.approx(alone["p50"], rel=0.05)
+    assert answer["expected"]["layout"]["tp"] == 8
+    assert answer["warnings"] == []
+
+
+def test_what_ran_goes_over_the_configuration_and_is_said(tmp_path: Path) -> None:
+    before = "using world size: 32, tensor-model-parallel size: 8\n  num_layers ....... 80\n"
+    answer = ask_configured(tmp_path, before, cluster="dgx-h100")
+    assert answer["expected"]["devices"] == 32
+    [line] = answer["warnings"]
+    assert "devices is 32 in the log and 64 in the configuration" in line
+    assert "layers is 80 in the log and 32 in the configuration: is it of this run?" in line
+    assert (
+        ask_configured(tmp_path, before, cluster="dgx-h100", layout={"nodes": 2})["expected"]["devices"] == 16
+    )
+
+
+def test_a_configuration_without_a_kind_of_device_or_that_cannot_be(tmp_path: Path) -> None:
+    [line] = ask_configured(tmp_path)["warnings"]
+    assert line.endswith("add --cluster CLUSTER")
+    with pytest.raises(UserError, match="devices 64 is not divisible"):
+        ask_configured(tmp_path, cluster="dgx-h100", layout={"tp": 3})

@@ -23,6 +23,14 @@ def diagnose(
             "`example-log`.",
         ),
     ],
+    from_: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="Of a log: the configuration, script or command line of its run, as `read` takes it.",
+        ),
+    ] = None,
     model: Annotated[
         str | None, typer.Option(metavar="MODEL", help="The model, where a log doesn't state it.")
     ] = None,
@@ -80,11 +88,13 @@ def diagnose(
     scalewright diagnose traces/            # a file a rank
     scalewright diagnose nccl.log           # of a run with NCCL_DEBUG=INFO
     scalewright diagnose train.log --cluster dgx-h100       # of Megatron-LM, torchtitan, NeMo, ...
+    scalewright diagnose train.log --from pretrain.sh --cluster dgx-h100
     scalewright diagnose new/ --against old/ --fail-if-slower 3
     """
+    from scalewright.api import configured_by
     from scalewright.cli.diagnosis_files import write_files
     from scalewright.cli.output import only_answer, print_json, working
-    from scalewright.cli.verbs.predict import layout_keys
+    from scalewright.cli.verbs.predict import layout_keys, read_theirs
     from scalewright.diagnose.diagnose import drawn
     from scalewright.diagnose.logs.expected import Given
 
@@ -93,7 +103,8 @@ def diagnose(
     if fail_if_slower is not None and against is None:
         raise UserError("slower than what", "--fail-if-slower", "add `--against OTHER`")
     with only_answer(json), working("reading"):
-        given = Given(model, cluster, layout_keys({}, layout), seq_len)
+        configured = configured_by(read_theirs(from_, model)) if from_ is not None else None
+        given = Given(model, cluster, layout_keys({}, layout), seq_len, configured)
         answer, drawing = drawn(paths, given, what_if or (), against)
         write_files(answer, drawing, html, perfetto)
     if json:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.diagnose.logs.arguments import DIMS, Facts
+from scalewright.diagnose.logs.configured import Configured, disagreements, predicted
 from scalewright.diagnose.logs.log import Log
 from scalewright.diagnose.logs.times import Usual
 from scalewright.plan.defaults import check_whole, resolve_sizes
@@ -47,10 +48,13 @@ class Given:
     cluster: str | None = None
     layout: Mapping[str, Any] = field(default_factory=dict)
     seq_len: int | None = None
+    configured: Configured | None = None  # the run as another trainer's configuration has it
 
 
 def expected(log: Log, measured: Usual, given: Given) -> tuple[dict[str, Any] | None, str]:
     """`expected` of the answer, or None and a line on why; raises UserError for a flag that can't be."""
+    if given.configured is not None:
+        return _by_configuration(log, measured, given, given.configured)
     row, facts, why = _stated(log, measured, given)
     if row is None:
         return None, why
@@ -62,6 +66,19 @@ def expected(log: Log, measured: Usual, given: Given) -> tuple[dict[str, Any] | 
         return None, f"{why}; --model, --cluster and --layout change it"
     machine = {"cluster": row["device"], "devices": facts["devices"]}
     return _answer(prediction, measured, _has_batch(facts)) | machine, ""
+
+
+def _by_configuration(
+    log: Log, measured: Usual, given: Given, run: Configured
+) -> tuple[dict[str, Any] | None, str]:
+    """The same of a run whose configuration is given: only the kind of device may be absent."""
+    cluster = _place(log.facts, given)
+    if cluster is None:
+        return None, f"neither the log nor the configuration has a kind of device; add {FLAG['device']}"
+    prediction = predicted(run, cluster, log.facts, given.layout, given.seq_len)
+    layout = prediction["layout"]
+    machine = {"cluster": cluster, "devices": layout["devices"], "layout": layout}
+    return _answer(prediction, measured, batch=True) | machine, "; ".join(disagreements(run, log.facts))
 
 
 def table_row(log: Log, measured: Usual, given: Given) -> tuple[dict[str, Any] | None, str]:
