@@ -68,9 +68,9 @@ def test_files_come_beside_the_answer(call_cli, tmp_path: Path) -> None:
 
 def test_a_log_beside_the_script_of_its_run(call_cli) -> None:
     script = (
-        "torchrun --nnodes 16 --nproc-per-node 8 pretrain_gpt.py --num-layers 80 --hidden-size 8192 --swiglu "
-        "--num-attention-heads 64 --ffn-hidden-size 28672 --group-query-attention --num-query-groups 8 --bf16 "
-        "--seq-length 8192 --max-position-embeddings 8192 --tensor-model-parallel-size 8 "
+        "torchrun --nnodes 16 --nproc-per-node 8 pretrain_gpt.py --num-layers 80 --hidden-size 8192 "
+        "--num-attention-heads 64 --ffn-hidden-size 28672 --group-query-attention --num-query-groups 8 "
+        "--seq-length 8192 --max-position-embeddings 8192 --tensor-model-parallel-size 8 --swiglu --bf16 "
         "--pipeline-model-parallel-size 4 --micro-batch-size 1 --global-batch-size 128 --vocab-size 128256"
     )
     answer = call_cli("diagnose", "example-log", "--from", script, "--cluster", "dgx-h100", "--json")
