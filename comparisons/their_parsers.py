@@ -21,6 +21,7 @@ from harness.facts import facts
 from harness.result import Result, facts_text, table
 
 from scalewright.emit.emitted import Emitted
+from scalewright.emit.save import save
 from scalewright.emit.settings import Settings, settings_of
 from scalewright.emit.trainers import emit
 from scalewright.spec.errors import UserError
@@ -29,6 +30,8 @@ from scalewright.spec.run import RunSpec
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests"))  # random runs are the tests'
+SHOWN = 12  # reasons of runs that weren't written, in the page; the JSON has all
+MOST = 20  # runs that are drawn for each that the trainer can run
 HELPERS = ("__init__", "stand_ins", "words")
 JUDGES = sorted(
     path.stem.replace("_", "-")
@@ -41,7 +44,7 @@ def main() -> None:
     """Emits, asks, and writes the result."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("trainer", choices=JUDGES)
-    parser.add_argument("--count", type=int, default=50)
+    parser.add_argument("--count", type=int, default=50, help="random runs that the trainer can run")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--software-version", help="of the trainer, where its format changed")
     parser.add_argument("--no-presets", action="store_true", help="random runs alone")
@@ -56,7 +59,8 @@ def main() -> None:
     result.say(facts_text(result.data["facts"]), f"- {judge.TITLE} {version}")
     from emit.random_runs import random_runs
 
-    written = ask(judge, "random runs", random_runs(options.count, seed=options.seed), options, result)
+    drawn = random_runs(MOST * options.count, seed=options.seed)
+    written = ask(judge, "random runs", drawn, options, result, options.count)
     if not options.no_presets:
         written += ask(judge, "presets", presets(), options, result)
     if written:
@@ -80,47 +84,50 @@ def presets() -> Iterator[Settings]:
 
 
 def ask(
-    judge: Any, what: str, runs: Iterator[Settings], options: argparse.Namespace, result: Result
+    judge: Any,
+    what: str,
+    runs: Iterator[Settings],
+    options: argparse.Namespace,
+    result: Result,
+    enough: int | None = None,
 ) -> list[tuple[Settings, Emitted]]:
-    """What became of each run: accepted, refused with the parser's words, or not written at all."""
+    """What became of each run, until `enough` were written: accepted, refused, or not written at all."""
     rows: list[dict[str, Any]] = []
+    unwritten: Counter[str] = Counter()  # reasons
     written: list[tuple[Settings, Emitted]] = []  # the first alone: the control's
     for index, settings in enumerate(runs):
         settings.version = options.software_version
-        row: dict[str, Any] = {"run": index, "model": settings.model.name}
         try:
             emitted = emit(options.trainer, settings)
         except UserError as error:
-            layout = settings.layout.stated()
-            rows.append({**row, "outcome": "not written", "reason": str(error), "layout": layout})
+            unwritten[str(error)] += 1
             continue
         written = written or [(settings, emitted)]
         reason = shown(judge, emitted, settings)
         changed = [item.key for item in (*emitted.dropped, *emitted.changed)]
-        outcome = "refused" if reason else "accepted"
-        row |= {"outcome": outcome, "reason": reason, "changed": changed}
+        row = {"run": index, "model": settings.model.name, "changed": changed, "refusal": reason}
         rows.append(row | ({"layout": settings.layout.stated()} if reason else {}))
-    result.put(what, rows)
-    counts = Counter(row["outcome"] for row in rows)
-    accepted = [row for row in rows if row["outcome"] == "accepted"]
-    whole = sum(not any(key.startswith("model.") for key in row["changed"]) for row in accepted)
+        if len(rows) == enough:
+            break
+    result.put(what, {"runs": rows, "not_written": dict(unwritten.most_common())})
+    refusals = Counter(row["refusal"] for row in rows if row["refusal"])
+    whole = sum(not any(key.startswith("model.") for key in row["changed"]) for row in rows)
     result.say(
-        f"Of {len(rows)} {what}: {counts['accepted']} accepted, {counts['refused']} refused, "
-        f"{counts['not written']} not written, since it can't run them. {whole} of the accepted ones lose "
-        "no part of their model."
+        f"Of {len(rows)} {what}: {len(rows) - refusals.total()} accepted, {refusals.total()} refused; "
+        f"{whole} of them lose no part of their model. "
+        f"{unwritten.total()} more weren't written, since it can't run them."
     )
-    reasons = Counter((row["outcome"], row["reason"]) for row in rows if row["outcome"] != "accepted")
+    reasons = [["refused", number, why] for why, number in refusals.most_common()]
+    reasons += [["not written", number, why] for why, number in unwritten.most_common(SHOWN)]
     if reasons:
-        heads = ["outcome", "runs", "reason"]
-        result.say(table(heads, [[kind, number, why] for (kind, why), number in reasons.most_common()]))
+        result.say(table(["outcome", "runs", "reason"], reasons))
     return written
 
 
 def shown(judge: Any, emitted: Emitted, settings: Settings) -> str:
     """The parser's words on emitted files; "" where it accepts them."""
     with tempfile.TemporaryDirectory() as folder:
-        for file, text in emitted.files.items():
-            (Path(folder) / file).write_text(text, encoding="utf-8")
+        save(emitted.files, Path(folder))
         return str(judge.refusal(Path(folder), emitted, settings))
 
 
