@@ -66,6 +66,17 @@ def hosts_job(**site: Any) -> Job:
     return job(2, 8, **(keys | site))
 
 
+def local_job(**site: Any) -> Job:
+    """A job on the machine that writes it."""
+    keys: dict[str, Any] = {
+        "container": None,
+        "env": {"HF_HOME": "/work/hf"},
+        "setup": ("source venv/bin/activate",),
+        "cpus_per_rank": 4,
+    }
+    return job(1, 2, **(keys | site))
+
+
 FOR_KUBERNETES = {
     "namespace": "team-a",
     "queue": "training",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.launch.targets.sites import hosts_job, slurm_job
+from tests.launch.targets.sites import hosts_job, local_job, slurm_job
 
 from runs import wait_for
 from scalewright.launch.job import Job
@@ -19,6 +19,7 @@ from scalewright.spec.errors import UserError
 
 GOLDEN = Path(__file__).parent / "golden"
 JOBS: dict[str, tuple[str, Job]] = {
+    "local": ("local", local_job()),
     "slurm": ("slurm", slurm_job()),
     "slurm_rank": ("slurm", slurm_job(agent="rank", container="train.sif")),
     **{target: (target, hosts_job()) for target in ("torchrun", "mpi", "ssh")},
@@ -55,7 +56,8 @@ AWKWARD: list[dict[str, Any]] = [
 @pytest.mark.parametrize("name", JOBS)
 def test_bash_takes_it(name: str, keys: dict[str, Any]) -> None:
     target, _ = JOBS[name]
-    job = slurm_job(**keys) if target == "slurm" else hosts_job(**keys)
+    make = {"slurm": slurm_job, "local": local_job}.get(target, hosts_job)
+    job = make(**keys)
     checked = subprocess.run([str(BASH), "-n"], input=script(target, job), text=True, capture_output=True)
     assert (checked.returncode, checked.stderr) == (0, "")
 
@@ -70,6 +72,8 @@ def test_keys_without_a_word_are_named(target: str) -> None:
 
 
 def test_what_a_target_needs() -> None:
+    with pytest.raises(UserError, match="2 machines aren't this one"):
+        find_target("local")(hosts_job())
     with pytest.raises(UserError, match=r"the first of 2 machines has no name \(launch.hosts\)"):
         find_target("torchrun")(hosts_job(hosts=()))
     with pytest.raises(UserError, match="1 hosts for 2 nodes"):

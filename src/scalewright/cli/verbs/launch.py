@@ -29,7 +29,7 @@ def launch(
         str,
         typer.Argument(
             metavar="TARGET",
-            help="slurm, torchrun, mpi, ssh, kubernetes, ray, skypilot, dstack or runpod.",
+            help="local, slurm, torchrun, mpi, ssh, kubernetes, ray, skypilot, dstack or runpod.",
             autocompletion=starting_with(_targets),
         ),
     ],
@@ -77,7 +77,10 @@ def launch(
             "--print, --submit and --dry-run are three things", "scalewright launch", "give one of them"
         )
     write = find_target(target)
-    job = make_job(load_run(run, overrides or []), run.as_posix(), overrides or [], profile, nodes)
+    loaded = load_run(run, overrides or [])
+    if target == "local" and loaded.launch.nodes is None:
+        nodes = nodes or 1
+    job = make_job(loaded, run.as_posix(), overrides or [], profile, nodes)
     written = write(job)
     paths = {} if show else _save(written, out or run.parent, force)
     command = _located(written.check if dry_run else written.submit, paths)

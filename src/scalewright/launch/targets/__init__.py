@@ -1,5 +1,6 @@
 """What `launch TARGET` writes: a file per target, each with `write(job: Job) -> Written`.
 
+local.py       a script, for here
 slurm.py       a batch script          kubernetes.py   manifests
 torchrun.py    a command per machine   ray.py          a driver
 mpi.py         mpirun and a hostfile   skypilot.py, dstack.py, runpod.py   a task's file
@@ -16,6 +17,7 @@ from scalewright.spec.errors import unknown
 
 # target -> its module, imported when it is asked for
 TARGETS = {
+    "local": "scalewright.launch.targets.local",
     "slurm": "scalewright.launch.targets.slurm",
     "torchrun": "scalewright.launch.targets.torchrun",
     "mpi": "scalewright.launch.targets.mpi",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.launch.targets.sites import FOR_KUBERNETES, full_job, hosts_job, slurm_job
+from tests.launch.targets.sites import FOR_KUBERNETES, full_job, hosts_job, local_job, slurm_job
 
 from scalewright.launch.targets import find_target
 
@@ -25,6 +25,7 @@ def main() -> None:
     jobs["slurm.txt"] = ("slurm", slurm_job())
     jobs["slurm_rank.txt"] = ("slurm", slurm_job(agent="rank", container="train.sif"))
     jobs |= {f"{target}.txt": (target, hosts_job()) for target in ("torchrun", "mpi", "ssh")}
+    jobs["local.txt"] = ("local", local_job())
     for name, (target, job) in jobs.items():
         text = next(iter(find_target(target)(job).files.values()))
         (folder / name).write_text(text, encoding="utf-8")
