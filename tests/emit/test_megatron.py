@@ -149,3 +149,12 @@ def test_lists_of_layers_are_read_without_evaluating_them(text, marks):
 def test_a_script_without_a_launch_line_is_refused():
     with pytest.raises(UserError, match="no command line of a Python program"):
         read_text("ARGS=(--num-layers 4)\n", ".sh", "args.sh")
+
+
+def test_a_mistyped_flag_gets_the_nearest_name() -> None:
+    line = (
+        "torchrun --nproc-per-node 2 pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4"
+    )
+    typo, unknown = read_argv(f"{line} --tensor-model-parallel-siz 2 --colour blue").unread
+    assert typo.why.endswith("did you mean 'tensor-model-parallel-size'?")
+    assert unknown.why == "not a setting that a run of ours has"

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from scalewright.emit.emitted import Unread
+
+UNKNOWN = "not a setting that a run of ours has"
+ALIKE = 0.9  # of difflib's ratio: a letter of ten, so that a key which exists isn't called a typo
 
 
 class Theirs:
@@ -43,10 +47,15 @@ class Theirs:
     def unread(self) -> tuple[Unread, ...]:
         """What wasn't taken, in their order."""
         return tuple(
-            Unread(key, value, self._why.get(key, "not a setting that a run of ours has"))
+            Unread(key, value, self._why.get(key) or self._unknown(key))
             for key, value in self.values.items()
             if key not in self._taken
         )
+
+    def _unknown(self, key: str) -> str:
+        """Why a key isn't read; a key that is nearly one that readers ask for may be mistyped."""
+        near = get_close_matches(key, self._taken - self.values.keys(), 1, ALIKE)
+        return f"{UNKNOWN}; did you mean '{near[0]}'?" if near else UNKNOWN
 
 
 def flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
