@@ -164,7 +164,7 @@ def read_keys(
     except (TypeError, ValueError, ArithmeticError) as error:
         how = "give the file as the trainer takes it"
         raise UserError(f"a value isn't of the kind that {trainer} has there: {error}", where, how) from None
-    return Reading(trainer, run, theirs.unread(), tuple(theirs.assumed))
+    return theirs.reading(trainer, run)
 
 
 def inverse(words: Mapping[Any, Any]) -> dict[Any, Any]:

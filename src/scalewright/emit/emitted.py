@@ -73,7 +73,8 @@ class Reading:
     trainer: str
     run: Mapping[str, Any]  # nested, as a run file
     unread: tuple[Unread, ...] = ()
-    assumed: tuple[str, ...] = field(default=())
+    assumed: tuple[str, ...] = ()
+    guessed: Mapping[str, str] = field(default_factory=dict)  # sizes, as devices aren't known -> their line
 
     def dump(self) -> dict[str, Any]:
         """As `read --json` prints it."""

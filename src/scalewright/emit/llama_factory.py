@@ -159,4 +159,4 @@ def read(document: Any, text: str, where: str) -> Reading:
     theirs.refuse("dataset", "texts of its own: prepare them, and set data.train")
     fit_batch(theirs, layout, None)
     read_model(theirs, "model_name_or_path", where, run)
-    return Reading("llama-factory", run, theirs.unread(), tuple(theirs.assumed))
+    return theirs.reading("llama-factory", run)

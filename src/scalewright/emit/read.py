@@ -31,7 +31,13 @@ LIMIT = 20 << 20  # bytes of a configuration
 
 def read_file(path: str | Path) -> Reading:
     """A configuration or script of another trainer; raises UserError for one that no reader recognises."""
-    text = read_bytes(Path(path), LIMIT).decode(errors="replace")
+    try:
+        text = read_bytes(Path(path), LIMIT).decode(errors="replace")
+    except FileNotFoundError:
+        how = "check the path; a pasted command line goes in quotes, with its --flags"
+        raise UserError("no such file", str(path), how) from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"it can't be read: {error}", str(path), "give a configuration or a script") from None
     return read_text(text, Path(path).suffix.lower(), str(path))
 
 

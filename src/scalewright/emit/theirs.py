@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from scalewright.emit.emitted import Unread
+from scalewright.emit.emitted import Reading, Unread
 
 UNKNOWN = "not a setting that a run of ours has"
 ALIKE = 0.9  # of difflib's ratio: a letter of ten, so that a key which exists isn't called a typo
@@ -18,6 +18,7 @@ class Theirs:
     def __init__(self, values: Mapping[str, Any], aside: frozenset[str] = frozenset()) -> None:
         self.values = dict(values)
         self.assumed: list[str] = []
+        self.guessed: dict[str, str] = {}  # key of the layout -> what was assumed of it
         self._taken: set[str] = set(aside)
         self._why: dict[str, str] = {}
 
@@ -43,6 +44,15 @@ class Theirs:
     def assume(self, text: str) -> None:
         """Records a value that was filled in."""
         self.assumed.append(text)
+
+    def guess(self, key: str, value: int, why: str = "") -> None:
+        """Records a size of the layout that follows from how many devices there are, which isn't known."""
+        self.guessed[key] = f"{key} {value}{why}"
+        self.assume(self.guessed[key])
+
+    def reading(self, trainer: str, run: Mapping[str, Any]) -> Reading:
+        """The run, with what was assumed and what wasn't taken."""
+        return Reading(trainer, run, self.unread(), tuple(self.assumed), self.guessed)
 
     def unread(self) -> tuple[Unread, ...]:
         """What wasn't taken, in their order."""

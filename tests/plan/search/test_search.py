@@ -82,6 +82,16 @@ def test_the_best_is_the_same_as_by_pricing_everything(
     check_layout(plan.best[0].layout, model, 4096)
 
 
+@pytest.mark.parametrize(("framework", "devices"), [("deepspeed", 1), ("torchtitan", 2), ("accelerate", 2)])
+def test_the_best_of_a_trainer_without_every_offload_is_not_pruned(framework: str, devices: int) -> None:
+    plan = search(LLAMA, H100, devices=devices, seq_len=4096, global_batch=16, framework=framework)
+    request = template(LLAMA, devices, framework=framework)
+    space = make_space(request, 16, {}, capabilities_of(LLAMA, request))
+    pricer = make_pricer(space, make_objective("time", plan.template.chip, devices, None), plan.headroom)
+    priced = pricer.price(every_row(space))
+    assert plan.best[0].score == pytest.approx(priced.score[priced.fits].min(), rel=1e-9)
+
+
 def test_trainable_layouts_pass_the_checks_of_the_spec() -> None:
     plan = search(LLAMA, H100, devices=64, seq_len=8192, global_batch=128, top=20)
     for choice in [*plan.best, *plan.pareto]:

@@ -23,6 +23,7 @@ from scalewright.cli.verbs.predict import (
     Tokens,
     Version,
     check_given,
+    count_devices,
     option_words,
     read_diloco,
     read_pairs,
@@ -88,7 +89,9 @@ def plan(
     how = (
         "write `scalewright plan MODEL --cluster C --devices N --seq-len S --global-batch B`, or --from FILE"
     )
-    theirs = read_theirs(from_, model) if from_ is not None else None
+    sizes = {"devices": devices, "nodes": nodes, "global_batch": global_batch}
+    given = [key for key in sizes if sizes[key]]
+    theirs = read_theirs(from_, model, given) if from_ is not None else None
     if theirs is not None:
         seq_len, framework = seq_len or theirs.seq_len, framework or theirs.trainer
         if global_batch_tokens is None:
@@ -113,7 +116,7 @@ def plan(
             diloco=read_diloco(diloco), tokens=tokens, price=price, currency=currency, goodput=goodput,
             scaling=counts, out=out, data=data, force=force, tell=tell, stop=stop,
             why_not=read_pairs(why_not, "--why-not", AXES) if why_not else None,
-            yours=theirs.resized(devices, global_batch) if theirs is not None else None,
+            yours=theirs.resized(count_devices(sizes, place), global_batch) if theirs is not None else None,
         )  # fmt: skip
     print_json(answer) if json else show_plan(answer)
     if not answer["complete"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -135,11 +136,12 @@ def predict(
         _batch(batch, {key: value for key, value in flags.items() if key not in ("batch", "json")})
         return
     how = "write `scalewright predict MODEL --cluster CLUSTER --seq-len 4096`, --from FILE, or --batch FILE"
-    theirs = read_theirs(from_, model) if from_ is not None else None
+    theirs = read_theirs(from_, model, [key for key in flags if flags[key]]) if from_ is not None else None
     name, place = check_given(theirs.model if theirs else model, cluster, "scalewright predict", how)
     keys = layout_keys({key: flags[key] for key in flags if key in {*LAYOUT, *AS_WELL}}, layout)
     if theirs is not None:
-        keys = {**theirs.layout.dump(), **keys}
+        layout_of = theirs.resized(count_devices(keys, place), keys.get("global_batch"))
+        keys = {**layout_of.dump(), **keys}
         seq_len, framework = seq_len or theirs.seq_len, framework or theirs.trainer
     from scalewright.api import predict as ask
     from scalewright.cli.output import only_answer, print_json, working
@@ -165,15 +167,25 @@ def check_given(
     return model, cluster
 
 
-def read_theirs(source: str, model: str | None = None) -> Question:
-    """Another trainer's run, and on stderr what was assumed or not understood; raises UserError.
+def count_devices(sizes: Mapping[str, Any], cluster: str) -> int | None:
+    """The devices of `devices` or `nodes`; None where neither is given."""
+    devices, nodes = sizes.get("devices"), sizes.get("nodes")
+    if devices is not None or nodes is None:
+        return devices
+    from scalewright.api import find_place
 
-    `model`: in the place of theirs.
+    return int(nodes * find_place(cluster).devices_per_node)
+
+
+def read_theirs(source: str, model: str | None = None, given: Collection[str] = ()) -> Question:
+    """A run of another trainer's (or ours), and on stderr what was assumed or not understood.
+
+    `model`: in the place of theirs; `given`: sizes that the user gives. Raises UserError.
     """
     from scalewright.emit.question import question
 
     theirs = question(source, model)
-    for note in theirs.assumed:
+    for note in theirs.notes({"devices", *given} if "nodes" in given else given):
         print(f"assumed   {note}", file=sys.stderr)
     for item in theirs.unread:
         print(f"not read  {item.key} {item.value}: {item.why}", file=sys.stderr)

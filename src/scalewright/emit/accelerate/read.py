@@ -41,7 +41,7 @@ def read(document: Any, text: str, where: str) -> Reading:
         theirs.refuse("distributed_type", "processes of this kind aren't known here: taken as whole replicas")
     fit_batch(theirs, layout, processes)
     read_beside(where, run)
-    return Reading("accelerate", run, theirs.unread(), tuple(theirs.assumed))
+    return theirs.reading("accelerate", run)
 
 
 def _named(document: Mapping[str, Any]) -> dict[str, Any]:

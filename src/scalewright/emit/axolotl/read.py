@@ -43,7 +43,7 @@ def read(document: Any, text: str, where: str) -> Reading:
         layout["precision"] = "bf16"
     fit_batch(theirs, layout, _read_layout(theirs, run, where))
     read_model(theirs, "base_model", where, run)
-    return Reading("axolotl", run, theirs.unread(), tuple(theirs.assumed))
+    return theirs.reading("axolotl", run)
 
 
 def _flattened(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def read(document: Any, text: str, where: str) -> Reading:
     theirs = read_sections(document, run)
     fit_batch(theirs, run["layout"], None)
     read_beside(where, run)
-    return Reading("deepspeed", run, theirs.unread(), tuple(theirs.assumed))
+    return theirs.reading("deepspeed", run)
 
 
 def read_sections(document: Mapping[str, Any], run: dict[str, Any]) -> Theirs:
@@ -94,16 +94,16 @@ def fit_batch(t: Theirs, layout: dict[str, Any], devices: int | None) -> None:
         devices = max(1, whole_batch // (micro * accumulation)) * parts
     if devices is None or devices % parts:
         fewest = parts * layout.get("dp_replicate", 1)
-        t.assume(f"devices {fewest}, the fewest for these sizes: set layout.devices")
+        t.guess("devices", fewest, ", the fewest for these sizes: set layout.devices")
         devices = fewest
     dp = devices // parts
     if micro is None:
         micro = max(1, (whole_batch or dp) // (dp * (accumulation or 1)))
-        t.assume(f"micro_batch {micro}")
+        t.guess("micro_batch", micro)
     if whole_batch is None:
         whole_batch = micro * dp * (accumulation or 1)
         if accumulation is None:
-            t.assume(f"global_batch {whole_batch}: one micro-batch of each data-parallel rank")
+            t.guess("global_batch", whole_batch, ": one micro-batch of each data-parallel rank")
     layout |= {"devices": devices, "micro_batch": micro, "global_batch": whole_batch}
 
 

@@ -76,7 +76,7 @@ def read_arguments(theirs: Theirs, world: int | None) -> dict[str, Any]:
 def _read(values: dict[str, Any], world: int | None) -> Reading:
     theirs = Theirs(values, ASIDE)
     run = read_arguments(theirs, world)
-    return Reading("megatron", run, theirs.unread(), tuple(theirs.assumed))
+    return theirs.reading("megatron", run)
 
 
 def _fit_batch(theirs: Theirs, layout: dict[str, Any]) -> None:

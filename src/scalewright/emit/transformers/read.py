@@ -35,7 +35,7 @@ def read(document: Any, text: str, where: str) -> Reading:
     devices = _read_sizes(theirs, layout)
     fit_batch(theirs, layout, devices)
     read_model(theirs, "model_name_or_path", where, run)
-    return Reading("transformers", run, theirs.unread(), tuple(theirs.assumed))
+    return theirs.reading("transformers", run)
 
 
 def flattened(document: Mapping[str, Any]) -> dict[str, Any]:

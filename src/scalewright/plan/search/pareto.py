@@ -47,5 +47,5 @@ def front_indices(score: np.ndarray, peak: np.ndarray) -> np.ndarray:
 
 def _floor(finder: Finder, rows: Rows) -> np.ndarray:
     """Lower bound in bytes on each row's memory with any recomputation."""
-    usage = finder.pricer.memory(finder.pricer.leanest(rows, offload=False))
+    usage = finder.pricer.memory(finder.pricer.leanest(rows))
     return np.asarray(usage.peak - usage.parts["other"])

@@ -104,19 +104,22 @@ class Pricer:
         without = memory(resident, self.facts, self.c).parts
         return np.asarray(sum(np.maximum(without[k] - usage.parts[k][index], 0.0) for k in OFFLOADED))
 
-    def leanest(self, rows: Rows, offload: bool = True) -> Rows:
-        """The rows with the most recomputation, and with the most offload if `offload`."""
+    def leanest(self, rows: Rows, offload: int = 0) -> Rows:
+        """The rows with the most recomputation, and this offload of the space's (0: the least)."""
         shares = [(kind == "full", share) for kind, share, _ in self.space.recomputes]
         recompute = np.full(len(rows), shares.index(max(shares)))
-        names = [OFFLOADS[number] for number in self.space.offloads]
-        most = (names.index("all") if "all" in names else len(names) - 1) if offload else 0
-        return Rows(rows.core, rows.pipe, rows.shard, recompute, np.full(len(rows), most))
+        return Rows(rows.core, rows.pipe, rows.shard, recompute, np.full(len(rows), offload))
 
     def may_fit(self, rows: Rows) -> np.ndarray:
         """Whether rows may fit with recomputation or offload: a lower bound on their memory does."""
-        usage = self.memory(self.leanest(rows))
-        bound = usage.peak - usage.parts["other"]
-        return np.asarray(bound <= usage.usable * (1.0 - (self.headroom or 0.0)))
+        names = [OFFLOADS[number] for number in self.space.offloads]
+        # Each moves something else where a trainer hasn't all at once: DeepSpeed's optimizer, or parameters.
+        may = np.zeros(len(rows), dtype=bool)
+        for offload in [names.index("all")] if "all" in names else range(len(names)):
+            usage = self.memory(self.leanest(rows, offload))
+            bound = usage.peak - usage.parts["other"]
+            may |= np.asarray(bound <= usage.usable * (1.0 - (self.headroom or 0.0)))
+        return may
 
 
 def make_pricer(
