@@ -7,6 +7,7 @@ stop.py        the signals and the clock that ask a run to save; attempt.py: the
 agent.py       torchrun, with signals and an exit code for schedulers; over_ssh.py: a script on several hosts
 job.py         a run, its nodes and its site: what targets/ write scripts and manifests from
 within.py      a command in every process of a started world; ray_worker.py, tied.py: in Ray's workers
+preflight/     what would fail, hang or be slow, found before a start
 record.py      a user's own command, recorded
 settings.py    variables of libraries that are written or passed on
 """

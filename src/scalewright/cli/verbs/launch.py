@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from scalewright.launch.job import Job, Written
 
 
-def _targets() -> list[str]:
+def target_names() -> list[str]:
+    """The words that TARGET may be."""
     from scalewright.launch.targets import TARGETS
 
     return list(TARGETS)
@@ -30,7 +31,7 @@ def launch(
         typer.Argument(
             metavar="TARGET",
             help="slurm, torchrun, mpi, ssh, kubernetes, ray, skypilot, dstack or runpod.",
-            autocompletion=starting_with(_targets),
+            autocompletion=starting_with(target_names),
         ),
     ],
     run: Annotated[Path, typer.Argument(metavar="RUN.yaml", help="The run file.")],
