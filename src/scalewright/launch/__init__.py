@@ -1,6 +1,7 @@
 """Starts a run's processes, each with its rank. The only folder that reads the environment.
 
-detect.py      who started this process, by the table of starters.py; nodes.py: Slurm's lists of hosts
+detect.py      who started this process, by the table of starters.py (source.py: what one of them says)
+contradictions.py   what an environment must not say; nodes.py: Slurm's lists of hosts
 rank.py        this process's rank, and the ranks of its node; meeting.py: where they meet, told by MPI
 local.py       starts N workers here and reports one error (fork_server.py, child.py; killed.py: no memory)
 stop.py        the signals and the clock that ask a run to save; attempt.py: the scheduler's job, for events
