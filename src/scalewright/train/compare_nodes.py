@@ -83,7 +83,7 @@ class Report:
 
     @property
     def as_node(self) -> Node:
-        return Node(**{**self.node, "gpus": tuple(self.node["gpus"])})
+        return Node(**self.node)
 
     @property
     def as_findings(self) -> list[Finding]:
@@ -114,9 +114,10 @@ def describe(run: RunSpec, facts: Facts, rank: int, kind: str) -> Node:
         "torch": str(torch.__version__),
         "scalewright": f"{scalewright.__version__} {code_digest()}",
     }
-    gpus: tuple[str, ...] = ()
+    gpus: dict[str, int] = {}
     if kind == "cuda":
-        gpus = tuple(torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count()))
+        names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+        gpus = {name: names.count(name) for name in names}
         versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
         if driver := _driver():
             versions["driver"] = driver
@@ -125,7 +126,8 @@ def describe(run: RunSpec, facts: Facts, rank: int, kind: str) -> Node:
         for name, value in facts.environ.items()
         if name.startswith(OF_LIBRARIES) and not name.endswith(OF_A_NODE)
     }
-    return Node(facts.machine.host, rank, versions, gpus, variables, _mtu(facts), run_digest(run))
+    cards = sum(card.active for card in facts.machine.cards.values())
+    return Node(facts.machine.host, rank, versions, gpus, cards, variables, _mtu(facts), run_digest(run))
 
 
 def code_digest(folder: Path | None = None) -> str:

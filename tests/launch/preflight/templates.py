@@ -65,9 +65,9 @@ def nodes(count: int) -> tuple[Node, ...]:
         "nccl": "2.29.3",
         "driver": "580",
     }
-    gpus = ("NVIDIA H100 80GB HBM3",) * 8
+    gpus = {"NVIDIA H100 80GB HBM3": 8}
     return tuple(
-        Node(f"n{number + 1}", 8 * number, versions, gpus, {"NCCL_DEBUG": "WARN"}, 9000, "ab12", NOW)
+        Node(f"n{number + 1}", 8 * number, versions, gpus, 8, {"NCCL_DEBUG": "WARN"}, 9000, "ab12", NOW)
         for number in range(count)
     )
 

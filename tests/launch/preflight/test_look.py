@@ -52,8 +52,12 @@ def test_a_machine_by_its_files(system: Path) -> None:
     assert [name for name, card in machine.cards.items() if card.efa] == ["rdmap0s6"]
     bare = look({}, Place(), root=system / "nothing")
     assert (bare.ephemeral_ports, bare.overcommit, bare.peer_memory, bare.cards) == (None, None, None, {})
-    assert not has_gpus("auto", system)
-    assert has_gpus("cuda", system)
+    assert not has_gpus("auto", {}, system)
+    assert has_gpus("cuda", {}, system)
+    (system / "dev").mkdir()
+    (system / "dev" / "nvidia0").touch()
+    assert has_gpus("auto", {}, system)
+    assert not has_gpus("auto", {"CUDA_VISIBLE_DEVICES": ""}, system)
 
 
 def test_a_port_that_somebody_holds() -> None:

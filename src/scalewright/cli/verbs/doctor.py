@@ -101,8 +101,9 @@ def _look_at_start(
         moments = ("submit",)
         facts = job_facts(make_job(spec, run.as_posix(), overrides, profile, nodes), target, spec)
     else:
-        gpus = has_gpus(spec.device if spec is not None else "auto")
-        facts = start_facts(present_environment(), spec, gpus=gpus, file=run)
+        environ = present_environment()
+        gpus = has_gpus(spec.device if spec is not None else "auto", environ)
+        facts = start_facts(environ, spec, gpus=gpus, file=run)
     rules = rules_at(*moments)
     sources = {rule.name: rule.source for rule in rules}
     findings = tuple(

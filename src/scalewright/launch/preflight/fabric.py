@@ -48,22 +48,20 @@ def ib_card_missing(facts: Facts) -> Said | None:
 
 
 @SUBJECT.rule(
-    "ib-port-down", "warn", "a port of InfiniBand isn't active",
+    "ib-port-down", "warn", "a card that `NCCL_IB_HCA` names isn't active",
     "NVIDIA docs, InfiniBand: port states (ibstat)", at=("node",), needs=ACROSS,
 )  # fmt: skip
 def ib_port_down(facts: Facts) -> Said | None:
-    value = facts.environ.get("NCCL_IB_HCA", "")
-    chosen = [n.partition(":")[0] for n in value.lstrip("=").split(",") if n] if value[:1] != "^" else []
-    cards = {name: card for name, card in facts.machine.cards.items() if not card.efa}
-    if chosen:
-        cards = {name: card for name, card in cards.items() if name.startswith(tuple(chosen))}
-    down = [name for name, card in cards.items() if card.ports and not card.active]
+    value, cards = facts.environ.get("NCCL_IB_HCA", ""), facts.machine.cards
+    names = [name.partition(":")[0] for name in value.lstrip("=").split(",") if name]
+    if not names or value.startswith("^"):
+        return None
+    chosen = [name for name in cards if name in names or (value[0] != "=" and name.startswith(tuple(names)))]
+    down = [name for name in chosen if cards[name].ports and not cards[name].active]
     if not down:
         return None
-    what = f"{len(down)} of {len(cards)} cards aren't active: {', '.join(sorted(down)[:4])}"
-    return Said(
-        what, "InfiniBand", "look at ibstat: cable, subnet manager; or name the others by NCCL_IB_HCA"
-    )
+    what = f"{len(down)} of {len(chosen)} cards of NCCL_IB_HCA aren't active: {', '.join(sorted(down)[:4])}"
+    return Said(what, "InfiniBand", "look at ibstat: cable, subnet manager; or name the others alone")
 
 
 @SUBJECT.rule(

@@ -138,7 +138,8 @@ class Node:
     host: str
     rank: int
     versions: Mapping[str, str] = field(default_factory=dict)  # python, torch, scalewright, nccl, driver
-    gpus: tuple[str, ...] = ()
+    gpus: Mapping[str, int] = field(default_factory=dict)  # kind -> how many
+    cards: int = 0  # of RDMA, active
     variables: Mapping[str, str] = field(default_factory=dict)  # of NCCL and Gloo
     mtu: int | None = None  # of the interface between nodes
     run: str = ""  # a digest of the run

@@ -72,10 +72,12 @@ def look(
     )
 
 
-def has_gpus(device: str, root: Path = Path("/")) -> bool:
+def has_gpus(device: str, environ: Mapping[str, str], root: Path = Path("/")) -> bool:
     """Whether a run's `device` means GPUs here, by the driver's files: torch isn't imported for it."""
+    hidden = environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1")  # `auto` takes the CPU then
     files = ("dev/nvidia0", "dev/nvidiactl", "dev/kfd", "dev/dxg")
-    return device == "cuda" or (device == "auto" and any((root / file).exists() for file in files))
+    there = not hidden and any((root / file).exists() for file in files)
+    return device == "cuda" or (device == "auto" and there)
 
 
 def _within(ask: Callable[[], T], seconds: float = PATIENCE_S) -> T | None:

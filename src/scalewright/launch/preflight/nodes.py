@@ -91,14 +91,27 @@ def driver_differs(facts: Facts) -> Said | None:
     needs=SEVERAL,
 )  # fmt: skip
 def gpus_differ(facts: Facts) -> Said | None:
-    def kinds(node: Node) -> str:
-        counts = {name: node.gpus.count(name) for name in dict.fromkeys(node.gpus)}
-        return " + ".join(f"{count} x {name}" for name, count in counts.items()) or "no GPU"
-
-    text = differing(facts.nodes, kinds)
+    text = differing(facts.nodes, _kinds)
     if text is None:
         return None
     return Said(f"GPUs differ: {text}", "nodes", "choose alike nodes (launch.constraint, launch.gpu)")
+
+
+def _kinds(node: Node) -> str:
+    return " + ".join(f"{count} x {name}" for name, count in node.gpus.items()) or "no GPU"
+
+
+@SUBJECT.rule(
+    "cards-differ", "warn", "nodes have different numbers of active cards of InfiniBand or EFA",
+    "NCCL user guide, Troubleshooting: InfiniBand", at=TOGETHER, needs=("GPUs", "several nodes"),
+)  # fmt: skip
+def cards_differ(facts: Facts) -> Said | None:
+    text = differing(facts.nodes, lambda node: f"{node.cards} active")
+    if text is None:
+        return None
+    return Said(
+        f"cards differ: {text}", "network", "look at ibstat there, or leave those out (launch.exclude)"
+    )
 
 
 @SUBJECT.rule("run-differs", "problem", "nodes read different runs", TRAINERS, at=TOGETHER, needs=SEVERAL)
