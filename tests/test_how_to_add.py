@@ -318,6 +318,22 @@ def write(job: Job) -> Written:
     return Written({"job": f"{job.name} x {job.world}\n"}, ("start", "job"))
 
 
+def test_a_rule_before_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = Subject(EXAMPLE)
+
+    @subject.rule(EXAMPLE, "warn", "a name that shouts", "this file", at=("node",), needs=("several ranks",))
+    def shouts(facts: Facts) -> Said | None:
+        host = facts.machine.host
+        return Said(f"{host} shouts", "host", "write it small") if host.isupper() else None
+
+    monkeypatch.setattr(rules, "RULES", (*rules.RULES, *subject.rules))
+    facts = Facts(place=Place(world=2), machine=Machine(host="NODE"))
+    (found,) = rules.check(facts, "node")
+    assert (found.rule, found.line) == (EXAMPLE, "NODE shouts (host): write it small")
+    assert rules.check(facts, "submit") == ()
+    assert rules.check(Facts(machine=Machine(host="NODE")), "node") == ()
+
+
 def test_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     variables = {"TOSS_NODE": "1", "TOSS_NODES": "3", "TOSS_FIRST": "node-a"}
     assert find_context(variables).alone
@@ -371,22 +387,6 @@ def trainer_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 
 @pytest.mark.usefixtures("trainer_tables")
-def test_a_rule_before_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    subject = Subject(EXAMPLE)
-
-    @subject.rule(EXAMPLE, "warn", "a name that shouts", "this file", at=("node",), needs=("several ranks",))
-    def shouts(facts: Facts) -> Said | None:
-        host = facts.machine.host
-        return Said(f"{host} shouts", "host", "write it small") if host.isupper() else None
-
-    monkeypatch.setattr(rules, "RULES", (*rules.RULES, *subject.rules))
-    facts = Facts(place=Place(world=2), machine=Machine(host="NODE"))
-    (found,) = rules.check(facts, "node")
-    assert (found.rule, found.line) == (EXAMPLE, "NODE shouts (host): write it small")
-    assert rules.check(facts, "submit") == ()
-    assert rules.check(Facts(machine=Machine(host="NODE")), "node") == ()
-
-
 def test_a_trainer() -> None:
     frameworks.check_name(EXAMPLE)
     trainer = frameworks.find_framework("ThrowAway", "26.03")
