@@ -27,7 +27,7 @@ def test_page(call_cli):
     assert "checks in" in out
 
 
-RUN = "{model: gpt2, data: x, layout: {devices: 16}, checkpoint: {every: 9}, launch: {cpus_per_rank: 8}}"
+RUN = "{model: gpt2, data: x, device: cpu, layout: {devices: 2}, checkpoint: {every: 9}}"
 
 
 def test_a_start_is_looked_at(run_cli, tmp_path):

@@ -118,7 +118,7 @@ def describe(run: RunSpec, facts: Facts, rank: int, kind: str) -> Node:
     if kind == "cuda":
         names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
         gpus = {name: names.count(name) for name in names}
-        versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
         if driver := _driver():
             versions["driver"] = driver
     variables = {

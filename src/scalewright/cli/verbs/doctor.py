@@ -82,7 +82,7 @@ def _look_at_start(
     from scalewright.launch.job import make_job
     from scalewright.launch.preflight.ask import job_facts, start_facts
     from scalewright.launch.preflight.look import has_gpus
-    from scalewright.launch.preflight.rule import Moment
+    from scalewright.launch.preflight.rule import Moments
     from scalewright.launch.preflight.rules import check, rules_at
     from scalewright.launch.settings import present_environment
     from scalewright.launch.targets import find_target
@@ -95,11 +95,12 @@ def _look_at_start(
         raise UserError("a job is made from a run file", "--target", "name it: doctor --launch RUN.yaml")
     began = time.perf_counter()
     spec = load_run(run, overrides) if run is not None else None
-    moments: tuple[Moment, ...] = ("meeting", "node")
+    moments: Moments = ("meeting", "node")
     if target is not None and run is not None and spec is not None:
-        find_target(target)  # raises UserError for one that isn't known
+        job = make_job(spec, run.as_posix(), overrides, profile, nodes)
+        find_target(target)(job)  # raises UserError for what can't be written
         moments = ("submit",)
-        facts = job_facts(make_job(spec, run.as_posix(), overrides, profile, nodes), target, spec)
+        facts = job_facts(job, target, spec)
     else:
         environ = present_environment()
         gpus = has_gpus(spec.device if spec is not None else "auto", environ)

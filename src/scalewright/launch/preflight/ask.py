@@ -31,19 +31,26 @@ TAIL_BYTES = 1 << 16  # of events.jsonl, in which the last save is looked for
 
 
 def start_facts(
-    environ: Mapping[str, str], run: RunSpec | None, *, gpus: bool, file: Path | None = None
+    environ: Mapping[str, str],
+    run: RunSpec | None,
+    *,
+    gpus: bool,
+    file: Path | None = None,
+    meeting: bool = False,
 ) -> Facts:
     """Facts of a start here, by this process; raises UserError for starters that contradict each other.
 
-    `gpus`: its ranks have some; `file`: the run file.
+    `gpus`: its ranks have some; `file`: the run file. `meeting`: what is needed before ranks meet, which all
+    of them ask: no folder is looked at.
     """
     place = place_of(environ, run)
+    folder = run.folder if run is not None else Path()
     return Facts(
         environ=environ,
         place=place,
         site=run.launch if run is not None else LaunchSpec(),
-        run=None if run is None else run_facts(run, file),
-        machine=look(environ, place, run.folder if run is not None else Path()),
+        run=None if run is None or meeting else run_facts(run, file),
+        machine=look(environ, place, None if meeting else folder),
         gpus=gpus,
     )
 

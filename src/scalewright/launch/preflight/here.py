@@ -21,6 +21,9 @@ def look_here(run: RunSpec, context: RankContext, kind: str, file: Path | None =
     mode = run.launch.preflight
     if mode == "off":
         return ()
-    facts = start_facts(present_environment(), run, gpus=kind == "cuda", file=file)
-    findings = check(facts, "meeting", "node") if context.alone else check(facts, "meeting")
-    return stop_for(findings, mode)
+    environ, gpus = present_environment(), kind == "cuda"
+    if context.alone:
+        facts = start_facts(environ, run, gpus=gpus, file=file)
+        return stop_for(check(facts, "meeting", "node"), mode)
+    facts = start_facts(environ, run, gpus=gpus, meeting=True)
+    return stop_for(check(facts, "meeting"), mode)

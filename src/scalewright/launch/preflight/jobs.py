@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 from scalewright.launch.preflight.facts import Facts
-from scalewright.launch.preflight.rule import Said, Subject
+from scalewright.launch.preflight.rule import Moments, Said, Subject
 
 SUBJECT = Subject("jobs")
-WRITTEN = ("submit",)
+WRITTEN: Moments = ("submit",)
 SBATCH = "sbatch(1)"
 OURS = ("--ntasks-per-node", "--ntasks", "--nodes", "-n", "-N", "--tasks-per-node")
 CORES = ("--cpus-per-task", "-c", "--cpus-per-gpu", "--exclusive")

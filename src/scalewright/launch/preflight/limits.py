@@ -6,11 +6,11 @@ They hold for a login as for a rank, and differ between the two: look where rank
 from __future__ import annotations
 
 from scalewright.launch.preflight.facts import Facts
-from scalewright.launch.preflight.rule import Said, Subject
+from scalewright.launch.preflight.rule import Moments, Said, Subject
 from scalewright.spec.text.words import counted
 
 SUBJECT = Subject("limits")
-HERE = ("node",)
+HERE: Moments = ("node",)
 MIB, GIB = 1 << 20, 1 << 30
 FEW_FILES = 4096  # data, libraries, and a connection to each member of each group
 FILES_A_RANK = 4  # connections to each rank of the world, over its groups

@@ -40,7 +40,8 @@ EFA_VENDOR = "0x1d0f"  # Amazon's number as a vendor of PCI devices
 def look(
     environ: Mapping[str, str], place: Place, folder: Path | None = None, root: Path = Path("/")
 ) -> Machine:
-    """This machine. `folder`: of the run; `root` stands before /proc and /sys, for tests."""
+    """This machine. `folder`: of the run (None: folders aren't looked at); `root` stands before /proc and
+    /sys, for tests."""
     ports = _words(root / "proc/sys/net/ipv4/ip_local_port_range")
     overcommit = _words(root / "proc/sys/vm/overcommit_memory")
     host = socket.gethostname()
@@ -61,13 +62,9 @@ def look(
         overcommit=int(overcommit[0]) if overcommit else None,
         cores=cores(),
         shared_memory=_space(Path("/dev/shm")),
-        temporary=_within(lambda: _space(Path(tempfile.gettempdir()))),
+        temporary=_within(lambda: _space(Path(tempfile.gettempdir()))) if folder is not None else None,
         folder=_within(lambda: _folder(folder)) if folder is not None else None,
-        caches={
-            name: kind
-            for name in CACHES
-            if environ.get(name) and (kind := _within(lambda name=name: _file_system(Path(environ[name]))))
-        },
+        caches=_within(lambda: _caches(environ)) or {},
         clock=time.time(),
     )
 
@@ -225,6 +222,11 @@ def _folder(path: Path) -> Folder:
         inodes = Space(state.f_files, state.f_favail) if state.f_files else None
     writable = os.access(place, os.W_OK | os.X_OK)
     return Folder(str(place), _space(place), _file_system(place), inodes, writable)
+
+
+def _caches(environ: Mapping[str, str]) -> dict[str, str]:
+    """The kinds of file system that compilers' caches are on, by the variables that name them."""
+    return {name: _file_system(Path(environ[name])) for name in CACHES if environ.get(name)}
 
 
 def _file_system(path: Path) -> str:

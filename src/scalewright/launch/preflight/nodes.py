@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from scalewright.launch.preflight.facts import Facts, Node
-from scalewright.launch.preflight.rule import Said, Subject
+from scalewright.launch.preflight.rule import Moments, Said, Subject
 
 SUBJECT = Subject("nodes")
-TOGETHER = ("nodes",)
+TOGETHER: Moments = ("nodes",)
 SEVERAL = ("several nodes",)
 SKEW_S = 2.0
 ONE_ENVIRONMENT = "start all nodes from one environment: an image, or a shared folder"

@@ -22,6 +22,7 @@ from scalewright.launch.preflight.facts import NEEDS, Facts
 
 Severity = Literal["problem", "warn"]  # the words of `doctor`
 Moment = Literal["meeting", "node", "nodes", "submit"]
+Moments = tuple[Moment, ...]
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Rule:
     severity: Severity
     title: str  # what it looks for
     source: str  # of its claim
-    at: tuple[Moment, ...]
+    at: Moments
     needs: tuple[str, ...]  # names of NEEDS: without them it isn't asked
     check: Callable[[Facts], Said | None]
 
@@ -93,7 +94,7 @@ class Subject:
         title: str,
         source: str,
         *,
-        at: tuple[Moment, ...] = ("node", "submit"),
+        at: Moments = ("node", "submit"),
         needs: tuple[str, ...] = (),
     ) -> Callable[[Callable[[Facts], Said | None]], Callable[[Facts], Said | None]]:
         """Makes a rule of the function below it."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 
 from scalewright.launch.preflight.facts import Facts
-from scalewright.launch.preflight.rule import Said, Subject
+from scalewright.launch.preflight.rule import Moments, Said, Subject
 
 SUBJECT = Subject("storage")
-HERE = ("node",)
+HERE: Moments = ("node",)
 GIB = 1 << 30
 FORMAT = "docs/checkpoints.md: a part of each rank, keep"
 IN_MEMORY = ("tmpfs", "ramfs")
