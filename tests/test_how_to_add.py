@@ -28,6 +28,9 @@ from scalewright.data.documents import fragments
 from scalewright.data.pieces import cut_pieces
 from scalewright.launch import detect, targets
 from scalewright.launch.job import Job, Written
+from scalewright.launch.preflight import rules
+from scalewright.launch.preflight.facts import Facts, Machine, Place
+from scalewright.launch.preflight.rule import Said, Subject
 from scalewright.launch.rank import find_context
 from scalewright.launch.starters import STARTERS, Starter
 from scalewright.plan import capabilities, frameworks, request
@@ -57,7 +60,7 @@ EXAMPLE = "throw-away"
 MODEL = load_model_spec("llama-3.1-8b")
 PROMISED = {
     "A verb", "A model family", "A parallel axis", "A pipeline schedule", "A chip", "A cluster",
-    "An optimizer", "A data source", "A launcher", "A trainer to price",
+    "An optimizer", "A data source", "A launcher", "A rule before a start", "A trainer to price",
 }  # fmt: skip
 
 
@@ -313,6 +316,22 @@ def test_a_bundled_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 def write(job: Job) -> Written:
     """What the throw-away target makes of a job."""
     return Written({"job": f"{job.name} x {job.world}\n"}, ("start", "job"))
+
+
+def test_a_rule_before_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = Subject(EXAMPLE)
+
+    @subject.rule(EXAMPLE, "warn", "a name that shouts", "this file", at=("node",), needs=("several ranks",))
+    def shouts(facts: Facts) -> Said | None:
+        host = facts.machine.host
+        return Said(f"{host} shouts", "host", "write it small") if host.isupper() else None
+
+    monkeypatch.setattr(rules, "RULES", (*rules.RULES, *subject.rules))
+    facts = Facts(place=Place(world=2), machine=Machine(host="NODE"))
+    (found,) = rules.check(facts, "node")
+    assert (found.rule, found.line) == (EXAMPLE, "NODE shouts (host): write it small")
+    assert rules.check(facts, "submit") == ()
+    assert rules.check(Facts(machine=Machine(host="NODE")), "node") == ()
 
 
 def test_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:

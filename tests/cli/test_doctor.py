@@ -25,3 +25,33 @@ def test_page(call_cli):
     out = call_cli("doctor", "--no-measure").out
     assert "python" in out
     assert "checks in" in out
+
+
+RUN = "{model: gpt2, data: x, device: cpu, layout: {devices: 2}, checkpoint: {every: 9}}"
+
+
+def test_a_start_is_looked_at(run_cli, tmp_path):
+    (tmp_path / "run.yaml").write_text(RUN)
+    clean = run_cli("doctor", "--launch", "run.yaml")
+    assert (clean.code, clean.err) == (0, "")
+    assert "ready: nothing to fix" in clean.out
+    found = run_cli(
+        "doctor", "--launch", "run.yaml", "--json", GLOO_SOCKET_IFNAME="nosuch0", NCCL_TIMEOUT="9"
+    )
+    assert found.code == 1  # a problem
+    problem, warning = found.json()["findings"]
+    assert (problem["name"], problem["severity"]) == ("gloo-interface", "problem")
+    assert (warning["name"], warning["severity"]) == ("no-such-variable", "warn")
+    assert warning["data"] == {"where": "environment", "source": warning["data"]["source"]}
+
+
+def test_a_job_is_looked_at(run_cli, tmp_path):
+    (tmp_path / "run.yaml").write_text(RUN)
+    job = ("doctor", "--launch", "run.yaml", "--target", "slurm", "--nodes", "2")
+    assert run_cli(*job, NCCL_DEBUG="INFO").code == 0  # of this machine, not of the job
+    found = run_cli(*job, "launch.options=[--ntasks-per-node=8]")
+    assert found.code == 1
+    assert "tasks-in-options" in found.out
+    assert "unknown target 'slrum'" in run_cli("doctor", "--launch", "run.yaml", "--target", "slrum").error
+    assert "a job is made from a run file" in run_cli("doctor", "--launch", "--target", "slurm").error
+    assert "add --launch" in run_cli("doctor", "run.yaml").error

@@ -108,7 +108,7 @@ def test_a_verbs_exit_code_is_kept(capsys):
         ),
         (["train", "r.yaml", "--steps", "many"], "error: "),
         (["train", "r.yaml", "--steps"], "error: option '--steps' requires an argument"),
-        (["doctor", "me"], "error: got unexpected extra argument"),
+        (["demo", "me"], "error: got unexpected extra argument"),
         (
             ["convert", "a", "b", "--dtype", "flaot32"],
             "error: unknown dtype 'flaot32' (--dtype): did you mean 'float32'",

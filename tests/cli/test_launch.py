@@ -55,6 +55,24 @@ def test_it_writes_beside_the_run_file_and_says_how_to_start(call_cli, run: Path
     assert Path("jobs/tiny.slurm").exists()
 
 
+def test_it_says_what_looks_wrong(call_cli, run: Path) -> None:
+    clean = ("launch.cpus_per_rank=8", "checkpoint.every=500")
+    assert "warn: no cores are asked for" in call_cli("launch", "slurm", run, "--print").err
+    err = call_cli("launch", "slurm", run, *clean, "--print").err
+    assert not [line for line in err.splitlines() if line.startswith(("warn:", "problem:"))]
+    tasks = "launch.options=[--ntasks-per-node=8]"
+    answer = call_cli("launch", "slurm", run, *clean, tasks)
+    assert answer.code == 0
+    assert "problem: --ntasks-per-node=8 replaces what the script asks for" in answer.err
+    job = ("launch", "slurm", run, *clean, tasks)
+    (found,) = call_cli(*job, "--json").json()["preflight"]
+    assert (found["rule"], found["severity"]) == ("tasks-in-options", "problem")
+    assert call_cli(*job, "launch.preflight=off", "--json").json()["preflight"] == []
+    refused = call_cli(*job, "--submit")
+    assert refused.code == 2
+    assert "launch.preflight=warn starts it all the same" in refused.error
+
+
 def test_one_document_for_programs(call_cli, run: Path) -> None:
     document = call_cli("launch", "mpi", run, "--print", "--json").json()
     assert set(document["files"]) == {"tiny.mpi.sh", "tiny.openmpi.hosts", "tiny.mpich.hosts"}

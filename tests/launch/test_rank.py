@@ -71,7 +71,8 @@ def test_whose_store_it_is():
 
 def test_one_task_is_alone():
     assert find_context({**SRUN, "SLURM_NTASKS": "1", "SLURM_PROCID": "0"}).alone
-    assert find_context({**TORCHRUN, "WORLD_SIZE": "1", "RANK": "0"}).alone
+    one = {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    assert find_context({**TORCHRUN, **one}).alone
 
 
 def test_threads_are_those_the_starter_chose():

@@ -25,8 +25,11 @@ from runs import (
     weights,
     write_run,
 )
+from scalewright.api import train
+from scalewright.spec.errors import UserError
 
 FOUR = {"devices": 4, "zero_stage": 3, "micro_batch": 2}
+ONE_MACHINE = {"preflight": "warn"}  # which looks wrong for two nodes
 
 
 def two_nodes(folder: Path, file: Path) -> list[subprocess.Popen[str]]:
@@ -51,7 +54,7 @@ def finish(nodes: list[subprocess.Popen[str]]) -> list[tuple[str, str]]:
 
 @pytest.mark.slow
 def test_two_nodes_train_as_one_machine_does(tmp_path: Path) -> None:
-    data = run_data(tmp_path, layout=FOUR, checkpoint={"at_end": True})
+    data = run_data(tmp_path, layout=FOUR, checkpoint={"at_end": True}, launch=ONE_MACHINE)
     local = run({**data, "out_dir": str(tmp_path / "local")}).out_dir
     nodes = two_nodes(tmp_path, write_run(tmp_path, data))
     answers = finish(nodes)
@@ -59,12 +62,14 @@ def test_two_nodes_train_as_one_machine_does(tmp_path: Path) -> None:
     assert bits(tmp_path / "out") == bits(local)
     assert_same_bits(weights(tmp_path / "out"), weights(local))
     assert answers[1][0] == ""  # the first node speaks for all
+    said = {event["rule"] for event in events(tmp_path / "out", "preflight")}
+    assert {"meeting-on-loopback", "interface-loopback"} <= said
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGUSR1")
 def test_a_signal_to_one_node_stops_both(tmp_path: Path) -> None:
-    data = run_data(tmp_path, layout=FOUR, train={"steps": 2000})
+    data = run_data(tmp_path, layout=FOUR, train={"steps": 2000}, launch=ONE_MACHINE)
     nodes = two_nodes(tmp_path, write_run(tmp_path, data))
     try:
         wait_for(lambda: steps_done(tmp_path / "out") >= 3, 120, "three steps")
@@ -78,6 +83,20 @@ def test_a_signal_to_one_node_stops_both(tmp_path: Path) -> None:
     (stop,) = events(tmp_path / "out", "stop")
     assert stop["cause"] == "another rank was asked"
     assert alive(workers) == []
+
+
+def test_two_nodes_that_would_meet_at_loopback_do_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod = {"PET_NNODES": "2", "PET_MASTER_ADDR": "127.0.0.1", "PET_NODE_RANK": "1"}
+    for name, value in pod.items():
+        monkeypatch.setenv(name, value)
+    file = write_run(tmp_path, run_data(tmp_path, layout=FOUR))
+    with pytest.raises(UserError, match=r"2 nodes are to meet at 127.0.0.1, where each finds only itself"):
+        train(file)
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(UserError, match=r"launch.preflight=warn starts it all the same"):
+        train(file)
 
 
 def test_nodes_that_do_not_divide_the_devices(tmp_path: Path) -> None:

@@ -1,18 +1,25 @@
 """Who started this process: the innermost of the starters whose variables are set (starters.py).
 
 torchrun (4 ranks here)  inside  srun --ntasks-per-node=1    fits: the ranks are torchrun's
-torchrun (4 ranks here)  inside  srun --ntasks-per-node=4    an error: it would be four worlds a node
+torchrun (4 ranks here)  inside  srun --ntasks-per-node=4    an error (contradictions.py)
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
 from itertools import pairwise
 
+from scalewright.launch.contradictions import (
+    check_address,
+    check_complete,
+    check_nested,
+    check_numbers,
+    check_pods,
+)
 from scalewright.launch.nodes import expand_counts, expand_hosts
-from scalewright.launch.starters import BY_HAND, STARTERS, Names, Starter
+from scalewright.launch.source import Source, first_set, number_of
+from scalewright.launch.starters import STARTERS, Names, Starter
 from scalewright.spec.errors import UserError
 
 # srun numbers its steps from 0; processes that Slurm runs without it (the batch script, an interactive shell)
@@ -23,28 +30,11 @@ PORT = 29500
 FIRST_PORT, PORTS = 20000, 10000  # those that a job's number chooses from: below Linux's own from 32768
 
 
-@dataclass(frozen=True)
-class Source:
-    """What one starter says of this process."""
-
-    starter: Starter
-    rank: int
-    world: int
-    local_rank: int
-    local_world: int | None  # null: it doesn't say
-    agents: int | None = None
-
-    @property
-    def words(self) -> str:
-        """For an error."""
-        here = f", {self.local_world} of them on this node" if (self.local_world or 1) > 1 else ""
-        return f"{self.starter.name} says rank {self.rank} of {self.world}{here}"
-
-
 def find_source(environ: Mapping[str, str]) -> Source | None:
     """The innermost starter of this process; None where nothing started it.
 
-    Raises UserError for a variable that isn't a number, and for starters that contradict each other.
+    Raises UserError for a variable that isn't a number, for half of a starter's variables, and for starters
+    that contradict each other.
     """
     sources: list[Source] = []
     for starter in STARTERS:
@@ -55,9 +45,11 @@ def find_source(environ: Mapping[str, str]) -> Source | None:
             if (source := _read(starter, environ)) is not None:
                 sources.append(source)
     for inner, outer in pairwise(sources):
-        _check_nested(inner, outer)
+        check_nested(inner, outer)
     if not sources:
+        check_complete(environ)
         return None
+    check_pods(sources[0], environ)
     same = [one for one in sources if (one.rank, one.world) == (sources[0].rank, sources[0].world)]
     # srun --mpi=pmi2 sets PMI_RANK, which has no local rank, beside its own variables
     return next((one for one in same if one.local_world is not None), sources[0])
@@ -72,15 +64,11 @@ def _read(starter: Starter, environ: Mapping[str, str]) -> Source | None:
         return None
     if starter.name == "Slurm" and (number_of(environ, starter.marks) or 0) >= FIRST_SPECIAL_STEP:
         return None
-    if not 0 <= rank < world:
-        raise UserError(
-            f"{starter.name} says rank {rank} of {world}",
-            "environment",
-            "unset its variables, or correct them",
-        )
     local_world = _local_world(starter, environ)
     agents = number_of(environ, (starter.agents,)) if starter.agents else None
-    return Source(starter, rank, world, number_of(environ, starter.local_rank) or 0, local_world, agents)
+    source = Source(starter, rank, world, number_of(environ, starter.local_rank) or 0, local_world, agents)
+    check_numbers(source)
+    return source
 
 
 def _local_world(starter: Starter, environ: Mapping[str, str]) -> int | None:
@@ -94,36 +82,11 @@ def _local_world(starter: Starter, environ: Mapping[str, str]) -> int | None:
     return counts[node] if node < len(counts) else counts[0]
 
 
-def _check_nested(inner: Source, outer: Source) -> None:
-    """Raises UserError unless both say the same, or the outer starter has one task a node, in which the inner
-    one starts ranks."""
-    same_world = inner.world == outer.world
-    if outer.world == 1 or (same_world and inner.rank == outer.rank):
-        return
-    name, around, beside = inner.starter.name, outer.starter.name, outer.local_world or 1
-    exported = not inner.starter.nests or (name == BY_HAND and same_world)
-    if not exported and beside == 1 and inner.agents in (None, outer.world):
-        return
-    if exported:
-        variables = " ".join(names[0] for names in (inner.starter.rank, inner.starter.world))
-        why = f"usually those of {name} were exported before {around} started its tasks: unset {variables}"
-    elif beside > 1:
-        why = (
-            f"usually {name} was started in each of several tasks of a node, as by srun with a task per GPU: "
-            f"start one task a node (srun --ntasks-per-node=1), or leave {name} out"
-        )
-    else:
-        why = (
-            f"usually --nnodes={outer.world} was left out ({name} has {inner.agents}); where each task is to "
-            f"be a run of its own, unset {outer.starter.rank[0]}"
-        )
-    raise UserError(f"{inner.words}, but around it {outer.words}", "environment", why)
-
-
 def find_address(source: Source, environ: Mapping[str, str]) -> tuple[str | None, int]:
     """Host and port where the ranks meet; no host where neither the environment nor the starter gives one."""
     starter = source.starter
     here = "127.0.0.1" if source.local_world == source.world else None  # all on this machine
+    check_address(environ.get("MASTER_ADDR", ""))
     host = environ.get("MASTER_ADDR") or here or _host(environ, starter.host)
     port = number_of(environ, ("MASTER_PORT", *starter.port))
     if port is None and (job := number_of(environ, starter.port_of)) is not None:
@@ -144,21 +107,3 @@ def _host(environ: Mapping[str, str], names: Names) -> str | None:
         hosts = words[::2]
         return hosts[1] if len(hosts) > 1 else hosts[0]
     return words[0]
-
-
-def first_set(environ: Mapping[str, str], names: Names) -> str | None:
-    """The value of the first of these variables that is set and not empty."""
-    return next((environ[name] for name in names if environ.get(name)), None)
-
-
-def number_of(environ: Mapping[str, str], names: Names) -> int | None:
-    """The same as a number; raises UserError for one that isn't."""
-    for name in names:
-        if not environ.get(name):
-            continue
-        try:
-            return int(environ[name])
-        except ValueError:
-            what = f"{name} is {environ[name]!r}, not a number"
-            raise UserError(what, "environment", "unset it, or start with torchrun") from None
-    return None

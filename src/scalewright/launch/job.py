@@ -16,7 +16,7 @@ from scalewright.spec.launch import LaunchSpec
 from scalewright.spec.run import RunSpec
 
 MOST_PER_NODE = 8  # ranks, where neither the site nor --nodes says
-TIMES = ("time_limit", "save_before_s")  # keys of the site that ranks read, too
+OF_RANKS = ("time_limit", "save_before_s", "preflight")  # keys of the site that ranks read, too
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def make_job(
     if run.device == "mps":
         raise UserError("MPS is one device", "device", "run it here: scalewright train")
     count, per_node = _split(run.layout.devices, site)
-    told = [f"launch.{key}={getattr(site, key)}" for key in TIMES if key in given and key not in own]
+    told = [f"launch.{key}={getattr(site, key)}" for key in OF_RANKS if key in given and key not in own]
     return Job(
         name=run.name,
         nodes=count,

@@ -1,13 +1,17 @@
 """Slurm's short forms of lists.
 
 n[1-3,07],gpu-a[01-02]-ib     n1 n2 n3 n07 gpu-a01-ib gpu-a02-ib     hosts
+a[1-2]b[3-4]                  a1b3 a1b4 a2b3 a2b4
 2(x3),1                       2 2 2 1                                tasks of each node
+
+The order is that of `scontrol show hostnames`: the last brackets go fastest, and of those before them the
+first. A name may go on after its last brackets, which Slurm 22.05 doesn't take.
 """
 
 from __future__ import annotations
 
 import re
-from itertools import product
+from itertools import product, zip_longest
 
 from scalewright.spec.errors import UserError
 
@@ -15,6 +19,7 @@ _NAME = re.compile(r"(?:[^,\[\]\s]|\[[0-9,\-]+\])+")
 _BRACKETS = re.compile(r"\[([^\]]*)\]")
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 _COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+MOST = 65536  # of a range, as Slurm has it (MAX_RANGE in hostlist.h)
 
 
 def expand_hosts(text: str) -> list[str]:
@@ -25,9 +30,17 @@ def expand_hosts(text: str) -> list[str]:
     hosts: list[str] = []
     for name in names:
         pieces = _BRACKETS.split(name)  # literal, numbers, literal, ...
-        choices = [_numbers(piece, text) if index % 2 else [piece] for index, piece in enumerate(pieces)]
-        hosts += ["".join(chosen) for chosen in product(*choices)]
+        numbers = [_numbers(piece, text) for piece in pieces[1::2]]
+        before, last = numbers[:-1], numbers[-1] if numbers else [""]
+        for chosen in product(*reversed(before)):  # the first ones fastest
+            given = [*reversed(chosen)]
+            hosts += [_join(pieces[::2], [*given, number]) for number in last]
     return hosts
+
+
+def _join(words: list[str], numbers: list[str]) -> str:
+    """A name from what stands around its brackets and the numbers in them."""
+    return "".join(word + number for word, number in zip_longest(words, numbers, fillvalue=""))
 
 
 def _numbers(text: str, whole: str) -> list[str]:
@@ -39,6 +52,9 @@ def _numbers(text: str, whole: str) -> list[str]:
             what = f"'{part}' in '{whole}' is no range of nodes"
             raise UserError(what, "environment", "write it as n[1-3]")
         first, last = match[1], match[2] or match[1]
+        if not int(first) <= int(last) < int(first) + MOST:
+            what = f"'{part}' in '{whole}' is no range of nodes"
+            raise UserError(what, "environment", f"write the smaller number first, and {MOST} at most")
         numbers += [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
     return numbers
 

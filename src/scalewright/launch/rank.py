@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from scalewright.launch.detect import Source, find_address, find_source, number_of
+from scalewright.launch.detect import find_address, find_source
+from scalewright.launch.source import Source, number_of
 from scalewright.launch.starters import RANK
 from scalewright.spec.errors import UserError
 

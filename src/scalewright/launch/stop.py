@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Mapping
 
-from scalewright.launch.detect import number_of
+from scalewright.launch.source import number_of
 from scalewright.spec.launch import LaunchSpec
 
 # Slurm sends USR1 or USR2 where a script asks for it, and TERM before it takes nodes away; INT is Ctrl-C.

@@ -33,9 +33,10 @@ def environment(context: RankContext, port: int | None, environ: Mapping[str, st
     if port is None:
         return kept
     host = context.rendezvous.removeprefix("tcp://").rpartition(":")[0]
-    return kept | {
+    here = {"LOCAL_WORLD_SIZE": str(context.local_world)} if context.local_rank < context.local_world else {}
+    return kept | here | {  # a starter that doesn't tell how many ranks a node has leaves it at one
         "RANK": str(context.rank), "WORLD_SIZE": str(context.world), "LOCAL_RANK": str(context.local_rank),
-        "LOCAL_WORLD_SIZE": str(context.local_world), "MASTER_ADDR": host, "MASTER_PORT": str(port),
+        "MASTER_ADDR": host, "MASTER_PORT": str(port),
     }  # fmt: skip
 
 

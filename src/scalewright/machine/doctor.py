@@ -139,7 +139,8 @@ def render(report: Report, width: int = 100, colour: bool = False) -> str:
 def _verdict(report: Report) -> Text:
     counts = report.dump()["counts"]
     problems, warnings = counts["problem"], counts["warn"]
-    took = f" ({len(report.findings)} checks in {report.seconds:.1f} s)"
+    checks = len(report.findings) if report.looks is None else report.looks
+    took = f" ({checks} checks in {report.seconds:.1f} s)"
     if problems:
         lines = f"{counted(problems, 'problems')} to fix before a run"
     elif warnings:

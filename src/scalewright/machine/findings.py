@@ -35,6 +35,7 @@ class Report:
     findings: tuple[Finding, ...]
     versions: dict[str, str | None]
     seconds: float
+    looks: int | None = None  # null: a finding each
 
     @property
     def worst(self) -> Severity:

@@ -9,12 +9,14 @@ keys that it has a word for and names the ones that it hasn't.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from scalewright.spec.base import Spec
 from scalewright.spec.errors import UserError
+
+Preflight = Literal["stop", "warn", "off"]
 
 
 class LaunchSpec(Spec):
@@ -34,6 +36,7 @@ class LaunchSpec(Spec):
     env: dict[str, str] = Field(default_factory=dict)
     agent: Literal["torchrun", "rank"] = "torchrun"  # a node starts torchrun, or the scheduler every rank
     max_restarts: int = Field(0, ge=0)  # of torchrun on its nodes
+    preflight: Preflight = "stop"  # what a problem that a look at the start finds does (launch/preflight)
     # the scheduler
     time_limit: str | None = Field(None, pattern=r"^(\d+-)?\d{1,3}(:\d{2}){0,2}$")  # minutes, or [D-]HH:MM:SS
     save_before_s: int = Field(120, ge=0)  # seconds before the limit at which ranks save and leave
@@ -66,6 +69,12 @@ class LaunchSpec(Spec):
         parts = [int(part) for part in rest.split(":")]
         parts = [*parts, 0, 0][:3] if dash or len(parts) == 3 else [0, *parts, 0][:3]
         return int(days or 0) * 86400 + parts[0] * 3600 + parts[1] * 60 + parts[2]
+
+    @field_validator("preflight", mode="before")
+    @classmethod
+    def _switch(cls, value: Any) -> Any:
+        """YAML reads a bare `off` as false, and `on` as true."""
+        return {False: "off", True: "stop"}.get(value, value) if isinstance(value, bool) else value
 
     @model_validator(mode="after")
     def _time_to_save(self) -> LaunchSpec:

@@ -16,6 +16,7 @@ import torch
 from scalewright.checkpoint.read import CheckpointReader, set_aside
 from scalewright.data.dataset import open_data
 from scalewright.data.left_out import LeftOut, Range
+from scalewright.launch.preflight.rule import Finding
 from scalewright.launch.rank import RankContext
 from scalewright.parallel.collectives import barrier, from_rank_zero
 from scalewright.parallel.mesh import Mesh, make_mesh
@@ -27,6 +28,7 @@ from scalewright.spec.memory import offloads_parameters
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import PythonRef, RunSpec
 from scalewright.train.batches import Place, go_to_place, in_vocabulary
+from scalewright.train.compare_nodes import look_together
 from scalewright.train.diloco import Islands
 from scalewright.train.guard.decide import Guard
 from scalewright.train.hangs.patience import Patience
@@ -52,8 +54,12 @@ def build(
     quiet: bool,
     resources: ExitStack,
     patience: Patience | None = None,
+    found: tuple[Finding, ...] = (),
 ) -> Session:
-    """Builds everything up to the first step; `resources` hold the run's folder and watch."""
+    """Builds everything up to the first step; `resources` hold the run's folder and watch.
+
+    `found`: what is to be said of the start; raises UserError where nodes don't fit each other.
+    """
     model = resolved.model
     layout, spec = resolved.run.layout, model if isinstance(model, ModelSpec) else None
     mesh = make_mesh(
@@ -64,6 +70,7 @@ def build(
         host_sums=offloads_parameters(layout),
         timeout=timedelta(seconds=resolved.run.train.timeouts.start_s),
     )
+    found = look_together(resolved.run, context, mesh, found)
     watchdog = Watchdog(context, mesh, resolved.run.folder, resolved.run.train.timeouts, patience)
     watch = resources.enter_context(watchdog)
     remarks: list[str] = []
@@ -124,6 +131,10 @@ def build(
         )
         for remark in remarks:
             record.remark(remark)
+        for finding in found:
+            record.event(
+                "preflight", f"preflight: {finding.line}", rule=finding.rule, severity=finding.severity
+            )
         if changes.values:
             record.event("changed", changes.line(begin.step), step=begin.step, changes=changes.values)
     if reader is not None and record is not None:

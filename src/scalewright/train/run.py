@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from scalewright.launch.local import cores, is_worker, prepare_workers, run_local
 from scalewright.launch.meeting import with_address
+from scalewright.launch.preflight.here import look_here
 from scalewright.launch.rank import RankContext, find_context
 from scalewright.launch.settings import (
     keep_flight_records,
@@ -113,6 +114,8 @@ def train(
             check_workers(resolved.run, kind, count, simulate, nodes)
         else:
             _check_world(context, world)
+        file = Path(run) if isinstance(run, str | Path) else None
+        job["found"] = look_here(resolved.run, context, kind, file)
         if check_memory is not None:
             check_memory(resolved, kind, replace(context, local_world=here) if nodes > 1 else context)
         if local:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from scalewright.launch.preflight.rule import Finding
 from scalewright.launch.rank import RankContext
 from scalewright.launch.stop import save_at
 from scalewright.machine.load import CpuMark, others_busy, too_many_threads
@@ -35,13 +36,14 @@ def work(
     quiet: bool = False,
     busy: CpuMark | float | None = None,
     patience: Patience | None = None,
+    found: tuple[Finding, ...] = (),
     prepare: Callable[[Session], None] | None = None,
 ) -> dict[str, Any]:
     """Trains as one rank; the answer has the keys of `train.run.Result`. Raises Stopped after a signal, not
     after a callback's "stop", on all ranks alike.
 
-    `busy`: how busy others keep this machine (see `_thread_remark`). `patience`: the watchdog's. `prepare` is
-    called with what was built, before it trains: parity attaches to it.
+    `busy`: how busy others keep this machine (see `_thread_remark`). `patience`: the watchdog's. `found`: by
+    the look at this start. `prepare` is called with what was built, before it trains: parity attaches to it.
     """
     started = time.perf_counter()
     place = own_device(device, context)
@@ -71,7 +73,7 @@ def work(
             _stop_request(run, context) as stop,
             ExitStack() as kept,
         ):
-            session = build(resolved, context, place, quiet, kept, patience)
+            session = build(resolved, context, place, quiet, kept, patience, found)
             if session.record is not None and device == "cpu":
                 session.record.remark(_thread_remark(context, busy))
             if prepare is not None:

@@ -1,34 +1,117 @@
-"""`scalewright doctor`: what this machine can do, and what about it is misconfigured."""
+"""`scalewright doctor`: what this machine can do, and what about it, or about a start, is misconfigured."""
 
 from __future__ import annotations
 
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scalewright.cli.options import Json
+from scalewright.cli.options import Json, starting_with
+from scalewright.cli.verbs.launch import target_names
+from scalewright.cli.verbs.train import missing_run
+from scalewright.spec.errors import UserError
+
+if TYPE_CHECKING:
+    from scalewright.machine.findings import Report
 
 
 def doctor(
+    run: Annotated[
+        Path | None, typer.Argument(metavar="RUN.yaml", help="With --launch: the run to be started.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Keys to set, such as layout.tp=2.")
+    ] = None,
+    launch: Annotated[
+        bool, typer.Option("--launch", help="Look at a start instead: what would fail, hang or be slow.")
+    ] = False,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TARGET",
+            help="With --launch: the job that `launch TARGET` would write, and not a start here.",
+            autocompletion=starting_with(target_names),
+        ),
+    ] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="With --target: machines.")] = None,
+    profile: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --target: the site's `launch` keys.")
+    ] = None,
     folder: Annotated[Path, typer.Option(metavar="DIR", help="Where runs would be written.")] = Path(),
     measure: Annotated[bool, typer.Option(help="Measure rates too; takes a second.")] = True,
     json: Json = False,
 ) -> None:
     """What this machine can do, and what is misconfigured.
 
-    It looks and changes nothing.
+    It looks and changes nothing. With --launch it exits with 1 where a start would fail.
+
+    \b
+    scalewright doctor
+    scalewright doctor --launch run.yaml
+    scalewright doctor --launch run.yaml --target slurm --profile site.yaml --nodes 4
     """
     from scalewright.cli.output import only_answer, print_json, working
     from scalewright.launch.settings import present_environment
     from scalewright.machine.doctor import examine, render
 
+    if not launch and (run or target):
+        raise UserError("a run and a target are for --launch", "scalewright doctor", "add --launch")
     with only_answer(json), working("looking at this machine"):
-        report = examine(folder, present_environment(), measure)
+        if launch:
+            report = _look_at_start(run, overrides or [], target, nodes, profile)
+        else:
+            report = examine(folder, present_environment(), measure)
     if json:
         print_json(report.dump())
     else:
         width = min(120, shutil.get_terminal_size((100, 24)).columns)
         print(render(report, width, colour=sys.stdout.isatty()), end="")
+    if launch and report.worst == "problem":
+        raise typer.Exit(1)
+
+
+def _look_at_start(
+    run: Path | None, overrides: list[str], target: str | None, nodes: int | None, profile: Path | None
+) -> Report:
+    """What the rules of launch/preflight find: of a start here, or of the job for a target."""
+    import time
+
+    from scalewright.launch.job import make_job
+    from scalewright.launch.preflight.ask import job_facts, start_facts
+    from scalewright.launch.preflight.look import has_gpus
+    from scalewright.launch.preflight.rule import Moments
+    from scalewright.launch.preflight.rules import check, rules_at
+    from scalewright.launch.settings import present_environment
+    from scalewright.launch.targets import find_target
+    from scalewright.machine.findings import Finding, Report
+    from scalewright.spec.run import load_run
+
+    if run is not None and not run.is_file():
+        raise missing_run(run)
+    if target is not None and run is None:
+        raise UserError("a job is made from a run file", "--target", "name it: doctor --launch RUN.yaml")
+    began = time.perf_counter()
+    spec = load_run(run, overrides) if run is not None else None
+    moments: Moments = ("meeting", "node")
+    if target is not None and run is not None and spec is not None:
+        job = make_job(spec, run.as_posix(), overrides, profile, nodes)
+        find_target(target)(job)  # raises UserError for what can't be written
+        moments = ("submit",)
+        facts = job_facts(job, target, spec)
+    else:
+        environ = present_environment()
+        gpus = has_gpus(spec.device if spec is not None else "auto", environ)
+        facts = start_facts(environ, spec, gpus=gpus, file=run)
+    rules = rules_at(*moments)
+    sources = {rule.name: rule.source for rule in rules}
+    findings = tuple(
+        Finding(
+            f.subject, f.rule, f.severity, f"{f.what} ({f.place})", f.how,
+            {"where": f.place, "source": sources[f.rule]},
+        )
+        for f in check(facts, *moments)
+    )  # fmt: skip
+    return Report(findings, {}, time.perf_counter() - began, looks=len(rules))

@@ -16,9 +16,12 @@ from scalewright.spec.errors import UserError
 
 if TYPE_CHECKING:
     from scalewright.launch.job import Job, Written
+    from scalewright.launch.preflight.rule import Finding
+    from scalewright.spec.run import RunSpec
 
 
-def _targets() -> list[str]:
+def target_names() -> list[str]:
+    """The words that TARGET may be."""
     from scalewright.launch.targets import TARGETS
 
     return list(TARGETS)
@@ -30,7 +33,7 @@ def launch(
         typer.Argument(
             metavar="TARGET",
             help="local, slurm, torchrun, mpi, ssh, kubernetes, ray, skypilot, dstack or runpod.",
-            autocompletion=starting_with(_targets),
+            autocompletion=starting_with(target_names),
         ),
     ],
     run: Annotated[Path, typer.Argument(metavar="RUN.yaml", help="The run file.")],
@@ -58,7 +61,8 @@ def launch(
 ) -> None:
     """Write what starts a run on a cluster: a script or a manifest, from the run file's `launch` keys.
 
-    Run it where the job is to run: paths are those of this folder.
+    Run it where the job is to run: paths are those of this folder. What would fail or be slow is said
+    (docs/preflight.md); a job with a problem isn't submitted.
 
     \b
     scalewright launch slurm run.yaml --print
@@ -77,11 +81,12 @@ def launch(
             "--print, --submit and --dry-run are three things", "scalewright launch", "give one of them"
         )
     write = find_target(target)
-    loaded = load_run(run, overrides or [])
-    if target == "local" and loaded.launch.nodes is None:
+    spec = load_run(run, overrides or [])
+    if target == "local" and spec.launch.nodes is None:
         nodes = nodes or 1
-    job = make_job(loaded, run.as_posix(), overrides or [], profile, nodes)
+    job = make_job(spec, run.as_posix(), overrides or [], profile, nodes)
     written = write(job)
+    found = _look(job, target, spec, stops=submit)
     paths = {} if show else _save(written, out or run.parent, force)
     command = _located(written.check if dry_run else written.submit, paths)
     code = None
@@ -89,11 +94,23 @@ def launch(
         if submit or dry_run:
             code = _run(command, target, dry_run)
     if json:
-        print_json(_document(target, job, written, paths, command, code))
+        print_json(_document(target, job, written, paths, command, code) | {"preflight": found})
     else:
-        _show(written, paths, command, ran=code is not None)
+        _show(written, paths, command, found, ran=code is not None)
     if code:
         raise typer.Exit(code)
+
+
+def _look(job: Job, target: str, run: RunSpec, *, stops: bool) -> list[Finding]:
+    """What the rules say of the job; `stops`: raises UserError for a problem (launch.preflight: stop)."""
+    from scalewright.launch.preflight.ask import job_facts
+    from scalewright.launch.preflight.rules import check, stop_for
+
+    mode = job.site.preflight
+    if mode == "off":
+        return []
+    findings = check(job_facts(job, target, run), "submit")
+    return list(stop_for(findings, mode if stops else "warn"))
 
 
 def _save(written: Written, folder: Path, force: bool) -> dict[str, str]:
@@ -131,8 +148,10 @@ def _run(command: list[str], target: str, dry_run: bool) -> int:
         return process.wait()
 
 
-def _show(written: Written, paths: dict[str, str], command: list[str], *, ran: bool) -> None:
-    """The files' text or their paths, what was assumed, and how to go on."""
+def _show(
+    written: Written, paths: dict[str, str], command: list[str], found: list[Finding], *, ran: bool
+) -> None:
+    """The files' text or their paths, what was assumed, what looks wrong, and how to go on."""
     if not paths:
         several = len(written.files) > 1
         for name, text in written.files.items():
@@ -143,6 +162,8 @@ def _show(written: Written, paths: dict[str, str], command: list[str], *, ran: b
         print(f"note: {note}", file=sys.stderr)
     for key, why in written.unused.items():
         print(f"not used: launch.{key} ({why})", file=sys.stderr)
+    for finding in found:
+        print(f"{finding.severity}: {finding.line}", file=sys.stderr)
     if command and paths and not ran:
         print(f"start it with: {shlex.join(command)}", file=sys.stderr)
 

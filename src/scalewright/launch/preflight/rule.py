@@ -1,0 +1,106 @@
+"""A rule: when it is asked, what it needs, and a function that looks at the facts.
+
+@network.rule("port-taken", "problem", "...", "torch.distributed: TCPStore", at=("meeting",))
+def port_taken(facts: Facts) -> Said | None: ...
+
+at       meeting   before ranks meet, on each of them: what would keep them from it
+         node      once a node, where ranks run
+         nodes     by what all nodes reported
+         submit    where a job is written
+
+problem  the start would fail or hang, or its work would be lost: it doesn't start
+warn     it works, but slower or less safely
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from scalewright.launch.preflight.facts import NEEDS, Facts
+
+Severity = Literal["problem", "warn"]  # the words of `doctor`
+Moment = Literal["meeting", "node", "nodes", "submit"]
+Moments = tuple[Moment, ...]
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a rule says of the facts: what is wrong, where, and how to mend it."""
+
+    what: str
+    where: str
+    how: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a rule found."""
+
+    rule: str
+    subject: str
+    severity: Severity
+    what: str
+    where: str
+    how: str
+    hosts: tuple[str, ...] = ()  # of several nodes: those that it was found on
+
+    @property
+    def place(self) -> str:
+        """Where it is, with the names of nodes."""
+        names = ", ".join(self.hosts[:3]) + (f" and {len(self.hosts) - 3} more" if self.hosts[3:] else "")
+        return f"{self.where} on {names}" if names else self.where
+
+    @property
+    def line(self) -> str:
+        """WHAT is wrong (WHERE): HOW to mend it."""
+        return f"{self.what} ({self.place}): {self.how}"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A row of docs/preflight.md."""
+
+    name: str
+    subject: str
+    severity: Severity
+    title: str  # what it looks for
+    source: str  # of its claim
+    at: Moments
+    needs: tuple[str, ...]  # names of NEEDS: without them it isn't asked
+    check: Callable[[Facts], Said | None]
+
+    def look(self, facts: Facts) -> Finding | None:
+        """What it finds; None where all is well, or where it doesn't apply."""
+        if not all(NEEDS[need](facts) for need in self.needs):
+            return None
+        said = self.check(facts)
+        if said is None:
+            return None
+        return Finding(self.name, self.subject, self.severity, said.what, said.where, said.how)
+
+
+class Subject:
+    """The rules of a file, in their order."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.rules = name, list[Rule]()
+
+    def rule(
+        self,
+        name: str,
+        severity: Severity,
+        title: str,
+        source: str,
+        *,
+        at: Moments = ("node", "submit"),
+        needs: tuple[str, ...] = (),
+    ) -> Callable[[Callable[[Facts], Said | None]], Callable[[Facts], Said | None]]:
+        """Makes a rule of the function below it."""
+
+        def add(check: Callable[[Facts], Said | None]) -> Callable[[Facts], Said | None]:
+            self.rules.append(Rule(name, self.name, severity, title, source, at, needs, check))
+            return check
+
+        return add

@@ -1,0 +1,57 @@
+"""All rules, and how they are run: findings with problems first, in the order of the files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from scalewright.launch.preflight import fabric, jobs, limits, network, nodes, storage, timing, variables
+from scalewright.launch.preflight.facts import Facts
+from scalewright.launch.preflight.rule import Finding, Moment, Rule, Subject
+from scalewright.spec.errors import UserError
+from scalewright.spec.launch import Preflight
+from scalewright.spec.text.words import counted
+
+SUBJECTS: tuple[Subject, ...] = (
+    variables.SUBJECT, network.SUBJECT, fabric.SUBJECT, limits.SUBJECT, storage.SUBJECT, timing.SUBJECT,
+    jobs.SUBJECT, nodes.SUBJECT,
+)  # fmt: skip
+RULES: tuple[Rule, ...] = tuple(rule for subject in SUBJECTS for rule in subject.rules)
+
+
+def rules_at(*moments: Moment) -> tuple[Rule, ...]:
+    """The rules of these moments."""
+    return tuple(rule for rule in RULES if set(rule.at) & set(moments))
+
+
+def check(facts: Facts, *moments: Moment) -> tuple[Finding, ...]:
+    """What the rules of these moments find, problems first."""
+    looked = (rule.look(facts) for rule in rules_at(*moments))
+    return in_order(finding for finding in looked if finding is not None)
+
+
+def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Problems first, else as they come."""
+    return tuple(sorted(findings, key=lambda finding: finding.severity != "problem"))
+
+
+def merge(by_host: Sequence[tuple[str, Sequence[Finding]]]) -> tuple[Finding, ...]:
+    """The findings of several nodes: one that several nodes have stands once, with their names."""
+    hosts: dict[str, list[str]] = {}
+    first: dict[str, Finding] = {}
+    for host, findings in by_host:
+        for finding in findings:
+            first.setdefault(finding.rule, finding)
+            hosts.setdefault(finding.rule, []).append(host)
+    return in_order(replace(finding, hosts=tuple(hosts[rule])) for rule, finding in first.items())
+
+
+def stop_for(findings: Sequence[Finding], mode: Preflight) -> tuple[Finding, ...]:
+    """The findings that are left to be said; raises UserError for a problem where problems stop the start."""
+    problems = [finding for finding in findings if finding.severity == "problem"]
+    if not problems or mode != "stop":
+        return tuple(findings)
+    first, others = problems[0], len(problems) - 1
+    more = f"{counted(others, 'problems')} more: scalewright doctor --launch RUN.yaml; " if others else ""
+    how = f"{first.how}; {more}launch.preflight=warn starts it all the same"
+    raise UserError(first.what, first.place, how)

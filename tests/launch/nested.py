@@ -1,0 +1,40 @@
+"""Environments of starters that are found in each other, as short as they are understood."""
+
+from __future__ import annotations
+
+SRUN = {
+    "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "5", "SLURM_NTASKS": "16",
+    "SLURM_LOCALID": "5", "SLURM_STEP_NUM_TASKS": "16", "SLURM_STEP_TASKS_PER_NODE": "8(x2)",
+    "SLURM_NODEID": "0", "SLURM_STEP_NODELIST": "n[1-2]",
+}  # fmt: skip
+ONE_A_NODE = {
+    **SRUN, "SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "0",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x2)", "SLURM_NODEID": "1",
+}  # fmt: skip
+TORCHRUN = {
+    "TORCHELASTIC_RUN_ID": "none", "RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "8",
+    "GROUP_WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500",
+}  # fmt: skip
+TWO_AGENTS = {**TORCHRUN, "RANK": "11", "WORLD_SIZE": "16", "GROUP_WORLD_SIZE": "2"}
+MPIRUN = {
+    "OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "16", "OMPI_COMM_WORLD_LOCAL_RANK": "3",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "8", "MASTER_ADDR": "n1",
+}  # fmt: skip
+PMI = {"PMI_RANK": "5", "PMI_SIZE": "16"}
+EXPORTED = {"RANK": "0", "WORLD_SIZE": "16", "LOCAL_RANK": "0", "MASTER_ADDR": "n1", "MASTER_PORT": "29500"}
+SKYPILOT = {"SKYPILOT_NODE_RANK": "1", "SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_IPS": "a\nb"}
+POD = {"PET_NODE_RANK": "1", "PET_NNODES": "2", "PET_MASTER_ADDR": "p-0", "PET_MASTER_PORT": "29400"}
+RAY = {
+    "RANK": "3", "WORLD_SIZE": "16", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "8", "MASTER_ADDR": "n1",
+    "ACCELERATE_TORCH_DEVICE": "cuda:3",
+}  # fmt: skip
+HYDRA = {**PMI, "MPI_LOCALRANKID": "5", "MPI_LOCALNRANKS": "8", "MASTER_ADDR": "n1"}
+JSRUN = {
+    "JSM_NAMESPACE_RANK": "5", "JSM_NAMESPACE_SIZE": "16", "JSM_NAMESPACE_LOCAL_RANK": "5",
+    "JSM_NAMESPACE_LOCAL_SIZE": "8", "LSB_MCPU_HOSTS": "batch 1 h1 42 h2 42", "LSB_JOBID": "7",
+}  # fmt: skip
+FLUX = {"FLUX_TASK_RANK": "5", "FLUX_JOB_SIZE": "16", "FLUX_TASK_LOCAL_ID": "5"}
+DSTACK = {"DSTACK_NODE_RANK": "1", "DSTACK_NODES_NUM": "2", "DSTACK_MASTER_NODE_IP": "10.0.0.4"}
+LWS = {"LWS_WORKER_INDEX": "1", "LWS_GROUP_SIZE": "2", "LWS_LEADER_ADDRESS": "p-0.p"}
+RUNPOD = {"NODE_RANK": "1", "NUM_NODES": "2", "NUM_TRAINERS": "8", "PRIMARY_ADDR": "10.65.0.2"}
+INDEXED = {"JOB_COMPLETION_INDEX": "1", "NNODES": "2", "MASTER_ADDR": "p-0"}
