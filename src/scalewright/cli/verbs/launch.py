@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -124,7 +125,12 @@ def _run(command: list[str], target: str, dry_run: bool) -> int:
         ) from None
     from scalewright.launch.local import stop_signals
 
-    with stop_signals(process.send_signal):  # to what runs here, as mpirun does: its ranks save and leave
+    def pass_on(number: int) -> None:
+        """To what runs here, as mpirun does: its ranks save and leave. It has had a Ctrl-C by itself, and
+        would take another one for the second, which ends it at once."""
+        process.send_signal(signal.SIGTERM if number == signal.SIGINT else number)
+
+    with stop_signals(pass_on):
         return process.wait()
 
 
