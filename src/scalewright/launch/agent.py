@@ -108,7 +108,7 @@ def _take_saved(arguments: list[str]) -> tuple[int, list[str]]:
 
 
 def _end_ranks(*, at_once: bool) -> bool:
-    """Asks torchrun's workers, this process's children, to save, or kills them; false where there are none."""
+    """Asks torchrun's workers, this process's children, to save, or kills them; false where there is none."""
     ranks = psutil.Process(os.getpid()).children()
     for rank in ranks:
         try:

@@ -1,10 +1,10 @@
 """What Ray's driver does while Ray trains: asked to stop, it lets the ranks save, and leaves with their code.
 
-    `ray job stop`, TERM, USR1, USR2, Ctrl-C ──► driver ──► out_dir/STOP ──► rank 0 sees it; one step, save, 75
+    `ray job stop`, TERM, USR1, USR2, Ctrl-C ──► driver ──► out_dir/STOP ──► rank 0: one step, save, 75
     a second Ctrl-C ──► the driver leaves at once, and Ray ends the workers
 
-Ray by itself would end the workers with the driver, and nothing would be saved. `fit` runs in a thread: in the
-main thread it would take Ctrl-C for itself.
+Ray by itself would end the workers with the driver, and nothing would be saved. `fit` runs in a thread: in
+the main thread it would take Ctrl-C for itself.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`launch mpi`: mpirun of Open MPI, MPICH or Intel MPI, with a file of hosts for each.
 
-    TERM, USR1, USR2, Ctrl-C ──► this script ──► out_dir/STOP ──► rank 0 sees it; all ranks: one step, save, 75
+    TERM, USR1, USR2, Ctrl-C ──► this script ──► out_dir/STOP ──► rank 0 sees it; all: one step, save, 75
     a second Ctrl-C          ──► mpirun, in a process group of its own: it would kill ranks a second after a
                                  TERM or a Ctrl-C
 
