@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,7 @@ def start(folder: Path, script: str, *options: str) -> subprocess.Popen[str]:
         (signal.SIGTERM, (), 75),
         pytest.param(signal.SIGUSR1, ("--saved", "138"), 138, marks=pytest.mark.slow),
         pytest.param(signal.SIGTERM, ("--max-restarts", "3"), 75, marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, (), 75, marks=pytest.mark.slow),
     ],
 )
 def test_a_signal_lets_the_ranks_save_and_the_code_says_so(tmp_path, number, options, code):
@@ -89,6 +91,25 @@ def test_a_signal_lets_the_ranks_save_and_the_code_says_so(tmp_path, number, opt
     assert "the ranks saved and left" in err
     assert "Traceback" not in err
     assert (tmp_path / "saved-0").exists()
+    assert not alive(ranks)
+
+
+@pytest.mark.slow
+def test_a_second_interrupt_ends_the_ranks_at_once(tmp_path):
+    process = start(tmp_path, RANK.replace('float(os.environ["RANK"])', "30"))
+    try:
+        wait_for(
+            lambda: len(list(tmp_path.glob("up-*"))) == 2 or process.poll() is not None, 60, "both ranks"
+        )
+        ranks = descendants(process.pid)
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=20)
+    finally:
+        end(process)
+    assert process.returncode == 130, err
+    assert not [*tmp_path.glob("saved-*")]
     assert not alive(ranks)
 
 

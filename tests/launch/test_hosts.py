@@ -1,28 +1,27 @@
-"""`launch mpi` and `launch ssh` with a real mpirun and a real sshd, on this machine alone.
+"""mpirun and ssh at their edges, with a real mpirun and a real sshd on this machine (stops: test_stops.py).
 
-stopped ──► 75 ──► the same command again ──► the bits of an undisturbed run      a rank killed: the same
+ranks that nobody tells where to meet ──► rank 0 broadcasts it     ssh killed ──► the ranks save and leave
 """
 
 from __future__ import annotations
 
-import getpass
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.launch import sshd as daemon
+from tests.launch.launchers import LOOPBACK
+from tests.launch.sshd import free_port
 
 from runs import (
     TESTS,
     alive,
-    assert_same_bits,
     bits,
     descendants,
     end,
@@ -32,20 +31,11 @@ from runs import (
     run_data,
     steps_done,
     wait_for,
-    weights,
     write_run,
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 MPIRUNS = {kind: path for kind in ("openmpi", "mpich") if (path := shutil.which(f"mpirun.{kind}"))}
-SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def data_of(folder: Path, **site: Any) -> dict[str, Any]:
@@ -93,56 +83,6 @@ def ranks_of(folder: Path) -> list[int]:
     return found
 
 
-def finish(process: subprocess.Popen[str], seconds: float = 120) -> str:
-    try:
-        return process.communicate(timeout=seconds)[0]
-    finally:
-        end(process)
-
-
-def stop_then_kill_then_finish(folder: Path, control: str, target: str, **environ: str) -> None:
-    """Three starts of one run: asked to stop, robbed of a rank, left alone."""
-    out = folder / "out"
-    process = launch(folder, target, **environ)
-    wait_for(lambda: steps_done(out) >= 3 or process.poll() is not None, 120, "three steps")
-    family = [*descendants(process.pid), *ranks_of(folder)]
-    process.send_signal(signal.SIGTERM)
-    text = finish(process)
-    assert process.returncode == 75, text
-    wait_for(lambda: not alive(family), 10, "the end of all processes")
-    (stop,) = events(out, "stop")
-
-    process = launch(folder, target, **environ)
-    after = stop["step"] + 6
-    wait_for(lambda: steps_done(out) >= after or process.poll() is not None, 120, "six steps more")
-    ranks = ranks_of(folder)
-    assert len(ranks) == 2, process.poll()
-    os.kill(ranks[1], signal.SIGKILL)
-    text = finish(process)
-    assert process.returncode not in (0, 75), text
-    wait_for(lambda: ranks_of(folder) == [], 30, "the other rank to leave")
-
-    process = launch(folder, target, **environ)
-    text = finish(process)
-    assert process.returncode == 0, text
-    assert bits(out) == bits(control)
-    assert_same_bits(weights(out, optimizer=True), weights(control, optimizer=True))
-    assert len(events(out, "resume")) == 2
-
-
-@pytest.mark.parametrize("kind", ["openmpi", "mpich"])
-def test_mpirun(tmp_path: Path, control: str, kind: str) -> None:
-    if kind not in MPIRUNS:
-        pytest.skip(f"mpirun.{kind} isn't installed")
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "mpirun").write_text(f'#!/bin/sh\nexec {MPIRUNS[kind]} "$@"\n')
-    (tmp_path / "bin" / "mpirun").chmod(0o755)
-    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    path = f"{tmp_path}/bin:{os.environ['PATH']}"
-    write_run(tmp_path, data_of(tmp_path, hosts=["localhost"]))
-    stop_then_kill_then_finish(tmp_path, control, "mpi", PATH=path, **as_root)
-
-
 @pytest.mark.parametrize("kind", ["openmpi", "mpich"])
 def test_rank_zero_broadcasts_its_address(tmp_path: Path, control: str, kind: str) -> None:
     """mpirun by hand with no MASTER_ADDR; the ranks are made to believe that they are on two hosts."""
@@ -171,39 +111,11 @@ def test_rank_zero_broadcasts_its_address(tmp_path: Path, control: str, kind: st
 
 @pytest.fixture(scope="module")
 def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The settings of ssh for a daemon of our own; nothing of the system's is changed."""
-    if SSHD is None or shutil.which("ssh") is None:
-        pytest.skip("sshd isn't installed")
-    folder, port = tmp_path_factory.mktemp("sshd"), free_port()
-    for key in ("host", "user"):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True)
-    (folder / "sshd_config").write_text(
-        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/user.pub\n"
-        "StrictModes no\nUsePAM no\nPidFile none\nPermitRootLogin prohibit-password\nAcceptEnv PYTHONPATH\n"
-    )
-    (folder / "ssh_config").write_text(
-        f"Host *\nPort {port}\nUser {getpass.getuser()}\nIdentityFile {folder}/user\nIdentitiesOnly yes\n"
-        "StrictHostKeyChecking no\nUserKnownHostsFile /dev/null\nBatchMode yes\nLogLevel ERROR\n"
-    )
-    made = os.geteuid() == 0 and not Path("/run/sshd").exists()
-    if made:  # where a daemon that root starts drops its rights
-        Path("/run/sshd").mkdir()
-    log = (folder / "log").open("w")
-    daemon = subprocess.Popen([SSHD, "-D", "-e", "-f", str(folder / "sshd_config")], stderr=log)
-    try:
-        probe = ["ssh", "-F", str(folder / "ssh_config"), "127.0.0.1", "true"]
-        for _ in range(50):
-            if subprocess.run(probe, capture_output=True).returncode == 0:
-                break
-            time.sleep(0.1)
-        else:
-            pytest.skip(f"sshd takes nobody here: {(folder / 'log').read_text()[-300:]}")
-        yield folder / "ssh_config"
-    finally:
-        daemon.terminate()
-        daemon.wait()
-        if made:
-            Path("/run/sshd").rmdir()
+    """The settings of ssh for a daemon of our own."""
+    if reason := daemon.missing():
+        pytest.skip(reason)
+    with daemon.daemon(tmp_path_factory.mktemp("sshd")) as settings:
+        yield settings
 
 
 def ssh_site(config: Path) -> dict[str, Any]:
@@ -212,11 +124,6 @@ def ssh_site(config: Path) -> dict[str, Any]:
         "options": ["-F", str(config)],
         "env": {"PYTHONPATH": f"{TESTS}:{TESTS.parent / 'src'}", "OMP_NUM_THREADS": "1"},
     }
-
-
-def test_ssh(tmp_path: Path, control: str, sshd: Path) -> None:
-    write_run(tmp_path, data_of(tmp_path, **ssh_site(sshd)))
-    stop_then_kill_then_finish(tmp_path, control, "ssh")
 
 
 def test_killed_ssh_leaves_no_orphans(tmp_path: Path, sshd: Path) -> None:

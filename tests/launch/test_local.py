@@ -254,6 +254,35 @@ def test_a_signal_before_the_first_step_is_a_stop(tmp_path):
     asking.join()
 
 
+def saves_for_a_minute(context: RankContext, folder: str) -> None:
+    """A worker that has been asked to stop, and isn't done with it."""
+    signal.signal(signal.SIGTERM, lambda *_: (Path(folder) / f"asked-{context.rank}").touch())
+    (Path(folder) / f"up-{context.rank}").touch()
+    for _ in range(600):
+        time.sleep(0.1)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM to catch")
+def test_a_second_interrupt_ends_the_workers_at_once(tmp_path):
+    import threading
+
+    pids: list[int] = []
+
+    def ask() -> None:
+        for word in ("up", "asked"):
+            wait_for(lambda word=word: len(list(tmp_path.glob(f"{word}-*"))) == 2, 60)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run_local(saves_for_a_minute, (str(tmp_path),), 2, threads=1, on_start=pids.extend)
+    asking.join()
+    assert time.monotonic() - start < SECONDS
+    assert alive(pids) == []
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are spawned there")
 def test_the_fork_server_outlives_sigterm_and_others_do_not():
     """A caller's own processes of the same server can be terminated as usual."""

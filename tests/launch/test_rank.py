@@ -40,7 +40,12 @@ def test_each_starter_is_understood(environ, starter):
     assert (found.rank, found.world, found.local_rank, found.local_world) == (5, 8, 1, 4)
     assert found.rendezvous == "tcp://node1:29500"
     assert found.starter == starter
+    assert found.waited_for
     assert not found.alone
+
+
+def test_ranks_by_hand_outlive_the_shell_that_started_them():
+    assert not find_context(BY_HAND).waited_for
 
 
 def test_nothing_started_it():

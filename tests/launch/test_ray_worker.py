@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,12 +17,20 @@ def test_an_end_that_another_start_wouldn_t_change_is_returned(tmp_path, monkeyp
     assert run_rank({"folder": str(tmp_path), "arguments": arguments}) == code
 
 
-def test_any_other_end_is_raised(tmp_path, monkeypatch):
+def ending_with(code: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     """`train` imports what it needs from the folder: here, something that ends it."""
-    (tmp_path / "typer.py").write_text("raise SystemExit(75)", encoding="utf-8")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
-    with pytest.raises(RuntimeError, match="rank 0 left with exit code 75"):
-        run_rank({"folder": str(tmp_path), "arguments": ["run.yaml"]})
+    (folder / "typer.py").write_text(f"raise SystemExit({code})", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=":")
+    return run_rank({"folder": str(folder), "arguments": ["run.yaml"]})
+
+
+def test_a_run_that_was_asked_to_stop_is_to_stay_stopped(tmp_path, monkeypatch):
+    assert ending_with(75, tmp_path, monkeypatch) == 75
+
+
+def test_any_other_end_is_raised(tmp_path, monkeypatch):
+    with pytest.raises(RuntimeError, match="rank 0 left with exit code 3"):
+        ending_with(3, tmp_path, monkeypatch)
 
 
 WAIT = """

@@ -48,3 +48,4 @@ def test_the_attempt_of_a_job() -> None:
     again = {"SLURM_JOB_ID": "12", "SLURM_RESTART_COUNT": "3", "TORCHELASTIC_RUN_ID": "x"}
     assert attempt_facts(again) == {"scheduler": "Slurm", "job": "12", "restarts": 3}
     assert attempt_facts({"LSB_JOBID": "9"}) == {"scheduler": "LSF", "job": "9"}
+    assert attempt_facts({"RAY_JOB_ID": "01000000"}) == {"scheduler": "Ray", "job": "01000000"}

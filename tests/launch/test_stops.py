@@ -1,140 +1,106 @@
-"""Whatever asks a run to stop, however it was started: saved, 75, nobody left, and the same run after.
+"""Whatever asks a run to stop, however it was started: one step, saved, 75, nobody left, the same run after.
 
-SIGTERM, SIGUSR1, SIGUSR2, SIGINT, out_dir/STOP, a time limit
-    x  one process, local workers, ranks started by hand, torchrun through our agent
+six ways to ask, Ctrl-C twice, a rank killed    x    thirteen ways to start        stopping.py, launchers.py
+where a launcher makes that impossible, stops_table.py says what happens instead
 """
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
-import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.launch.launchers import LAUNCHERS, REQUEUED, Services
+from tests.launch.stopping import PAUSE_S, SLOW_S, STEPS, data_of, disturb
+from tests.launch.stops_table import WAYS, Line, documented, expected, tried
 
-from runs import (
-    TESTS,
-    alive,
-    assert_same_bits,
-    bits,
-    descendants,
-    end,
-    events,
-    merge,
-    run,
-    run_data,
-    steps_done,
-    wait_for,
-    weights,
-    write_run,
-)
+from runs import bits, run, weights
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has none of these signals")
-
-SIGNALS = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGINT")
-WAYS = (*SIGNALS, "file STOP", "time limit")
-STARTED = ("alone", "local", "by hand", "agent")
-QUICK = [("local", "SIGUSR1"), ("local", "file STOP")]
-# torchrun, and so the agent, ends its ranks at a Ctrl-C: that is its user's wish
-REST = [(s, w) for s in STARTED for w in WAYS if (s, w) not in QUICK and (s, w) != ("agent", "SIGINT")]
-LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
-
-
-def data_of(folder: Path, started: str) -> dict[str, Any]:
-    devices = 1 if started == "alone" else 2
-    layout = {"devices": devices, "zero_stage": 3 if devices > 1 else 0, "micro_batch": 2}
-    loss = {"python": "parts:fragile", "pause": 0.05}
-    more = {"layout": layout, "loss": loss, "checkpoint": {"at_end": True}, "train": {"steps": 40}}
-    return run_data(folder, **more)
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="Windows has none of these signals"),
+    pytest.mark.timeout(600),
+]
+QUICK = [("local workers", "SIGUSR1"), ("local workers", "file STOP")]
+REST = [(name, way) for name in LAUNCHERS for way in WAYS if tried(name, way) and (name, way) not in QUICK]
 
 
 @pytest.fixture(scope="module")
-def control(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The folder of an undisturbed run; one for one device, one for two."""
-    folders: dict[bool, Path] = {}
-
-    def train(started: str) -> Path:
-        alone = started == "alone"
-        if alone not in folders:
-            data = merge(data_of(tmp_path_factory.mktemp("control"), started), {"loss": {"pause": 0.0}})
-            folders[alone] = Path(run(data).out_dir)
-        return folders[alone]
-
-    return train
+def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+    services = Services(tmp_path_factory.mktemp("services"))
+    yield services
+    services.close()
 
 
-def start(folder: Path, started: str, *overrides: str) -> list[subprocess.Popen[str]]:
-    """The processes that a user or a launcher starts; the first one hears the signal."""
-    train = ["-m", "scalewright", "train", "run.yaml", *overrides]
-    if started == "agent":
-        options = ["--standalone", "--nproc-per-node", "2"]
-        return [begin(folder, ["-m", "scalewright.launch.agent", *options, *train])]
-    if started != "by hand":
-        return [begin(folder, train)]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        meet = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
-    return [begin(folder, train, **meet, RANK=str(rank), LOCAL_RANK=str(rank)) for rank in (0, 1)]
+class Controls:
+    """The folders of undisturbed runs, by their number of ranks."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._made: dict[int, str] = {}
+
+    def of(self, ranks: int) -> str:
+        """One for all launchers."""
+        if ranks not in self._made:
+            folder = self._folder / str(ranks)
+            folder.mkdir()
+            self._made[ranks] = run(data_of(folder, ranks)).out_dir
+        return self._made[ranks]
 
 
-def begin(folder: Path, arguments: list[str], **environ: str) -> subprocess.Popen[str]:
-    always = {"PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": LOOPBACK}
-    return subprocess.Popen(
-        [sys.executable, *arguments], cwd=folder, env={**os.environ, **always, **environ}, text=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
+@pytest.fixture(scope="module")
+def controls(tmp_path_factory: pytest.TempPathFactory) -> Controls:
+    return Controls(tmp_path_factory.mktemp("controls"))
 
 
-def stop_and_go_on(tmp_path: Path, started: str, way: str, control: Path) -> None:
-    """Stops a run, and starts it again to its end."""
-    write_run(tmp_path, data_of(tmp_path, started))
-    out = tmp_path / "out"
-    limit = ["launch.time_limit=0:04", "launch.save_before_s=1"] if way == "time limit" else []
-    processes = start(tmp_path, started, *limit)
-    try:
-        wait_for(lambda: steps_done(out) >= 3 or processes[0].poll() is not None, 120, "three steps")
-        family = [pid for process in processes for pid in [process.pid, *descendants(process.pid)]]
-        if way in SIGNALS:
-            processes[0].send_signal(signal.Signals[way])
-        elif way == "file STOP":
-            (out / "STOP").touch()
-        answers = [process.communicate(timeout=90) for process in processes]
-    finally:
-        for process in processes:
-            end(process)
-    assert [process.returncode for process in processes] == [75] * len(processes), answers
-    # The fork server notices a moment later that its worker's supervisor has gone.
-    wait_for(lambda: not alive(family), 10, "the end of all processes")
-    (stop,) = events(out, "stop")
-    assert 0 < stop["step"] < 40
-    assert stop["cause"] in (way, "SIGTERM")  # launchers pass their own word on
-    assert not (out / "STOP").exists()
-    again = start(tmp_path, started)
-    answers = [process.communicate(timeout=120) for process in again]
-    assert [process.returncode for process in again] == [0] * len(again), answers
-    assert [event["kind"] for event in events(out) if event["kind"] in ("start", "resume", "changed")] == [
-        "start",
-        "resume",
-    ]
-    assert bits(out) == bits(control)
-    assert_same_bits(weights(out, optimizer=True), weights(control, optimizer=True))
-
-
-@pytest.mark.parametrize(("started", "way"), QUICK)
-def test_a_stop_and_what_follows(
-    tmp_path: Path, control: Callable[[str], Path], started: str, way: str
+def stop_and_go_on(
+    folder: Path, name: str, way: str, services: Services, controls: Controls, lines: list[Line]
 ) -> None:
-    stop_and_go_on(tmp_path, started, way, control(started))
+    """Disturbs a run, starts it again to its end, and compares."""
+    launcher = LAUNCHERS[name]
+    if reason := launcher.missing():
+        pytest.skip(reason)
+    since, wanted, control = time.monotonic(), expected(name, way), controls.of(launcher.ranks)
+    ending = disturb(folder, launcher, services, way, SLOW_S if wanted.slow else PAUSE_S)
+    out = folder / "out"
+    stop = ending.stop
+    mine, theirs = weights(out, optimizer=True), weights(control, optimizer=True)
+    same = bits(out) == bits(control) and all(mine[name].equal(theirs[name]) for name in theirs)
+    step, cause = (stop["step"], stop["cause"]) if stop else (None, None)
+    total = time.monotonic() - since
+    left = len(ending.left)
+    lines.append(Line(name, way, step, cause, ending.code, ending.seconds, left, ending.codes, same, total))
+
+    assert ending.code == wanted.code, ending.text
+    assert ending.left == [], ending.text
+    if wanted.ignored or ending.code == 0:
+        assert (stop, ending.codes) == (None, [])
+    else:
+        assert (stop is not None) == wanted.saved, ending.text
+        assert ending.codes in ([0], [REQUEUED, 0]), ending.text  # a busy Slurm's time may be over once more
+    if stop is not None:
+        assert set(ending.done.values()) == {stop["step"]}, "ranks stopped at other steps than agreed"
+        assert 0 < stop["step"] < STEPS
+        assert ending.committed
+        assert not (out / "STOP").exists()
+    assert same
+
+
+@pytest.mark.parametrize(("name", "way"), QUICK)
+def test_a_stop_and_what_follows(
+    tmp_path: Path, services: Services, controls: Controls, lines: list[Line], name: str, way: str
+) -> None:
+    stop_and_go_on(tmp_path, name, way, services, controls, lines)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("started", "way"), REST)
-def test_every_stop_of_every_starter(
-    tmp_path: Path, control: Callable[[str], Path], started: str, way: str
+@pytest.mark.parametrize(("name", "way"), REST)
+def test_every_stop_of_every_launcher(
+    tmp_path: Path, services: Services, controls: Controls, lines: list[Line], name: str, way: str
 ) -> None:
-    stop_and_go_on(tmp_path, started, way, control(started))
+    stop_and_go_on(tmp_path, name, way, services, controls, lines)
+
+
+def test_the_page_has_the_table_that_is_tested(root: Path) -> None:
+    assert documented() in (root / "docs" / "launch.md").read_text(encoding="utf-8"), documented()

@@ -82,6 +82,16 @@ def test_the_file_is_looked_at_once_a_second(tmp_path: Path) -> None:
     assert not stop.asked
 
 
+def test_a_starter_that_has_gone_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun died of a SIGUSR1, say: its ranks are another process's children now."""
+    stop, alone = StopRequest(starter="torchrun"), StopRequest()
+    assert not stop.asked
+    monkeypatch.setattr("os.getppid", lambda: 1)
+    assert stop.asked
+    assert stop.cause == "torchrun has gone"
+    assert not alone.asked  # what a shell in the background started outlives it
+
+
 def test_a_time_limit_asks() -> None:
     assert not StopRequest(save_at=time.time() + 60).asked
     late = StopRequest(save_at=time.time() - 1)

@@ -1,7 +1,8 @@
 """torchrun with two habits more: a signal lets its ranks save, and its exit code is theirs.
 
-    scheduler --TERM, USR1, USR2--> agent --TERM--> ranks: save, then leave with 75
-                                    agent <---75--- ranks       torchrun would leave with 1, the agent with 75
+    TERM, USR1, USR2, Ctrl-C --> agent --TERM--> ranks: save, then leave with 75
+                                 agent <---75--- ranks       torchrun would leave with 1, the agent with 75
+    a second Ctrl-C          --> agent --KILL--> ranks: nobody saves anything
 
 torchrun by itself kills ranks 30 s after a SIGTERM, dies of a SIGUSR1 and leaves them behind, and turns every
 exit code into 1: a scheduler can't tell "saved, start me again" from a crash.
@@ -24,9 +25,10 @@ import psutil
 
 from scalewright.spec.errors import Stopped
 
-SIGNALS = ("SIGTERM", "SIGUSR1", "SIGUSR2")  # those that schedulers send before they take a node away
+SIGNALS = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGINT")  # what schedulers send before they take a node, Ctrl-C
+INTERRUPTED = 128 + signal.SIGINT  # the shells' code
 MONITOR = "_monitor_workers"  # of torchrun's agent: a look at its ranks, ten times a second
-LEFT_TO_TORCHRUN = "SIGINT,SIGHUP,SIGQUIT"
+LEFT_TO_TORCHRUN = "SIGHUP,SIGQUIT"
 ENDED_BY_US = (-signal.SIGTERM,)  # torchrun ends the ranks that are slower to leave than the first
 
 
@@ -41,8 +43,9 @@ def main(arguments: Sequence[str]) -> int:
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         asked.append(number)
-        if not _ask_ranks():
-            sys.exit(saved)  # there is no rank yet, and nothing to save
+        at_once = asked.count(signal.SIGINT) > 1
+        if not _end_ranks(at_once=at_once):
+            sys.exit(INTERRUPTED if at_once else saved)  # there is no rank yet, and nothing to save
 
     for name in SIGNALS:
         if hasattr(signal, name):
@@ -52,6 +55,8 @@ def main(arguments: Sequence[str]) -> int:
         torchrun(["--signals-to-handle", LEFT_TO_TORCHRUN, *options])
     except ChildFailedError as error:
         codes = [failure.exitcode for failure in error.failures.values()]
+        if asked.count(signal.SIGINT) > 1 and Stopped.exit_code not in codes:
+            return INTERRUPTED
         if were_saved(codes, asked=bool(asked)):
             print("the ranks saved and left: start them again to go on", file=sys.stderr, flush=True)
             return saved
@@ -102,12 +107,12 @@ def _take_saved(arguments: list[str]) -> tuple[int, list[str]]:
     return Stopped.exit_code, arguments
 
 
-def _ask_ranks() -> bool:
-    """Sends SIGTERM to torchrun's workers, this process's children; false where there are none."""
+def _end_ranks(*, at_once: bool) -> bool:
+    """Asks torchrun's workers, this process's children, to save, or kills them; false where there is none."""
     ranks = psutil.Process(os.getpid()).children()
     for rank in ranks:
         try:
-            rank.terminate()
+            (rank.kill if at_once else rank.terminate)()
         except psutil.NoSuchProcess:  # it has left meanwhile
             continue
     return bool(ranks)

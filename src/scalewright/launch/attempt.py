@@ -13,6 +13,7 @@ SCHEDULERS = (
     ("PBS", "PBS_JOBID", ""),
     ("SkyPilot", "SKYPILOT_TASK_ID", ""),
     ("dstack", "DSTACK_RUN_NAME", ""),
+    ("Ray", "RAY_JOB_ID", ""),
     ("torchrun", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
 )
 

@@ -60,14 +60,22 @@ class Written:
 
 
 def make_job(
-    run: RunSpec, run_file: str, overrides: Sequence[str], profile: Path | None, nodes: int | None
+    run: RunSpec,
+    run_file: str,
+    overrides: Sequence[str],
+    profile: Path | None,
+    nodes: int | None,
+    target: str = "",
 ) -> Job:
     """The job of a run; `overrides` are those that `run` was read with. Raises UserError.
 
-    `profile`: a file of the site's keys; the run's own win. `nodes`: --nodes, which wins over both.
+    `profile`: a file of the site's keys; the run's own win. `nodes`: --nodes, which wins over both;
+    without them, `target` local is one machine.
     """
     given = read_profile(profile)
     own = run.launch.model_fields_set
+    if target == "local" and not run.launch.nodes:
+        nodes = nodes or 1
     keys = {**given, **{key: value for key, value in run.launch.dump().items() if key in own and value}}
     site = LaunchSpec.parse({**keys, **({"nodes": nodes} if nodes else {})}, where="launch")
     if run.device == "mps":

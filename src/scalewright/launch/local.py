@@ -3,6 +3,7 @@
     supervisor --pipe--> worker 0     a worker that dies takes the others down within seconds
         |     --pipe--> worker 1     a supervisor that dies closes the pipes, and the workers leave
         '--- SIGTERM, SIGINT, USR1, USR2: the workers are asked to save and leave by themselves
+                                       a second SIGINT closes the pipes
 
 On one of several nodes the workers are ranks of the bigger world, which meet over TCP.
 
@@ -79,6 +80,7 @@ def run_local(
     Raises the first failing worker's error if it is one of ours, else RunError with that worker's message,
     once. `on_start` gets the process ids. `threads` per worker defaults to cores / world. `on_row` gets the
     arguments of rank 0's `context.tell`, in this process; when it returns true, the workers save and leave.
+    Raises KeyboardInterrupt at a second Ctrl-C, with which the workers leave at once.
     `import_main` false: workers don't import the script that called (it needs no `__main__` guard then, and
     nothing of it can be among the arguments). `node`: this process's rank among nodes, each of which starts
     `world` workers of one bigger world.
@@ -91,6 +93,8 @@ def run_local(
 
         def forward(number: int) -> None:
             signals.append(number)
+            if signals.count(signal.SIGINT) > 1:
+                raise KeyboardInterrupt
             _ask_to_stop(workers, signal.SIGTERM if number == signal.SIGINT else number)
 
         with stop_signals(forward):

@@ -32,6 +32,7 @@ class RankContext:
     rendezvous: str = ""  # file:///... or tcp://host:port (`with_address` of meeting.py); empty when alone
     attempt: int = 0  # restarts so far; keeps a new attempt's addresses apart from the old one's
     starter: str = "none"
+    waited_for: bool = False  # by its starter, the parent process: without that, it is left behind
     whole_node: bool = False  # the only process of its node, or pod: it may start several ranks there
     shared_store: bool = False  # torchrun's agent already runs the store at that address; else rank 0 does
     threads: int | None = None  # CPU threads of this process; None = the library's default
@@ -57,6 +58,7 @@ class RankContext:
             world=self.world * per_node,
             local_rank=index,
             local_world=per_node,
+            waited_for=False,  # the supervisor's pipe tells that
             whole_node=False,
             threads=threads,
             tell=None,
@@ -85,6 +87,7 @@ def find_context(environ: Mapping[str, str] | None = None) -> RankContext:
         rendezvous=_rendezvous(source, environ),
         attempt=number_of(environ, ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")) or 0,
         starter=starter.name,
+        waited_for=starter.waits,
         whole_node=source.local_world == 1 and (starter.node or starter.rank != RANK),
         shared_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
         threads=threads,

@@ -2,8 +2,8 @@
 
     Ray's worker 0 ─ a free port ─► all workers          (a group of Ray's, on Gloo)
     each worker ──► `scalewright train run.yaml`         a process that leaves when its worker does (tied.py)
-       0, 2     returned: the job ends with that code
-       others   raised: Ray Train's controller starts all workers again; they resume from the checkpoint
+       0, 2, 75  returned: the job ends with that code
+       others    raised: Ray Train's controller starts all workers again; they resume from the checkpoint
 
 The rank has its own process because Ray runs this function in a thread, beside a process group of Ray's own.
 """
@@ -18,15 +18,16 @@ from typing import Any
 
 from scalewright.launch.rank import find_context
 from scalewright.launch.within import environment
-from scalewright.spec.errors import UserError
+from scalewright.spec.errors import Stopped, UserError
 
-ENDS = (0, UserError.exit_code)  # starting again would change neither
+# Starting again would change neither of the first two; a run that was asked to stop is to stay stopped.
+ENDS = (0, UserError.exit_code, Stopped.exit_code)
 
 
 def run_rank(config: dict[str, Any]) -> int:
     """Runs `train` with `config["arguments"]` in `config["folder"]` as the rank that this worker has.
 
-    Returns the exit code: 0, or that of a mistake of the user's. Raises RuntimeError for others, after
+    Returns the exit code: 0, 75, or that of a mistake of the user's. Raises RuntimeError for others, after
     which another start may go on.
     """
     context = find_context()

@@ -26,6 +26,7 @@ class Starter:
     unless: Names = ()  # set by another starter that means something else by the same names
     agents: str = ""  # the number of its own processes that start ranks, one a node
     nests: bool = False  # it may start ranks inside a task of another starter, one task a node
+    waits: bool = False  # it is its ranks' parent until they end
     node: bool = False  # a process stands for a node, and may start its ranks
     broadcasts: bool = False  # by MPI, rank 0 can tell the others where to meet (meeting.py)
     host: Names = ()  # where ranks meet, where MASTER_ADDR isn't set
@@ -45,7 +46,7 @@ BY_HAND = "RANK and WORLD_SIZE"  # and LOCAL_RANK: a script's own, or another la
 STARTERS = (
     Starter(
         "torchrun", RANK, WORLD, LOCAL, ("LOCAL_WORLD_SIZE",), ("TORCHELASTIC_RUN_ID", "LOCAL_RANK"),
-        agents="GROUP_WORLD_SIZE", nests=True,
+        agents="GROUP_WORLD_SIZE", nests=True, waits=True,
     ),
     Starter(
         "Ray Train", RANK, WORLD, LOCAL, ("LOCAL_WORLD_SIZE",), ("ACCELERATE_TORCH_DEVICE", "LOCAL_RANK"),
@@ -54,22 +55,22 @@ STARTERS = (
     Starter(BY_HAND, RANK, WORLD, LOCAL, ("LOCAL_WORLD_SIZE",), ("LOCAL_RANK",), nests=True),
     Starter(
         "Open MPI", ("OMPI_COMM_WORLD_RANK",), ("OMPI_COMM_WORLD_SIZE",), ("OMPI_COMM_WORLD_LOCAL_RANK",),
-        ("OMPI_COMM_WORLD_LOCAL_SIZE",), nests=True, broadcasts=True,
+        ("OMPI_COMM_WORLD_LOCAL_SIZE",), nests=True, broadcasts=True, waits=True,
         one_a_node="mpirun --map-by ppr:1:node",
     ),
     Starter(
         "MVAPICH2", ("MV2_COMM_WORLD_RANK",), ("MV2_COMM_WORLD_SIZE",), ("MV2_COMM_WORLD_LOCAL_RANK",),
-        ("MV2_COMM_WORLD_LOCAL_SIZE",), nests=True, broadcasts=True, one_a_node="mpirun_rsh -ppn 1",
+        ("MV2_COMM_WORLD_LOCAL_SIZE",), nests=True, broadcasts=True, waits=True, one_a_node="mpirun_rsh -ppn 1",
     ),
     Starter(  # Intel MPI's and MPICH's Hydra; PALS of HPE Cray beside its own names
         "MPICH", ("PMI_RANK", "PALS_RANKID"), ("PMI_SIZE", "PALS_NRANKS"),
         ("MPI_LOCALRANKID", "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID"),
-        ("MPI_LOCALNRANKS", "PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE"), nests=True, broadcasts=True,
+        ("MPI_LOCALNRANKS", "PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE"), nests=True, broadcasts=True, waits=True,
         one_a_node="mpiexec -ppn 1",
     ),
     Starter(
         "Slurm", ("SLURM_PROCID",), ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), ("SLURM_LOCALID",),
-        ("SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"), ("SLURM_STEP_ID",),
+        ("SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"), ("SLURM_STEP_ID",), waits=True,
         host=("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"),
         port_of=("SLURM_JOB_ID", "SLURM_JOBID"), one_a_node="srun --ntasks-per-node=1", alone=True,
     ),

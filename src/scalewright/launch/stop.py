@@ -18,6 +18,7 @@ from scalewright.spec.launch import LaunchSpec
 STOP_SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
 )
+STOP_FILE = "STOP"  # in out_dir
 JOB_ENDS = ("SLURM_JOB_END_TIME",)  # in seconds since 1970 (srun(1), from Slurm 22.05 on)
 
 

@@ -1,11 +1,13 @@
 """Graceful shutdown: whatever asks a rank to stop, the loop agrees on a step, saves and ends.
 
 SIGTERM, SIGUSR1, SIGUSR2, one Ctrl-C    any rank; a second Ctrl-C ends it at once
+the end of torchrun, mpirun or srun      any rank: what started it has gone, and left it behind
 a file STOP in out_dir, a time limit     rank 0 looks at these; the file goes when the run has saved
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -16,7 +18,6 @@ from typing import Any
 
 from scalewright.launch.stop import STOP_SIGNALS
 
-STOP_FILE = "STOP"
 LOOK_S = 1.0  # between looks at the file: on a shared file system each may take a millisecond
 
 
@@ -25,11 +26,19 @@ class StopRequest:
 
     `last`: this process ends with the run, as a local worker does; a signal that comes after the loop is
     ignored then, where it would kill a worker that has saved. `file` and `save_at` (seconds since 1970) ask,
-    too.
+    too, and so does the end of the `starter` (its name), this process's parent, which waits for its ranks.
     """
 
-    def __init__(self, *, last: bool = False, file: Path | None = None, save_at: float | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        last: bool = False,
+        file: Path | None = None,
+        save_at: float | None = None,
+        starter: str | None = None,
+    ) -> None:
         self.cause = ""  # in words, of this process's own
+        self._starter, self._parent = starter, os.getppid()
         self._file, self._save_at, self._last = file, save_at, last
         self._look_again = 0.0
         self._before: dict[int, Any] = {}
@@ -50,6 +59,8 @@ class StopRequest:
         """Whether to stop; asked once a step."""
         if not self.cause and self._save_at is not None and time.time() >= self._save_at:
             self.cause = "time limit"
+        if not self.cause and self._starter is not None and os.getppid() != self._parent:
+            self.cause = f"{self._starter} has gone"
         if not self.cause and self._file is not None and time.monotonic() >= self._look_again:
             self._look_again = time.monotonic() + LOOK_S
             if self._file.exists():

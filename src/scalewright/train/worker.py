@@ -12,7 +12,7 @@ import torch
 
 from scalewright.launch.preflight.rule import Finding
 from scalewright.launch.rank import RankContext
-from scalewright.launch.stop import save_at
+from scalewright.launch.stop import STOP_FILE, save_at
 from scalewright.machine.load import CpuMark, others_busy, too_many_threads
 from scalewright.machine.processor import read_processor
 from scalewright.parallel.mesh import join_world, leave_world
@@ -24,7 +24,7 @@ from scalewright.train.memory.history import keep_history
 from scalewright.train.memory.out_of_memory import memory_explained
 from scalewright.train.resolve import Resolved
 from scalewright.train.session import Session
-from scalewright.train.signals import STOP_FILE, StopRequest
+from scalewright.train.signals import StopRequest
 
 
 def work(
@@ -95,6 +95,7 @@ def _stop_request(run: RunSpec, context: RankContext) -> StopRequest:
         last=supervised,
         file=run.folder / STOP_FILE if first else None,
         save_at=save_at(run.launch) if first else None,
+        starter=context.starter if context.waited_for else None,
     )
 
 

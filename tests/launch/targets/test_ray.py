@@ -8,12 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.launch.ray_cluster import missing, two_nodes
 from tests.launch.targets.sites import full_job, job
 from tests.runs import assert_same_run, events, merge, run, run_data, steps_done, wait_for, write_run
 
@@ -51,38 +50,6 @@ def test_keys_of_machines_are_ray_s_own_business():
 
 # -- with Ray ------------------------------------------------------------------------------------------
 
-HEAD = """
-from ray.cluster_utils import Cluster
-import sys, time
-cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False,
-                                                        "object_store_memory": 80 << 20})
-cluster.add_node(num_cpus=1, object_store_memory=80 << 20)
-cluster.wait_for_nodes()
-print(cluster.address, flush=True)
-sys.stdin.read()
-cluster.shutdown()
-"""
-
-
-@contextmanager
-def two_nodes(environ: dict[str, str]) -> Iterator[str]:
-    """A Ray cluster of two nodes with one CPU each, on this machine; its address."""
-    head = subprocess.Popen(
-        [sys.executable, "-c", HEAD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ, text=True
-    )
-    assert head.stdin is not None
-    assert head.stdout is not None
-    try:
-        address = head.stdout.readline().strip()
-        assert address, "Ray's cluster didn't start"
-        yield address
-    finally:
-        head.stdin.close()
-        try:
-            head.wait(60)
-        except subprocess.TimeoutExpired:
-            head.kill()
-
 
 def ranks_of(folder: Path) -> list[Any]:
     """The processes that train this folder's run."""
@@ -102,7 +69,8 @@ def ranks_of(folder: Path) -> list[Any]:
 @pytest.mark.parametrize("killed", ["the rank", "its worker"])
 def test_a_killed_rank_is_started_again_and_resumes(tmp_path, killed):
     """Two ranks on two nodes; one is killed after a checkpoint; the run ends as an undisturbed one."""
-    pytest.importorskip("ray.train", reason="Ray isn't installed: pip install 'ray[train]'")
+    if reason := missing():
+        pytest.skip(reason)
     base = {
         "layout": {"devices": 2, "zero_stage": 3, "micro_batch": 2},
         "checkpoint": {"every": 4, "at_end": True},

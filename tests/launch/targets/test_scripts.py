@@ -161,14 +161,18 @@ exit 75
 """
 
 
-@needs_bash
 def hear_interrupts() -> None:
     """A shell in the background, as under nohup, is started with SIGINT ignored, and can't trap it then."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+VERSIONS = [("mpirun (Open MPI) 4.1.4", "--hostfile"), ("mpirun.openmpi (OpenRTE) 4.1.4", "--hostfile"),
+            ("HYDRA", "-f ")]  # fmt: skip
+
+
+@needs_bash
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGINT"])
-@pytest.mark.parametrize(("version", "word"), [("mpirun (Open MPI) 4.1.4", "--hostfile"), ("HYDRA", "-f ")])
+@pytest.mark.parametrize(("version", "word"), VERSIONS)
 def test_a_signal_becomes_a_file_that_rank_zero_sees(
     tmp_path: Path, version: str, word: str, name: str
 ) -> None:

@@ -97,7 +97,7 @@ def _look_at_start(
     spec = load_run(run, overrides) if run is not None else None
     moments: Moments = ("meeting", "node")
     if target is not None and run is not None and spec is not None:
-        job = make_job(spec, run.as_posix(), overrides, profile, nodes)
+        job = make_job(spec, run.as_posix(), overrides, profile, nodes, target)
         find_target(target)(job)  # raises UserError for what can't be written
         moments = ("submit",)
         facts = job_facts(job, target, spec)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -82,11 +83,9 @@ def launch(
         )
     write = find_target(target)
     spec = load_run(run, overrides or [])
-    if target == "local" and spec.launch.nodes is None:
-        nodes = nodes or 1
-    job = make_job(spec, run.as_posix(), overrides or [], profile, nodes)
+    job = make_job(spec, run.as_posix(), overrides or [], profile, nodes, target)
     written = write(job)
-    found = _look(job, target, spec, stops=submit)
+    findings = _look(job, target, spec, stops=submit)
     paths = {} if show else _save(written, out or run.parent, force)
     command = _located(written.check if dry_run else written.submit, paths)
     code = None
@@ -94,9 +93,9 @@ def launch(
         if submit or dry_run:
             code = _run(command, target, dry_run)
     if json:
-        print_json(_document(target, job, written, paths, command, code) | {"preflight": found})
+        print_json(_document(target, job, written, paths, command, code) | {"preflight": findings})
     else:
-        _show(written, paths, command, found, ran=code is not None)
+        _show(written, paths, command, findings, ran=code is not None)
     if code:
         raise typer.Exit(code)
 
@@ -144,12 +143,17 @@ def _run(command: list[str], target: str, dry_run: bool) -> int:
         ) from None
     from scalewright.launch.local import stop_signals
 
-    with stop_signals(process.send_signal):  # to what runs here, as mpirun does: its ranks save and leave
+    def pass_on(number: int) -> None:
+        """To what runs here, as mpirun does: its ranks save and leave. It has had a Ctrl-C by itself, and
+        would take another one for the second, which ends it at once."""
+        process.send_signal(signal.SIGTERM if number == signal.SIGINT else number)
+
+    with stop_signals(pass_on):
         return process.wait()
 
 
 def _show(
-    written: Written, paths: dict[str, str], command: list[str], found: list[Finding], *, ran: bool
+    written: Written, paths: dict[str, str], command: list[str], findings: list[Finding], *, ran: bool
 ) -> None:
     """The files' text or their paths, what was assumed, what looks wrong, and how to go on."""
     if not paths:
@@ -162,7 +166,7 @@ def _show(
         print(f"note: {note}", file=sys.stderr)
     for key, why in written.unused.items():
         print(f"not used: launch.{key} ({why})", file=sys.stderr)
-    for finding in found:
+    for finding in findings:
         print(f"{finding.severity}: {finding.line}", file=sys.stderr)
     if command and paths and not ran:
         print(f"start it with: {shlex.join(command)}", file=sys.stderr)

@@ -1,7 +1,8 @@
 """`launch mpi`: mpirun of Open MPI, MPICH or Intel MPI, with a file of hosts for each.
 
-    TERM, USR1, USR2 ──► this script ──► out_dir/STOP ──► rank 0 sees it; all ranks: one step, save, 75
-                                                          mpirun itself would kill ranks a second after a TERM
+    TERM, USR1, USR2, Ctrl-C ──► this script ──► out_dir/STOP ──► rank 0 sees it; all: one step, save, 75
+    a second Ctrl-C          ──► mpirun, in a process group of its own: it would kill ranks a second after a
+                                 TERM or a Ctrl-C
 
 MASTER_ADDR is the first host; where the scheduler chose the hosts, rank 0 broadcasts its own (meeting.py).
 """
@@ -60,11 +61,14 @@ def _start(job: Job, name: str, variables: list[str]) -> list[str]:
     return [
         "# Asked to stop, the ranks save and leave with 75. mpirun itself would give them a second.",
         f"out={shlex.quote(job.folder)}",
-        """trap 'mkdir -p "$out" && touch "$out/STOP"' INT TERM USR1 USR2""",
+        """ask() { mkdir -p "$out" && touch "$out/STOP"; }""",
+        "trap ask HUP TERM USR1 USR2",
+        """trap 'ask; trap "kill \\$mpirun" INT' INT # a second Ctrl-C ends it at once""",
         "",
+        "set -m # a process group of its own, which a Ctrl-C in this terminal doesn't reach",
         "case $(mpirun --version 2>&1) in",
-        f"*'Open MPI'*)\n{command(openmpi)} & ;;",
-        f"*) # MPICH, Intel MPI\n{command(hydra)} & ;;",
+        f"*'Open MPI'* | *OpenRTE*)\n{command(openmpi)} </dev/null & ;;",
+        f"*) # MPICH, Intel MPI\n{command(hydra)} </dev/null & ;;",
         "esac",
         "mpirun=$!",
         'code=0; wait "$mpirun" || code=$?',

@@ -22,8 +22,6 @@ UNUSED = {
     "modules": "load them before `ray start`",
     "setup": "the environment of `ray start` is the workers'",
     "agent": "Ray starts every rank",
-    "time_limit": "Ray has none: `ray job stop`",
-    "save_before_s": "Ray gives no notice",
     "partition": "Ray's cluster has the machines",
     "account": "Ray's cluster has the machines",
     "qos": "Ray has none",
@@ -46,6 +44,7 @@ DRIVER = '''"""{name}: {nodes} nodes of {per_node} ranks under Ray Train. Writte
 
 On a node of the cluster:   python {file}
 From elsewhere:             ray job submit --working-dir . -- python {file}
+Asked to stop (a signal, or the file STOP in the run's folder) the ranks save, and this leaves with 75.
 """
 
 import os
@@ -55,6 +54,7 @@ import ray
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 
+from scalewright.launch.ray_driver import fit
 from scalewright.launch.ray_worker import run_rank
 
 FOLDER = {folder}  # shared by all nodes: what is relative in the run file is read and written there
@@ -77,7 +77,7 @@ trainer = TorchTrainer(
         failure_config=FailureConfig(max_failures={max_restarts}),
     ),
 )
-sys.exit(trainer.fit().return_value)
+sys.exit(fit(trainer, os.path.join(FOLDER, {out_dir})))
 '''
 
 
@@ -107,6 +107,7 @@ def write(job: Job) -> Written:
         use_gpu=job.device == "cuda",
         resources=_shown(resources, 8),
         label=_shown(label, 0),
+        out_dir=_shown(job.folder, 0),
         max_restarts=job.site.max_restarts,
     )
     notes = [f"ranks work in {folder}, on every node"]

@@ -1,0 +1,32 @@
+"""Collects what stops led to; `--save-stops FOLDER` writes it there as a table."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from tests.launch.stops_table import Line, markdown, save
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "comparisons"))  # its pretend hosts
+
+LINES: list[Line] = []
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Read only when this folder is named on the command line."""
+    parser.addoption("--save-stops", metavar="FOLDER", help="write what stops led to there as a dated table")
+
+
+@pytest.fixture(scope="session")
+def lines() -> list[Line]:
+    """Where tests of stops put what they saw."""
+    return LINES
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Prints the table, and saves it where that was asked for."""
+    folder = config.getoption("--save-stops", default=None)
+    if LINES and folder:
+        terminalreporter.write_line(markdown(LINES))
+        terminalreporter.write_line(f"saved in {save(LINES, Path(folder))}")
