@@ -60,7 +60,8 @@ STARTERS = (
     ),
     Starter(
         "MVAPICH2", ("MV2_COMM_WORLD_RANK",), ("MV2_COMM_WORLD_SIZE",), ("MV2_COMM_WORLD_LOCAL_RANK",),
-        ("MV2_COMM_WORLD_LOCAL_SIZE",), nests=True, broadcasts=True, waits=True, one_a_node="mpirun_rsh -ppn 1",
+        ("MV2_COMM_WORLD_LOCAL_SIZE",), nests=True, broadcasts=True, waits=True,
+        one_a_node="mpirun_rsh -ppn 1",
     ),
     Starter(  # Intel MPI's and MPICH's Hydra; PALS of HPE Cray beside its own names
         "MPICH", ("PMI_RANK", "PALS_RANKID"), ("PMI_SIZE", "PALS_NRANKS"),
