@@ -24,6 +24,7 @@ KINDS = {  # of events: their word and colour
     "fault": ("fault", "bad"), "skip": ("skipped a step", "warn"), "nonfinite": ("value not finite", "bad"),
     "spike": ("spike", "warn"), "stalled": ("stalled", "warn"), "hang": ("a rank hung", "bad"),
     "changed": ("settings changed", "accent"), "predicted": ("prediction", "plain"),
+    "preflight": ("seen before the start", "warn"),
     "measured": ("memory and messages counted", "plain"),
     "tracker": ("tracker", "warn"), "finish": ("finished", "good"),
 }  # fmt: skip
