@@ -239,7 +239,7 @@ def _mpi(kind: str, name: str) -> list[Launcher]:
         if not folder.exists():
             folder.mkdir()
             if kind == "openmpi":
-                (folder / "mpirun").symlink_to(str(mpirun))  # it says what it is by the name that it is called
+                (folder / "mpirun").symlink_to(str(mpirun))  # it says what it is by its name
             else:
                 (folder / "mpirun").write_text(f'#!/bin/sh\nexec {mpirun} "$@"\n')  # it looks beside itself
                 (folder / "mpirun").chmod(0o755)
