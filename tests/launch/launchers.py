@@ -238,7 +238,11 @@ def _mpi(kind: str, name: str) -> list[Launcher]:
         folder = services.folder / kind
         if not folder.exists():
             folder.mkdir()
-            (folder / "mpirun").symlink_to(str(mpirun))  # Open MPI's says what it is by that name
+            if kind == "openmpi":
+                (folder / "mpirun").symlink_to(str(mpirun))  # it says what it is by its name
+            else:
+                (folder / "mpirun").write_text(f'#!/bin/sh\nexec {mpirun} "$@"\n')  # it looks beside itself
+                (folder / "mpirun").chmod(0o755)
         as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         return {**as_root, "PATH": f"{folder}:{os.environ['PATH']}"}
 

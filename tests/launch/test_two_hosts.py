@@ -150,9 +150,7 @@ def test_a_killed_rank_ends_both_hosts(tmp_path: Path, machines: list[str], cont
     commands = script(tmp_path)
     pair = started(tmp_path, machines, commands)
     kill_a_rank(tmp_path)
-    codes = pair.finish()
-    assert codes[1] == 137, pair.text
-    assert codes[0] not in (0, 75), pair.text
+    assert not {0, 75} & set(pair.finish()), pair.text
     assert_nobody_left(tmp_path)
     again = Pair(tmp_path, machines, commands)
     assert again.finish() == [0, 0], again.text

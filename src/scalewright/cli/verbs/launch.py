@@ -144,9 +144,9 @@ def _run(command: list[str], target: str, dry_run: bool) -> int:
     from scalewright.launch.local import stop_signals
 
     def pass_on(number: int) -> None:
-        """To what runs here, as mpirun does: its ranks save and leave. It has had a Ctrl-C by itself, and
-        would take another one for the second, which ends it at once."""
-        process.send_signal(signal.SIGTERM if number == signal.SIGINT else number)
+        """To what runs here, as mpirun does: its ranks save and leave. A Ctrl-C it has had by itself."""
+        if number != signal.SIGINT:
+            process.send_signal(number)
 
     with stop_signals(pass_on):
         return process.wait()
