@@ -13,12 +13,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from scalewright.checkpoint.theirs import dcp
+from scalewright.checkpoint.theirs import dcp, deepspeed, nanotron
 from scalewright.checkpoint.theirs.confine import confine
 from scalewright.checkpoint.theirs.index import Index
 from scalewright.spec.errors import UserError
 
-READERS: dict[str, Callable[[Path], Index]] = {"dcp": dcp.read}
+READERS: dict[str, Callable[[Path], Index]] = {
+    "dcp": dcp.read,
+    "deepspeed": deepspeed.read,
+    "nanotron": nanotron.read,
+}
 
 
 def answer(kind: str, folder: Path) -> dict[str, Any]:

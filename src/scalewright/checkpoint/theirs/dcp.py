@@ -3,7 +3,8 @@
     .metadata         a pickle: each tensor's shape and type, its chunks (offsets, sizes), and which bytes of
                       which file each chunk is
     __0_0.distcp ...  files of torch.save, one after another: a chunk each
-    common.pt         Megatron's: its arguments, from which the model's sizes are known
+    common.pt         Megatron's: its arguments, from which the model's sizes are known; since Core 0.19 an
+                      entry `common_state` of .metadata
 
 FSDP, tensor and pipeline parallelism are in the chunks' offsets. Optimizer states are passed over by their names.
 """
@@ -13,21 +14,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import IO, Any
 
-from scalewright.checkpoint.theirs.index import ITEM_BYTES, Index, Shape
+from scalewright.checkpoint.theirs.index import ITEM_BYTES, Index, Shape, is_weight
 from scalewright.checkpoint.theirs.torch_file import PICKLE_BYTES, TorchFile, damaged, records
 from scalewright.spec.errors import UserError
 from scalewright.spec.text.pickles import Global, Made
 from scalewright.spec.text.untrusted import inside, read_bytes
 
-METADATA, COMMON = ".metadata", "common.pt"
-# What isn't a weight: words of which a name begins, or contains, one.
-BEGINNINGS = ("optimizer", "optim", "chained_", "lr_scheduler", "dataloader", "train_state", "rng_state")
-MIDDLES = ("_extra_state", "rng_state", "rerun_state", "rotary_emb.inv_freq", "freqs_cis", "rope.cache")
-
-
-def is_weight(name: str) -> bool:
-    """Whether a name may be that of a weight: not an optimizer's state, a scheduler or a table of RoPE."""
-    return not name.startswith(BEGINNINGS) and not any(word in name for word in MIDDLES)
+METADATA, COMMON, COMMON_ENTRY = ".metadata", "common.pt", "common_state"
+Place = tuple[str, int, int]  # file, first byte, bytes
 
 
 def read(folder: Path) -> Index:
@@ -35,7 +29,7 @@ def read(folder: Path) -> Index:
     path = inside(folder, METADATA)
     metadata = records(_bytes(path), path)
     tensors, storage = (_state(metadata, key, path) for key in ("state_dict_metadata", "storage_data"))
-    index, places = Index(), _places(storage, path)
+    index, (places, objects) = Index(), _places(storage, path)
     chunks = []
     for name, entry in tensors.items():
         if not isinstance(name, str) or not isinstance(entry, Made):
@@ -50,8 +44,9 @@ def read(folder: Path) -> Index:
                 raise damaged(path, f"'{name[:100]}' has a chunk at {list(offsets)} that no file holds")
             chunks.append((*place, name, offsets, sizes))
     _read_chunks(folder, index, sorted(chunks))
-    if (folder / COMMON).exists():
-        index.facts = _arguments(inside(folder, COMMON))
+    common = next((place for name, place in objects.items() if name.split("/")[0] == COMMON_ENTRY), None)
+    if common is not None or (folder / COMMON).exists():
+        index.facts = _arguments(folder, common or (COMMON, 0, None))
     return index
 
 
@@ -93,20 +88,22 @@ def _open(path: Path) -> IO[bytes]:
         raise damaged(path, f"{error.strerror}") from None
 
 
-def _places(storage: Any, path: Path) -> dict[tuple[str, Shape], tuple[str, int, int]]:
-    """(file, first byte, bytes) of every chunk, by tensor and offsets."""
-    places = {}
+def _places(storage: Any, path: Path) -> tuple[dict[tuple[str, Shape], Place], dict[str, Place]]:
+    """Where each chunk lies, by tensor and offsets; and each object that isn't a tensor."""
+    places, objects = {}, {}
     for key, value in storage.items():
-        name = _state(key, "fqn", path)
-        if key.state.get("offset") is None:  # not a tensor
-            continue
+        name = str(_state(key, "fqn", path))
         about = [_state(value, word, path) for word in ("relative_path", "offset", "length")]
         if [type(word) for word in about] != [str, int, int]:
             raise damaged(path, "a chunk's place isn't one")
+        place = about[0], about[1], about[2]
         if value.state.get("transform_descriptors"):
             raise damaged(path, "its chunks are compressed: save it again without")
-        places[str(name), _size(key.state["offset"], path)] = (about[0], about[1], about[2])
-    return places
+        if key.state.get("offset") is None:
+            objects[name] = place
+        else:
+            places[name, _size(key.state["offset"], path)] = place
+    return places, objects
 
 
 def _state(record: Any, key: str, path: Path) -> Any:
@@ -133,15 +130,18 @@ def _dtype(entry: Made, path: Path) -> str:
     return str(dtype)
 
 
-def _arguments(path: Path) -> dict[str, Any]:
+def _arguments(folder: Path, place: tuple[str, int, int | None]) -> dict[str, Any]:
     """The plain values of Megatron's arguments; none where the file has none that can be read."""
+    path = inside(folder, place[0])
     try:
         with _open(path) as file:
-            content = TorchFile(path, file).content
+            content = TorchFile(path, file, place[1], place[2]).content
     except UserError as error:
         return {"unread": f"{path.name}: {error.what}"}
+    if isinstance(content, list) and len(content) == 1:
+        content = content[0]
     arguments = content.get("args") if isinstance(content, dict) else None
     state = arguments.state if isinstance(arguments, Made) else arguments
     if not isinstance(state, dict):
         return {}
-    return {key: value for key, value in state.items() if isinstance(value, bool | int | float | str)}
+    return {str(key): value for key, value in state.items() if isinstance(value, bool | int | float | str)}

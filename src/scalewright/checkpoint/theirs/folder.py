@@ -1,6 +1,8 @@
 """A folder of another trainer: whose it is, and its tensors under our names, one at a time.
 
     .metadata                            DCP: torchtitan, Megatron-LM (torch_dist), anything in Hugging Face's names
+    checkpoint_metadata.json, model/     nanotron
+    *model_states.pt, zero/*/fp32.pt     DeepSpeed, in Hugging Face's names
     latest, step-10/, iter_0000010/      the folder of the newest save below, or below checkpoint/
 
 Which table of names applies is found by the embedding: the table, and a prefix such as `model.`, under which the
@@ -76,7 +78,13 @@ class Views:
 
 def kind_of(folder: Path) -> str | None:
     """Whose checkpoint this is; None: of none that is read."""
-    return "dcp" if (folder / ".metadata").is_file() else None
+    if (folder / ".metadata").is_file():
+        return "dcp"
+    if (folder / "checkpoint_metadata.json").is_file() and (folder / "model").is_dir():
+        return "nanotron"
+    if any(folder.glob("*model_states.pt")) or any((folder / "zero").glob("*/fp32.pt")):
+        return "deepspeed"
+    return None
 
 
 def find_theirs(source: Path) -> Path | None:

@@ -20,6 +20,14 @@ ITEM_BYTES = {
 }  # fmt: skip
 SAFETENSORS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64"}
 Shape = tuple[int, ...]
+# What isn't a weight: words with which a name begins, or that it has.
+BEGINNINGS = ("optimizer", "optim", "chained_", "lr_scheduler", "dataloader", "train_state", "rng_state")
+MIDDLES = ("_extra_state", "rng_state", "rerun_state", "rotary_emb.inv_freq", "freqs_cis", "rope.cache")
+
+
+def is_weight(name: str) -> bool:
+    """Whether a name may be that of a weight: not an optimizer's state, a scheduler or a table of RoPE."""
+    return not name.startswith(BEGINNINGS) and not any(word in name for word in MIDDLES)
 
 
 def contiguous(shape: Shape) -> Shape:

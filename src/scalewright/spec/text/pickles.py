@@ -119,10 +119,12 @@ class _Records(_PlainData):
         self.load_call()
 
     def load_build(self) -> None:
+        """Attributes: of a record they are kept; of a dictionary (torch's `_metadata` of a state dict) dropped."""
         state, target = self.stack.pop(), self.stack[-1]
-        if not isinstance(target, Made):
+        if isinstance(target, Made):
+            target.state = state
+        elif not isinstance(target, dict):
             raise NotPlainData("it sets attributes of plain data")
-        target.state = state
 
     dispatch: ClassVar = {
         **_PlainData.dispatch,
