@@ -23,8 +23,11 @@ from scalewright.checkpoint.theirs.torch_file import damaged
 from scalewright.spec.text.untrusted import inside, parse_json, read_json
 
 METADATA, CONFIG, MODEL = "checkpoint_metadata.json", "model_config.json", "model"
-FILE = re.compile(r"model_(?P<kind>\w+?)(?:_pp-rank-\d+-of-\d+_tp-rank-(?P<rank>\d+)-of-(?P<ranks>\d+))?\.safetensors")
+FILE = re.compile(
+    r"model_(?P<kind>\w+?)(?:_pp-rank-\d+-of-\d+_tp-rank-(?P<rank>\d+)-of-(?P<ranks>\d+))?\.safetensors"
+)
 HEADER_BYTES = 1 << 20
+WHOLE = re.compile(r"(?<!int)\b\d+")  # also in "(np.int64(80), 48)", as numpy 2 prints it
 
 
 def read(folder: Path) -> Index:
@@ -49,8 +52,10 @@ def read(folder: Path) -> Index:
             index.whole(name, file, stored)
             continue
         try:
-            shape = tuple(int(n) for n in metadata["unsharded_shape"].strip("()").split(",") if n.strip())
-            pairs = [_pair(text, stored.shape, shape) for text in metadata["local_global_slices_pairs"].split(";")]
+            shape = tuple(map(int, WHOLE.findall(metadata["unsharded_shape"])))
+            pairs = [
+                _pair(text, stored.shape, shape) for text in metadata["local_global_slices_pairs"].split(";")
+            ]
         except (KeyError, ValueError, AttributeError, TypeError):
             raise damaged(path, "its metadata don't say which part of the tensor it has") from None
         if name not in index.tensors:
@@ -59,7 +64,10 @@ def read(folder: Path) -> Index:
             raise damaged(path, "another rank's part has another shape or type")
         for here, there in pairs:
             offsets, sizes = zip(*here, strict=True)
-            start = stored.start + sum(o * s for o, s in zip(offsets, stored.strides, strict=True)) * ITEM_BYTES[stored.dtype]
+            start = (
+                stored.start
+                + sum(o * s for o, s in zip(offsets, stored.strides, strict=True)) * ITEM_BYTES[stored.dtype]
+            )
             part = Stored(stored.dtype, sizes, start, stored.strides)
             index.piece(name, tuple(offset for offset, _ in there), file, part)
     return index
