@@ -2,6 +2,7 @@
 
     runs/run/checkpoints/step-00000010  --convert-->  config.json, model-*.safetensors, tokenizer.json
     a Hugging Face folder               --convert-->  OUT/checkpoints/step-00000000, tokenizer.json
+    a folder of another trainer         --convert-->  the same (theirs/)
 
 A tensor is read when its file is written, so that memory holds one file's worth at a time.
 """
@@ -21,8 +22,9 @@ from torch import Tensor
 from scalewright.checkpoint.format import committed, step_folder
 from scalewright.checkpoint.read import CheckpointReader, find_checkpoint
 from scalewright.checkpoint.write import Chunk, commit, make_empty, merge, write_chunks
-from scalewright.model.huggingface import MAX_SHARD_BYTES, HuggingFaceFolder, torch_dtype, write_huggingface
-from scalewright.model.load import is_checkpoint, open_huggingface
+from scalewright.checkpoint.theirs.folder import TheirFolder, find_theirs
+from scalewright.model.huggingface import MAX_SHARD_BYTES, torch_dtype, write_huggingface
+from scalewright.model.load import TensorReader, is_checkpoint, open_huggingface
 from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
@@ -53,9 +55,11 @@ def convert(
     max_shard_bytes: int = MAX_SHARD_BYTES,
     *,
     verify: bool = True,
+    model: str | None = None,
 ) -> Converted:
     """Converts a checkpoint (or a run's newest) to a Hugging Face folder, or such a folder to a checkpoint.
 
+    A checkpoint of another trainer becomes one of ours; `model` names its model where the folder doesn't.
     `dtype` is that of the Hugging Face folder (default float32, as checkpoints are), `max_shard_bytes` the
     size of its files, and of the memory that is needed beside one tensor. `verify` compares the checkpoint's
     files with their checksums before they are converted. Raises UserError when the source is
@@ -68,16 +72,23 @@ def convert(
         )
     if out.exists() and any(out.iterdir()):
         raise UserError("the folder is not empty", str(out), "give a new one")
+    if model is not None and is_checkpoint(source):
+        raise UserError("a checkpoint of ours has its model", "--model", "leave it out")
     if is_checkpoint(source):
         return _to_huggingface(find_checkpoint(source), out, dtype or "float32", max_shard_bytes, verify)
+    theirs = find_theirs(source)
+    if dtype is not None and (theirs or (source / "config.json").exists()):
+        raise UserError("checkpoints are kept in float32", "--dtype", "leave it out")
+    if theirs is not None:
+        return _to_checkpoint(TheirFolder(theirs, model), source, out)
     if (source / "config.json").exists():
-        if dtype is not None:
-            raise UserError("checkpoints are kept in float32", "--dtype", "leave it out")
-        return _from_huggingface(source, out)
+        if model is not None:
+            raise UserError("a Hugging Face folder has its model", "--model", "leave it out")
+        return _to_checkpoint(open_huggingface(source), source, out)
     raise UserError(
         "neither a checkpoint nor a Hugging Face folder",
         str(source),
-        "give a folder with manifest.json or config.json",
+        "give a folder with manifest.json or config.json, or one of another trainer (docs/checkpoints.md)",
     )
 
 
@@ -99,8 +110,7 @@ def _to_huggingface(folder: Path, out: Path, dtype: str, max_shard_bytes: int, v
     return Converted(str(out), "huggingface", spec.name, _parameters(spec), checked, dtype)
 
 
-def _from_huggingface(source: Path, out: Path) -> Converted:
-    folder = open_huggingface(source)
+def _to_checkpoint(folder: TensorReader, source: Path, out: Path) -> Converted:
     spec = folder.spec
     root = out / "checkpoints"
     final = step_folder(root, 0)
@@ -138,6 +148,6 @@ def _parameters(spec: ModelSpec) -> int:
     return counted.total + counted.mtp
 
 
-def _chunk(folder: HuggingFaceFolder, name: str, shape: tuple[int, ...]) -> Chunk:
+def _chunk(folder: TensorReader, name: str, shape: tuple[int, ...]) -> Chunk:
     box = ((0,) * len(shape), shape)
     return Chunk(name, name, shape, torch.float32, box, lambda: folder.read(name).float())

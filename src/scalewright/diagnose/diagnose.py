@@ -37,7 +37,7 @@ from scalewright.diagnose.memory.timeline import timeline_answer
 from scalewright.diagnose.nccl.answer import nccl_answer
 from scalewright.diagnose.ncu.answer import ncu_answer
 from scalewright.diagnose.operations.answer import operations_answer
-from scalewright.diagnose.pickles import NotPlainData
+from scalewright.spec.text.pickles import NotPlainData
 from scalewright.diagnose.ranks import read_ranks
 from scalewright.diagnose.timeline import Timeline, timeline
 from scalewright.diagnose.traces.json_array import NotATrace

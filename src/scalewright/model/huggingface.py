@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -52,14 +52,23 @@ class HuggingFaceFolder:
     """The tensors of a folder, by our canonical names; opens every file once, and checks names and shapes.
 
     Raises UserError for a missing, truncated or pickled file, a missing tensor, a shape that isn't right;
-    when it reads, for a prediction module with another embedding or head than the model's.
+    when it reads, for a prediction module with another embedding or head than the model's. `files` and `table`:
+    other files that have the methods of `safe_open`, with the places of our tensors in them.
     """
 
-    def __init__(self, folder: str | Path, spec: ModelSpec) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        spec: ModelSpec,
+        files: Mapping[str, Any] | None = None,
+        table: Mapping[str, Location] | None = None,
+    ) -> None:
         self.folder, self.spec = Path(folder), spec
-        self._files = {name: _open(inside(self.folder, name)) for name in weight_files(self.folder)}
+        self._files: Mapping[str, Any] = files or {
+            name: _open(inside(self.folder, name)) for name in weight_files(self.folder)
+        }
         self._home = {key: name for name, file in self._files.items() for key in file.keys()}  # noqa: SIM118
-        self._locations = locations(spec)
+        self._locations = table or locations(spec)
         self._packed: set[str] = set()  # keys of which the folder has blocks and scales (mxfp4.py)
         self._keys = {
             part.name: self._find(name, part)

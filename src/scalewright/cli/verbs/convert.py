@@ -1,4 +1,7 @@
-"""`scalewright convert SOURCE OUT`: a Hugging Face folder from a checkpoint of ours, and the way back."""
+"""`scalewright convert SOURCE OUT`: a Hugging Face folder from a checkpoint of ours, and the way back.
+
+A checkpoint of torchtitan, Megatron-LM, DeepSpeed or nanotron becomes one of ours.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,26 @@ from scalewright.cli.options import DTYPES, Json, NoVerify, choice
 
 def convert(
     source: Annotated[
-        Path, typer.Argument(metavar="SOURCE", help="A checkpoint, a run's folder, or a Hugging Face folder.")
+        Path,
+        typer.Argument(
+            metavar="SOURCE",
+            help="A checkpoint, a run's folder, a Hugging Face folder, or another trainer's.",
+        ),
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write.")],
     dtype: Annotated[
         str | None, choice("dtype", DTYPES, "Of the Hugging Face folder; default float32.")
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL", help="Of another trainer's checkpoint that doesn't have it (torchtitan)."
+        ),
+    ] = None,
     no_verify: NoVerify = False,
     json: Json = False,
 ) -> None:
-    """Checkpoint to Hugging Face folder, or back.
+    """Checkpoint to Hugging Face folder, or back; checkpoints of other trainers.
 
     What was written is read back and compared.
     """
@@ -30,7 +43,7 @@ def convert(
     from scalewright.spec.text.words import count, printable
 
     with only_answer(json), working("converting, and reading back what was written"):
-        made = convert_folder(source, out, dtype, verify=not no_verify)
+        made = convert_folder(source, out, dtype, verify=not no_verify, model=model)
     if json:
         print_json(made.dump())
         return

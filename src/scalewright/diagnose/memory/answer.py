@@ -12,7 +12,7 @@ from scalewright.diagnose.memory.categories import CATEGORIES, TEMPORARY
 from scalewright.diagnose.memory.savings import STEP_TEMPORARY, curves, layers_of, savings
 from scalewright.diagnose.memory.snapshot import Snapshot, read_snapshot
 from scalewright.diagnose.memory.verdicts import verdicts
-from scalewright.diagnose.pickles import NotPlainData
+from scalewright.spec.text.pickles import NotPlainData
 
 GIB = 1 << 30
 OWNERS = 20

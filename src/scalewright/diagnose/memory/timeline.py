@@ -29,7 +29,7 @@ from scalewright.diagnose.memory.categories import (
 )
 from scalewright.diagnose.memory.savings import savings
 from scalewright.diagnose.memory.verdicts import parts_of, peak_verdict
-from scalewright.diagnose.pickles import NotPlainData
+from scalewright.spec.text.pickles import NotPlainData
 from scalewright.diagnose.traces.unpack import Unpacked
 
 START = re.compile(

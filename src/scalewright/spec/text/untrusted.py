@@ -37,7 +37,7 @@ def read_bytes(path: Path, limit: int) -> bytes:
     if path.exists() and not path.is_file():
         raise ValueError("it is not a regular file")  # reading a pipe would block
     with open(path, "rb") as file:
-        content = file.read(limit + 1)
+        content = file.read(min(limit, path.stat().st_size) + 1)  # `read` takes memory for all it may
     if len(content) > limit:
         raise ValueError(f"it has more than {limit:,} bytes")
     return content

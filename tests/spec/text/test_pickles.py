@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from scalewright.diagnose.pickles import NotPlainData, read_pickle
+from scalewright.spec.text.pickles import NotPlainData, read_pickle
 
 DATA = {"entries": [{"a": 1, "b": [1.5, None, True], "c": ("x", b"y")}] * 3, 7: {1, 2}, "long": 1 << 70}
 

@@ -1,0 +1,92 @@
+"""The model of another trainer's checkpoint: what the user named, a config.json beside it, or its settings.
+
+    --model llama-3.2-1b      always wins
+    config.json               in the folder, or in one of the two above it
+    Megatron's arguments      common.pt        as keys of a config.json, which `spec/huggingface.py` reads
+    nanotron's settings       model_config.json
+
+torchtitan and plain DCP folders have shapes only, from which the number of heads can't be known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from scalewright.spec.errors import UserError
+from scalewright.spec.huggingface import read_huggingface
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.presets import load_model_spec
+from scalewright.spec.trains import check_runs
+
+
+def model_of(folder: Path, facts: Mapping[str, Any], model: str | None) -> ModelSpec:
+    """The spec of a checkpoint; raises UserError where nothing has it, or it doesn't run here."""
+    beside = next((p for p in (folder, *folder.parents[:2]) if (p / "config.json").is_file()), None)
+    if model is not None:
+        spec = load_model_spec(model)
+    elif beside is not None:
+        spec = load_model_spec(beside)
+    elif "num_layers" in facts:
+        spec = read_huggingface(_from_megatron(facts, str(folder)), f"{folder}/common.pt", "megatron")
+    elif "num_hidden_layers" in facts:
+        spec = read_huggingface(_from_nanotron(facts), f"{folder}/model_config.json", "nanotron")
+    else:
+        raise UserError(
+            "this checkpoint doesn't have its model's settings",
+            str(folder),
+            "add --model with the preset, config.json or YAML file of the model that was trained",
+        )
+    check_runs(spec)
+    return spec
+
+
+# Arguments that the conversion of a Llama-like model rests on: any other value is refused.
+_EXPECTED: dict[str, tuple[Any, ...]] = {
+    "normalization": ("RMSNorm",),
+    "position_embedding_type": ("rope",),
+    "swiglu": (True,),
+    "add_bias_linear": (False,),
+    "multi_latent_attention": (False, None),
+    "num_experts": (None, 0),
+    "apply_layernorm_1p": (False, None),
+}
+
+
+def _from_megatron(facts: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A config.json's keys: Llama, Qwen 2 (bias of qkv) or Qwen 3 (norms of q and k)."""
+    for key, values in _EXPECTED.items():
+        if facts.get(key, values[-1]) not in values:
+            raise UserError(
+                f"Megatron's argument {key} is {facts[key]!r} here", where, "name the model with --model"
+            )
+    heads, hidden = facts["num_attention_heads"], facts["hidden_size"]
+    bias, norms = bool(facts.get("add_qkv_bias")), bool(facts.get("qk_layernorm"))
+    grouped = facts.get("group_query_attention", False)
+    return {
+        "model_type": "qwen3" if norms else "qwen2" if bias else "llama",
+        "vocab_size": facts["padded_vocab_size"],
+        "hidden_size": hidden,
+        "intermediate_size": facts["ffn_hidden_size"],
+        "num_hidden_layers": facts["num_layers"],
+        "num_attention_heads": heads,
+        "num_key_value_heads": facts.get("num_query_groups") if grouped else heads,
+        "head_dim": facts.get("kv_channels") or hidden // heads,
+        "max_position_embeddings": facts["max_position_embeddings"],
+        "rms_norm_eps": facts.get("norm_epsilon", 1e-5),
+        "rope_theta": float(facts.get("rotary_base", 10000)),
+        "tie_word_embeddings": not facts.get("untie_embeddings_and_output_weights", False),
+    }
+
+
+def _from_nanotron(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """nanotron's Llama has the keys of Hugging Face's."""
+    heads = facts.get("num_attention_heads")
+    keys = (
+        "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+        "max_position_embeddings", "rms_norm_eps", "rope_theta", "rope_scaling", "tie_word_embeddings",
+    )  # fmt: skip
+    kv_heads = facts.get("num_key_value_heads") or heads
+    own = {key: facts[key] for key in keys if facts.get(key) is not None}
+    return {"model_type": "llama", **own, "num_key_value_heads": kv_heads}
