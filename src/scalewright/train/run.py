@@ -21,6 +21,7 @@ from scalewright.launch.local import cores, is_worker, prepare_workers, run_loca
 from scalewright.launch.meeting import with_address
 from scalewright.launch.rank import RankContext, find_context
 from scalewright.launch.settings import (
+    describe_rank,
     keep_flight_records,
     make_deterministic,
     raise_file_limit,
@@ -180,6 +181,8 @@ def enter(context: RankContext, job: dict[str, Any]) -> dict[str, Any]:
     run = job["resolved"].run
     if run.deterministic:
         make_deterministic()  # here, since the fork server's environment is older than the run
+    if run.engine == "deepspeed":
+        describe_rank(context.rank, context.world, context.local_rank, job["device"])
     if job["device"] == "cuda":
         use_expandable_segments()  # before the first allocation
     keep_flight_records(run.folder / "hangs")
