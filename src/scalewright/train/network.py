@@ -19,8 +19,9 @@ from scalewright.parallel.blocks import find_blocks
 from scalewright.parallel.collectives import copy_from_rank_zero
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.offload_states import masters_device
-from scalewright.parallel.parallelize import Parallel, Source, fill, parallelize
+from scalewright.parallel.parallelize import Parallel, fill, parallelize
 from scalewright.parallel.stages import cut_stages
+from scalewright.parallel.weights import Source
 from scalewright.spec.errors import UserError
 from scalewright.spec.memory import is_sharded
 from scalewright.spec.model import ModelSpec

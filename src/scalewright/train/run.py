@@ -2,7 +2,7 @@
 
     alone                     this process trains
     torchrun, srun, mpirun    this process is one rank of theirs
-    layout.devices > 1        this process starts local workers, and waits for them
+    layout.devices > 1        this process starts local workers, and waits for them; so it does for DeepSpeed
     a process a node          the same, on every node: its workers are ranks of the bigger world
 
 This file imports no torch: the workers do, while the run is still being checked.
@@ -95,7 +95,8 @@ def train(
     world = spec.layout.devices
     nodes = context.world if context.whole_node and world % context.world == 0 else 1
     here = world // nodes
-    local = here > 1 and (context.alone or nodes > 1)
+    apart = here > 1 or spec.engine == "deepspeed"  # which lives once in a process, and changes its globals
+    local = apart and (context.alone or nodes > 1)
     if local:
         check_caller(spec)
     if context.alone:  # else rank 0 checks, once it can reach all ranks

@@ -1,19 +1,21 @@
 """The engine of a run with `engine: deepspeed`: network -> DeepSpeed's engine -> weights, state, steps.
 
-decoder or own module, on the device (ZeRO 3: in parts from the start)
-  -> blocks recompute -> with its loss, or as a pipeline's layers -> deepspeed.initialize(JSON)
-  -> first weights and checkpoints go in afterwards, in fp32
+    decoder or own module, on the device (ZeRO 3: in parts from the start)
+      -> blocks recompute -> with its loss, or as a pipeline's layers -> deepspeed.initialize(JSON)
+
+First weights and checkpoints go in afterwards, in fp32: DeepSpeed makes masters of what it has cast to bf16.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from scalewright.model.decoder import Decoder
 from scalewright.model.init import init_box
@@ -27,8 +29,9 @@ from scalewright.parallel.stages import Stages, cut_stages, stages_of
 from scalewright.parallel.weights import Source, Weight
 from scalewright.spec.deepspeed import Config
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.placement import Placement, place, place_plain, stage_layers
+from scalewright.spec.placement import Box, Placement, place, place_plain, stage_layers
 from scalewright.spec.run import OptimizerSpec, RunSpec
+from scalewright.spec.tensors import TensorSpec
 from scalewright.train.deepspeed.check import check_precision
 from scalewright.train.deepspeed.config import engine_config
 from scalewright.train.deepspeed.initialize import initialize, load_deepspeed, off_stdout
@@ -57,46 +60,54 @@ def build_deepspeed(run: RunSpec, mesh: Mesh) -> Engine:
     check_precision(run.layout)
     assert isinstance(run.optimizer, OptimizerSpec)
     config, deepspeed, stage = engine_config(run), load_deepspeed(mesh), run.layout.zero_stage
-    model, placements, source = _build_model(run, mesh, deepspeed, config)
+    if isinstance(run.model, ModelSpec):
+        model, placements, source = _our_model(run.model, run, mesh, deepspeed, config)
+    else:
+        model, placements, source = _own_model(run, mesh)
+    own = not isinstance(run.model, ModelSpec)
+    for part in stages_of(model).values():
+        apply_recompute(blocks_of(part), run.layout.recompute, random=own)
     items = find_weights(model, placements, mesh)
     runner, module = _build_runner(run, model, deepspeed)
     groups = _groups(items, run.optimizer.weight_decay)
     runner.engine = initialize(deepspeed, module, groups, config, run.engine_options)
     record = run.optimizer.record
-    counts = record.step_bytes > 0
-    partitions = Partitions(deepspeed, runner.engine, stage, record.states, counts=counts)
+    partitions = Partitions(deepspeed, runner.engine, stage, record.states, counts=record.step_bytes > 0)
     weights = DeepSpeedWeights(items, partitions)
     parallel = Parallel(model, weights, Buffers(model, mesh), _Reduced(), runner)
-    if source is not None and not isinstance(run.model, ModelSpec):
+    if own:
         weights.fill(source)
         parallel.buffers.share()
-    network = Network(parallel, source if isinstance(run.model, ModelSpec) else None)
+    network = Network(parallel, None if own else source)
     state = DeepSpeedState(run, network, mesh, weights)
     make_step = partial(_make_step, runner, parallel, mesh, stage)
     files = {"ds_config.json": json.dumps(config, indent=2) + "\n"}
     return Engine(network, state, make_step, transparent=False, files=files)
 
 
-def _build_model(
-    run: RunSpec, mesh: Mesh, deepspeed: Any, config: Config
+def _our_model(
+    spec: ModelSpec, run: RunSpec, mesh: Mesh, deepspeed: Any, config: Config
 ) -> tuple[nn.Module, Sequence[Placement], Source]:
-    """This rank's part of the model, on the device; and its first weights, as `init: random` has them."""
-    spec, layout = run.model, run.layout
-    placements: Sequence[Placement]
-    if isinstance(spec, ModelSpec):
-        in_parts = deepspeed.zero.Init(config_dict_or_path=config, enabled=layout.zero_stage == 3)
-        with off_stdout(), in_parts, torch.device(mesh.device):
-            model: nn.Module = cut_stages(spec, layout, mesh.index("pp"))
-        placements = place(spec, layout)
-        source: Source = lambda t, box: init_box(t, spec, run.seed, *box, device=torch.device("cpu"))  # noqa: E731
-    else:
-        model, values = build_own_module(run, mesh)
-        placements = place_plain(describe(model), layout)
-        source = lambda t, box: cut(values[t.name], box)  # noqa: E731
-    for part in stages_of(model).values():
-        random = not isinstance(spec, ModelSpec)
-        apply_recompute(blocks_of(part), layout.recompute, random=random)
-    return model, placements, source
+    """This rank's part of the decoder, on the device; and its weights as `init: random` has them."""
+    sharded = run.layout.zero_stage == 3
+    in_parts = deepspeed.zero.Init(config_dict_or_path=config) if sharded else nullcontext()
+    with off_stdout(), in_parts, torch.device(mesh.device):
+        model = cut_stages(spec, run.layout, mesh.index("pp"))
+
+    def source(tensor: TensorSpec, box: Box) -> Tensor:
+        return init_box(tensor, spec, run.seed, *box, device=torch.device("cpu"))
+
+    return model, place(spec, run.layout), source
+
+
+def _own_model(run: RunSpec, mesh: Mesh) -> tuple[nn.Module, Sequence[Placement], Source]:
+    """A user's module, and its own first values."""
+    model, values = build_own_module(run, mesh)
+
+    def source(tensor: TensorSpec, box: Box) -> Tensor:
+        return cut(values[tensor.name], box)
+
+    return model, place_plain(describe(model), run.layout), source
 
 
 def _build_runner(run: RunSpec, model: nn.Module, deepspeed: Any) -> tuple[Whole | Piped, nn.Module]:
@@ -110,7 +121,7 @@ def _build_runner(run: RunSpec, model: nn.Module, deepspeed: Any) -> tuple[Whole
     feed = Feed(decoder)
     runner = Piped(feed, averaged, layout.micro_batch)
     tied, layers = decoder.spec.tie_word_embeddings, stage_layers(decoder.spec, layout)
-    with off_stdout():
+    with off_stdout(), torch.no_grad():  # it broadcasts tied weights, which autograd would take note of
         return runner, build_stages(deepspeed, feed, layers, tied, runner.loss_of)
 
 

@@ -13,7 +13,7 @@ from scalewright.plan.capabilities import find_capabilities
 from scalewright.spec.errors import UserError, install
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.run import PythonRef, RunSpec
+from scalewright.spec.run import OptimizerSpec, PythonRef, RunSpec
 
 OURS = "or engine: scalewright, which runs it"
 OPTIMIZERS = ("adamw", "sgd")  # torch's own classes, whose states a checkpoint of either engine holds
@@ -75,6 +75,10 @@ def check_precision(layout: Layout) -> None:
 def _check_model(run: RunSpec, model: ModelSpec | PythonRef) -> None:
     if not isinstance(model, ModelSpec):
         return
+    clips = isinstance(run.optimizer, OptimizerSpec) and run.optimizer.clip_norm > 0
+    if run.layout.pp > 1 and run.layout.zero_stage == 0 and clips:  # clip_grad_norm_ of 0.19.8; measured
+        problem = "at zero_stage 0 DeepSpeed clips all stages of a pipeline by the norm of the first"
+        raise UserError(problem, "layout.zero_stage", f"use zero_stage 1, optimizer.clip_norm 0, {OURS}")
     if model.moe is not None:
         problem = "this tool's experts and their balance run in its own engine"
         raise UserError(problem, "engine", "use engine: scalewright, or a dense model")

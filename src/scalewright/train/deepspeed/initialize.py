@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
@@ -31,6 +32,8 @@ def load_deepspeed(mesh: Mesh) -> Any:
         # Sums in shared memory on CPUs, by code that it would compile first: left out, Gloo does them.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         deepspeed.init_distributed(dist_backend=backend_for(mesh.device), auto_mpi_discovery=False)
+    # torch's names of collectives, which DeepSpeed calls by the older ones every step
+    warnings.filterwarnings("ignore", message="`torch.distributed.* is deprecated", category=FutureWarning)
     for handler in logging.getLogger("DeepSpeed").handlers:
         if isinstance(handler, logging.StreamHandler):
             handler.setStream(sys.stderr)

@@ -101,7 +101,8 @@ class Partitions:
     def get_state(self, weight: Weight, kind: str) -> Tensor:
         """A moment of a weight; there is none before the first update."""
         if not self.stage:
-            return self.optimizer.state[weight.compute][kind].detach()
+            moment: Tensor = self.optimizer.state[weight.compute][kind]
+            return moment.detach()
         tensor: Tensor = self.deepspeed.utils.safe_get_full_optimizer_state(weight.compute, kind)
         return tensor.view(weight.placement.tensor.shape)
 
