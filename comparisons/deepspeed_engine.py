@@ -23,8 +23,8 @@ from harness.result import Result, facts_text, table
 from scalewright.api import train
 
 # fp32 sums in another order differ by about 1e-7 a step; 20 updates carry them on, and 1e-5 leaves a factor
-# of ten.
-TOLERANCE = 1e-5
+# of ten. In bf16 such a difference rounds a weight to another of 8 bits, 4e-3 apart, now and then.
+TOLERANCE = {"fp32": 1e-5, "bf16": 1e-3}
 KEYS = ("loss", "grad_norm")
 
 
@@ -62,7 +62,9 @@ def main() -> None:
         rows = compared(Path(folder), options.steps, result)
     summary(rows, options.steps, result)
     result.close()
-    assert all(row["worst"][key] <= TOLERANCE for row in rows for key in KEYS)
+    for row in rows:
+        tolerance = TOLERANCE[row["layout"].get("precision", "fp32")]
+        assert all(row["worst"][key] <= tolerance for key in KEYS), row["case"]
 
 
 def compared(folder: Path, steps: int, result: Result) -> list[dict[str, Any]]:
@@ -124,8 +126,9 @@ def summary(rows: list[dict[str, Any]], steps: int, result: Result) -> None:
     result.say(
         f"Losses of {steps} steps, in nats per counted token, before each update; gradient norms before "
         "clipping (at 0.5, which every step's norm exceeds); differences are relative. The control is our "
-        "own engine on one device, in bf16 for the cases in bf16. The last case goes on from DeepSpeed's "
-        "checkpoint under our own engine after half of the steps."
+        "own engine on one device, in bf16 for the cases in bf16, where a weight now and then rounds to "
+        "another of 8 bits. The last case goes on from DeepSpeed's checkpoint under our own engine after "
+        "half of the steps."
     )
 
 

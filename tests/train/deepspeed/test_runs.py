@@ -6,6 +6,7 @@ Slow, and skipped without DeepSpeed: every rank of it takes seconds to come up.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 from importlib.util import find_spec
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from runs import (
+    TESTS,
     TOLERANCE,
     assert_same_bits,
     assert_same_run,
@@ -38,6 +40,7 @@ pytestmark = [
     pytest.mark.skipif(find_spec("deepspeed") is None, reason="deepspeed is not installed"),
 ]
 
+PATHS = os.pathsep.join(path for path in (str(TESTS), os.environ.get("PYTHONPATH", "")) if path)
 ADAMW = {"name": "adamw", "lr": 1e-2, "weight_decay": 0.1, "clip_norm": 0.5}
 TWO, PIPE = {"devices": 2, "micro_batch": 2}, {"devices": 2, "pp": 2, "micro_batch": 2}
 TIED = {"model": {"tie_word_embeddings": True}}
@@ -101,11 +104,13 @@ def control(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.parametrize("case", CASES)
 def test_losses_beside_our_own(case: str, control: Any, tmp_path: Path) -> None:
-    """fp32 sums in another order: 1e-7 a step, up to 12 updates; measured worst below 1e-6."""
+    """fp32 sums in another order: 1e-7 a step, up to 12 updates; measured worst below 1e-6. In bf16 such a
+    difference rounds a weight to another of 8 bits, 4e-3 apart, now and then: measured worst 2e-4."""
     changes = CASES[case]
+    tolerance = 1e-3 if case == "bf16" else TOLERANCE
     out = run(data_of(tmp_path, engine="deepspeed", **changes)).out_dir
-    assert_same_run(out, control(changes))
-    assert worst(rows(out, "valid"), rows(control(changes), "valid"), "loss") < TOLERANCE
+    assert_same_run(out, control(changes), tolerance)
+    assert worst(rows(out, "valid"), rows(control(changes), "valid"), "loss") < tolerance
     config = json.loads((Path(out) / "ds_config.json").read_text())
     assert config["zero_optimization"]["stage"] == changes["layout"]["zero_stage"]
 
@@ -176,21 +181,28 @@ def test_what_is_saved_is_a_checkpoint_like_any_other(tmp_path: Path) -> None:
 
 
 def _cli(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    process = start_cli(folder, *arguments)
+    process = start_cli(folder, *arguments, PYTHONPATH=PATHS)
     out, err = process.communicate(timeout=300)
     return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
 
-def test_stdout_is_one_json_document_and_options_arrive(tmp_path: Path) -> None:
-    """`wall_clock_breakdown` makes DeepSpeed log the times of its phases, and print: on stderr."""
-    options = {"wall_clock_breakdown": True, "steps_per_print": 2}
-    data = data_of(tmp_path, engine="deepspeed", engine_options=options, layout={**PIPE, "zero_stage": 1})
-    write_run(tmp_path, data)
+@pytest.mark.parametrize(
+    ("layout", "options", "words"),
+    [
+        ({**TWO, "zero_stage": 1}, {"wall_clock_breakdown": True, "steps_per_print": 2}, "time (ms)"),
+        ({**PIPE, "zero_stage": 1}, {"steps_per_print": 2}, "samples/sec"),
+    ],
+    ids=["zero1", "pp2"],
+)
+def test_stdout_is_one_json_document_and_options_arrive(
+    layout: dict[str, Any], options: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    """DeepSpeed logs the times of its phases, and prints every second step: on stderr."""
+    write_run(tmp_path, data_of(tmp_path, engine="deepspeed", engine_options=options, layout=layout))
     done = _cli(tmp_path, "train", "run.yaml", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["step"] == 12
-    assert "samples/sec" in done.stderr
-    assert "time (ms)" in done.stderr
+    assert words in done.stderr
 
 
 def test_options_that_deepspeed_refuses_are_one_line(tmp_path: Path) -> None:
@@ -208,7 +220,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
     data = data_of(tmp_path, engine="deepspeed", layout={**TWO, "zero_stage": 2}, **SAVES)
     data = merge(data, {"train": {"steps": 400, "valid_every": 0}, "checkpoint": {"at_end": True}})
     write_run(tmp_path, data)
-    process = start_cli(tmp_path, "train", "run.yaml")
+    process = start_cli(tmp_path, "train", "run.yaml", PYTHONPATH=PATHS)
     wait_for(lambda: steps_done(tmp_path / "out") >= 3, 120, "the third step")
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=120)
@@ -235,8 +247,8 @@ def test_an_update_that_is_not_finite_is_left_out(layout: dict[str, Any], tmp_pa
     bad = events(out, "nonfinite")
     assert [(event["step"], event["action"]) for event in bad] == [(3, "skipped")]
     losses = [row["loss"] for row in rows(out)]
-    assert losses[2] != losses[2]
-    assert all(loss == loss for loss in losses[:2] + losses[3:])
+    assert losses[2] is None  # JSON has no NaN
+    assert None not in losses[:2] + losses[3:]
 
 
 def test_parity_compares_it_with_our_own_engine_on_one_device(tmp_path: Path) -> None:
@@ -246,4 +258,4 @@ def test_parity_compares_it_with_our_own_engine_on_one_device(tmp_path: Path) ->
     done = _cli(tmp_path, "parity", "run.yaml", "--json", "--steps", "6")
     assert done.returncode == 0, done.stderr + done.stdout
     answer = json.loads(done.stdout)
-    assert answer["passed"] is True
+    assert answer["ok"] is True

@@ -53,6 +53,7 @@ class DeepSpeedState(RunState):
         numbers: Numbers = {}
         if not self.partitions.updated:
             return tensors, numbers
+        self.partitions.link_states()
         for weight in self.held.trained():
             for kind in self.partitions.kinds:
                 moment = own_part(self.partitions.get_state(weight, kind), weight)

@@ -137,7 +137,11 @@ class Partitions:
                 if not isinstance(self.optimizer, torch.optim.AdamW):
                     state[STEP] = int(step)  # DeepSpeedCPUAdam's
             self.optimizer.state[tensor] = state
-        if self.stage in (1, 2):  # which has views of them beside its parameters
+        self.link_states()
+
+    def link_states(self) -> None:
+        """Lets ZeRO 1 and 2 find every state: 0.19 looks once, when one group of parameters has some."""
+        if self.stage in (1, 2):
             self.engine.optimizer._hp_optimizer_states_linked = False
             self.engine.optimizer._lazy_init_hp_params_optimizer_state()
 
