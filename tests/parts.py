@@ -107,6 +107,15 @@ def fragile(logits: Tensor, targets: Tensor, die_at: int = 0, pause: float = 0.0
     return cross_entropy(logits, targets)[0]
 
 
+def poisoned(logits: Tensor, targets: Tensor, first: int, last: int) -> Tensor:
+    """Our own loss, NaN at its `first` to `last` calls (from 1) of a process."""
+    total = cross_entropy(logits, targets)[0]
+    if not torch.is_grad_enabled():
+        return total
+    poisoned.calls = getattr(poisoned, "calls", 0) + 1  # type: ignore[attr-defined]
+    return total * float("nan") if first <= poisoned.calls <= last else total  # type: ignore[attr-defined]
+
+
 def fragile_on_one(logits: Tensor, targets: Tensor, die_at: int, raises: str = "", rank: int = 1) -> Tensor:
     """As `fragile`, on one rank alone."""
     mine = torch.distributed.is_initialized() and torch.distributed.get_rank() == rank

@@ -91,7 +91,13 @@ def _collectives(traffic: Traffic) -> list[dict[str, Any]]:
 
 def dry_run(run: str | Path | dict[str, Any] | RunSpec, overrides: Sequence[str] = ()) -> DryRun:
     """One step of every rank of a run, in this process, without its devices or data; raises UserError."""
-    resolved = resolve(read_run(run, overrides), read_data=False)
+    spec = read_run(run, overrides)
+    if spec.engine != "scalewright":
+        problem = f"a dry run rehearses this tool's own engine, and the run has engine: {spec.engine}"
+        raise UserError(
+            problem, "engine", f"plan it with --framework {spec.engine}, or use engine=scalewright"
+        )
+    resolved = resolve(spec, read_data=False)
     spec, notes = _plan(resolved)
     model = spec.model
     kv_heads = model.kv_heads if isinstance(model, ModelSpec) else None

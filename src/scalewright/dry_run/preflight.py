@@ -40,7 +40,7 @@ def check_memory(resolved: Resolved, kind: str, context: RankContext) -> None:
         return
     needed = certain
     if certain <= free:
-        if not context.alone:  # every rank would count for itself
+        if not context.alone or run.engine != "scalewright":  # every rank would count; nothing to rehearse
             return
         needed = _counted(run, summed=kind != "cuda")
         if needed <= free:

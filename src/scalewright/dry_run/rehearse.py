@@ -40,8 +40,8 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import DataSpec, RunSpec
 from scalewright.spec.schedule import Schedule, layout_schedule
 from scalewright.train.balance import Balance
-from scalewright.train.build import build_islands
 from scalewright.train.diloco import AXIS
+from scalewright.train.engine import build_islands
 from scalewright.train.loss import build_loss
 from scalewright.train.network import build_network, load_python, types_explained
 from scalewright.train.optimizer import build_optimizer

@@ -24,6 +24,7 @@ OUTSIDE = (
     "version", "cluster", "device", "resume", "environment", "allow_changes", "launch", "track", "out_dir",
     "name", "model.version", "model.name", "model.family", "train.timeouts", "train.guard", "train.compile",
     "checkpoint.keep", "checkpoint.async", "checkpoint.at_end", "profile.memory", "train.valid_batches",
+    "engine",
 )  # fmt: skip
 ALWAYS = frozenset({
     "model.vocab_size", "model.hidden_size", "model.intermediate_size", "model.num_hidden_layers",

@@ -31,6 +31,15 @@ def use_expandable_segments() -> None:
         os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 
 
+def describe_rank(rank: int, world: int, local_rank: int, device: str) -> None:
+    """Sets what DeepSpeed reads of a rank, and where it looks for a device: to be called before its import.
+
+    torchrun sets the same; a machine's GPUs are passed over by a run on the CPU.
+    """
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(local_rank))
+    os.environ["DS_ACCELERATOR"] = device
+
+
 def quiet_profiler() -> None:
     """Keeps the log lines of torch's profiler off stderr, where it writes some with every trace."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")

@@ -208,6 +208,22 @@ class Decoder(nn.Module):
         packing: Packing | None,
     ) -> tuple[Tensor, Context]:
         """The hidden state, after the final norm in the last stage, and what its blocks shared."""
+        x, context = self.enter(tokens, positions, documents, cache, packing)
+        for block in self.layers.values():
+            x = block(x, context)
+        if cache is not None:
+            cache.advance(context.positions.shape[1])
+        return x if self.norm is None else self.norm(x), context
+
+    def enter(
+        self,
+        tokens: Tensor,
+        positions: Tensor | None = None,
+        documents: Tensor | None = None,
+        cache: Cache | None = None,
+        packing: Packing | None = None,
+    ) -> tuple[Tensor, Context]:
+        """What the first block takes [B, T, D], and what all blocks share."""
         parts = 1 if self.first else self.sequence_parts  # a later stage gets its rank's tokens of each row
         length = tokens.shape[1] * parts if positions is None else positions.shape[1]
         before = cache.length if cache is not None else 0
@@ -218,12 +234,7 @@ class Decoder(nn.Module):
                 raise UserError(problem, f"model '{self.spec.name}'", "use shorter rows")
             positions = torch.arange(before, before + length, device=tokens.device)[None]
         x = self._embed(tokens, positions) if self.first else tokens
-        context = self.context(x, length, positions, documents, cache, packing)
-        for block in self.layers.values():
-            x = block(x, context)
-        if cache is not None:
-            cache.advance(length)
-        return x if self.norm is None else self.norm(x), context
+        return x, self.context(x, length, positions, documents, cache, packing)
 
     def _embed(self, tokens: Tensor, positions: Tensor | None) -> Tensor:
         """[B, T] -> [B, T, D]."""

@@ -8,13 +8,13 @@ The model is built on the meta device: nothing is allocated before this rank's p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from scalewright.model.decoder import Decoder
 from scalewright.model.moe import MoE
@@ -35,15 +35,11 @@ from scalewright.parallel.shard import apply_shard
 from scalewright.parallel.shard_gradients import ShardedGradients
 from scalewright.parallel.stages import Stages, stages_of, tied_stages
 from scalewright.parallel.tensor import apply_tensor, cut_parameters
-from scalewright.parallel.weights import Weights, hold
+from scalewright.parallel.weights import Source, Weights, hold
 from scalewright.spec.compress import Compress
 from scalewright.spec.layout import Layout
 from scalewright.spec.memory import is_sharded, offloads_activations
-from scalewright.spec.placement import Box, Placement
-from scalewright.spec.tensors import TensorSpec
-
-# Returns the part of a true tensor that a box describes, in fp32, on any device.
-Source = Callable[[TensorSpec, Box], Tensor]
+from scalewright.spec.placement import Placement
 
 
 class LocalGradients:
@@ -178,12 +174,6 @@ def _executor(
     return Pipeline(model, layout, mesh, gradients, half or torch.float32)
 
 
-@torch.no_grad()
 def fill(weights: Weights, source: Source) -> None:
-    """Sets every weight to its value, one tensor at a time, and publishes the compute copies."""
-    for weight in weights:
-        if weight.box[1] != tuple(weight.master.shape):
-            weight.master.zero_()  # padding stands for nothing, and stays nothing
-        if all(weight.box[1]):
-            weight.true(weight.master).copy_(source(weight.placement.tensor, weight.box))
-    weights.publish()
+    """Sets every weight to its value, and publishes the compute copies."""
+    weights.fill(source)

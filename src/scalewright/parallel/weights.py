@@ -10,7 +10,7 @@ Norm, clipping and the update run on `master` and `gradient` alone, whatever the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,6 +21,10 @@ from torch.distributed.tensor import DTensor
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.stages import stages_of
 from scalewright.spec.placement import Box, Placement, box, copies, local_shape
+from scalewright.spec.tensors import TensorSpec
+
+# Returns the part of a true tensor that a box describes, in fp32, on any device.
+Source = Callable[[TensorSpec, Box], Tensor]
 
 
 @dataclass
@@ -91,6 +95,16 @@ class Weights:
     def trained(self) -> list[Weight]:
         """Those that the optimizer updates."""
         return [weight for weight in self.items if weight.trained]
+
+    @torch.no_grad()
+    def fill(self, source: Source) -> None:
+        """Sets every weight to its value, one tensor at a time, and publishes the compute copies."""
+        for weight in self.items:
+            if weight.box[1] != tuple(weight.master.shape):
+                weight.master.zero_()  # padding stands for nothing, and stays nothing
+            if all(weight.box[1]):
+                weight.true(weight.master).copy_(source(weight.placement.tensor, weight.box))
+        self.publish()
 
     @torch.no_grad()
     def publish(self) -> None:

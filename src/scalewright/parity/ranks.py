@@ -83,7 +83,9 @@ class Runs:
         if simulated:
             start(jobs, 1, simulate_in_turn)
         else:
-            start(jobs, run.layout.devices, self._target)
+            apart = [[job] for job in jobs] if run.engine == "deepspeed" else [jobs]
+            for together in apart:  # DeepSpeed lives once in a process
+                start(together, run.layout.devices, self._target)
         return Left(folder / "own", folder / name, routes)
 
 

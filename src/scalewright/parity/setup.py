@@ -87,7 +87,9 @@ def set_up(run: RunSpec, *, device: str, steps: int, micro_batch: int | None = N
     alone = one_device if diloco is None else islands_alone
     return Setup(
         base.replace(layout=mine.dump(), train={**base.train.dump(), "compile": run.train.compile}),
-        base.replace(layout=alone(mine, micro_batch).dump()),
+        base.replace(
+            layout=alone(mine, micro_batch).dump(), engine="scalewright", engine_options={}
+        ),  # the control is always our own
         tuple(shrunk),
         tuple(notes),
     )

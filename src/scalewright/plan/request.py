@@ -180,8 +180,8 @@ def from_layout(
 
 
 def run_facts(run: RunSpec) -> dict[str, Any]:
-    """What a run file has beside its layout, as keywords of `from_layout`: optimizer, compression, document
-    mask, islands, capacity. They change its memory and what it sends.
+    """What a run file has beside its layout, as keywords of `from_layout`: engine, optimizer, compression,
+    document mask, islands, capacity. They change its memory and what it sends.
 
     A user's own optimizer counts as AdamW, which keeps the most state. A capacity counts as far as it
     drops tokens at even loads. Raises UserError for compression that the layout has no use for.
@@ -194,7 +194,13 @@ def run_facts(run: RunSpec) -> dict[str, Any]:
     model = load_model_spec(model) if isinstance(model, str) and factor is not None else model
     share = kept_share(factor, model.moe, run.seq_len) if isinstance(model, ModelSpec) else 1.0
     options = {"options": {"capacity": f"{share:.12g}"}} if share < 1 else {}
-    facts = {"optimizer": record, "documents": masked, "compress": run.train.compress, "diloco": run.diloco}
+    facts = {
+        "framework": run.engine,
+        "optimizer": record,
+        "documents": masked,
+        "compress": run.train.compress,
+        "diloco": run.diloco,
+    }
     return {**facts, **options}
 
 

@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from scalewright.spec.base import Spec, parse_yaml, read_yaml
 from scalewright.spec.compress import Compress, read_compress
+from scalewright.spec.deepspeed import check_options
 from scalewright.spec.diloco import DilocoSpec
 from scalewright.spec.errors import UserError
 from scalewright.spec.guard import GuardSpec
@@ -247,6 +248,8 @@ class RunSpec(Spec):
     init: str = "random"
     cluster: str | dict[str, Any] = "local"
     layout: Layout = Layout()
+    engine: Literal["scalewright", "deepspeed"] = "scalewright"
+    engine_options: dict[str, Any] = Field(default_factory=dict)  # keys of DeepSpeed's JSON
     data: PythonRef | DataSpec
     loss: PythonRef | Literal["cross_entropy"] = "cross_entropy"
     optimizer: PythonRef | OptimizerSpec = OptimizerSpec()
@@ -281,6 +284,14 @@ class RunSpec(Spec):
         if data.get("out_dir") is None:
             data["out_dir"] = f"runs/{data.get('name', 'run')}"
         return data
+
+    @model_validator(mode="after")
+    def _check_engine(self) -> RunSpec:
+        if self.engine_options and self.engine == "scalewright":
+            problem = "engine_options are DeepSpeed's, and this run's engine is scalewright"
+            raise UserError(problem, "engine_options", "set engine: deepspeed, or leave them out")
+        check_options(self.engine_options)
+        return self
 
     @property
     def folder(self) -> Path:

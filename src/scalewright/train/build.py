@@ -20,8 +20,6 @@ from scalewright.launch.preflight.rule import Finding
 from scalewright.launch.rank import RankContext
 from scalewright.parallel.collectives import barrier, from_rank_zero
 from scalewright.parallel.mesh import Mesh, make_mesh
-from scalewright.parallel.parallelize import Parallel
-from scalewright.spec.errors import UserError
 from scalewright.spec.grid import make_grid
 from scalewright.spec.groups import used_axes
 from scalewright.spec.memory import offloads_parameters
@@ -29,14 +27,13 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import PythonRef, RunSpec
 from scalewright.train.batches import Place, go_to_place, in_vocabulary
 from scalewright.train.compare_nodes import look_together
-from scalewright.train.diloco import Islands
+from scalewright.train.engine import build_engine
 from scalewright.train.guard.decide import Guard
 from scalewright.train.hangs.patience import Patience
 from scalewright.train.hangs.watchdog import Watchdog
 from scalewright.train.horizon import find_horizon
 from scalewright.train.loss import build_loss
-from scalewright.train.network import Network, build_network, first_weights, load_python
-from scalewright.train.optimizer import build_optimizer
+from scalewright.train.network import Network, first_weights, load_python
 from scalewright.train.precision import Peak, choose_precision, earlier_peak, find_peak
 from scalewright.train.record.record import Record
 from scalewright.train.record.run_files import open_record, write_folder
@@ -75,17 +72,8 @@ def build(
     watch = resources.enter_context(watchdog)
     remarks: list[str] = []
     run = _on_devices(resolved.run, mesh, remarks)
-    network = build_network(run, mesh, bf16=run.layout.precision == "bf16")
-    optimizer = build_optimizer(
-        run.optimizer,
-        network.parallel.weights,
-        load_python,
-        mesh,
-        half=run.layout.precision == "bf16",
-        seed=run.seed,
-    )
-    islands = build_islands(run, network.parallel, mesh)
-    state = RunState(run, network, optimizer, mesh, islands)
+    engine = build_engine(run, mesh)
+    network, state = engine.network, engine.state
     vocabulary = model.vocab_size if isinstance(model, ModelSpec) else None
     loss = build_loss(
         run.loss,
@@ -117,13 +105,13 @@ def build(
     per_step = run.layout.global_batch * resolved.seq_len
     unit = reader.state.get("schedule_unit") if reader else None
     horizon = find_horizon(begin, resolved.steps, resolved.tokens, per_step, unit)
-    if islands is not None:
-        islands.last = horizon.total
+    if state.islands is not None:
+        state.islands.last = horizon.total
     run = run.replace(train={**run.train.dump(), "steps": horizon.total})
     resolved = replace(resolved, run=run, steps=horizon.total)
     record = None
     if mesh.rank == 0 and peak is not None:
-        write_folder(run, dataset, resumed=begin.step if reader else None, changes=changes)
+        write_folder(run, dataset, begin.step if reader else None, changes, engine.files)
         notes += old + [f"set {name} aside" for name in set_aside(run.folder / "checkpoints", begin.step)]
         came_from = str(reader.folder) if reader else None
         record = open_record(
@@ -146,8 +134,7 @@ def build(
         tokens=resolved.tokens,
         seq_len=resolved.seq_len,
         mesh=mesh,
-        network=network,
-        state=state,
+        engine=engine,
         loss=loss,
         dataset=dataset,
         valid=valid,
@@ -199,22 +186,6 @@ def _begin(
         return Place(), []
     check_optimizer(run, reader)
     return state.restore(reader)
-
-
-def build_islands(run: RunSpec, parallel: Parallel, mesh: Mesh) -> Islands | None:
-    """The outer optimizer of a run with `diloco`; raises UserError for a module that islands can't train."""
-    if run.diloco is None:
-        return None
-    floating = [name for name, b in parallel.buffers.named().items() if b.is_floating_point()]
-    if floating:
-        raise UserError(
-            f"buffer '{floating[0]}' of the model holds numbers that a step may change, and diloco joins "
-            "parameters alone",
-            "diloco",
-            "register it with persistent=False if it is a table, or train without diloco",
-        )
-    by_layer = isinstance(run.model, ModelSpec)
-    return Islands(run.diloco, parallel.weights, mesh, by_layer=by_layer)
 
 
 def _note_changed_islands(record: Record, change: tuple[int, int] | None, step: int) -> None:

@@ -16,6 +16,7 @@ from scalewright.parallel.timers import Spans
 from scalewright.spec.run import RunSpec
 from scalewright.train.batches import StepBatches
 from scalewright.train.columns import OUTER, STOP, StopReason, stop_reason, stop_request
+from scalewright.train.engine import Stepper
 from scalewright.train.garbage import collect_garbage
 from scalewright.train.guard.health import Health
 from scalewright.train.hangs.watchdog import Watchdog
@@ -26,7 +27,6 @@ from scalewright.train.record.measured import Counter
 from scalewright.train.record.readback import Readback
 from scalewright.train.record.record import Clock, Record
 from scalewright.train.signals import StopRequest
-from scalewright.train.step import Step
 
 LOADS = 50  # rows of the experts' loads in a run: more would be more numbers than all others together
 
@@ -36,7 +36,7 @@ class Job:
     """All that a rank's loop works with."""
 
     run: RunSpec
-    step: Step
+    step: Stepper
     batches: StepBatches
     record: Record | None  # rank 0's
     health: Health

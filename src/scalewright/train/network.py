@@ -19,8 +19,9 @@ from scalewright.parallel.blocks import find_blocks
 from scalewright.parallel.collectives import copy_from_rank_zero
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.offload_states import masters_device
-from scalewright.parallel.parallelize import Parallel, Source, fill, parallelize
+from scalewright.parallel.parallelize import Parallel, fill, parallelize
 from scalewright.parallel.stages import cut_stages
+from scalewright.parallel.weights import Source
 from scalewright.spec.errors import UserError
 from scalewright.spec.memory import is_sharded
 from scalewright.spec.model import ModelSpec
@@ -62,15 +63,7 @@ def build_network(
         )
         device = masters_device(run.layout, mesh.device)
         return Network(parallel, lambda t, box: init_box(t, model, run.seed, *box, device=device))
-    if not isinstance(model, PythonRef):
-        raise ValueError("resolve the run first: its model is still a name")
-    module = build_python_model(model.python, model.arguments, run.seed)
-    _widen(module)
-    _check_parameters(module, run)
-    # rank 0's, in case the builder takes random numbers from elsewhere than torch
-    values = {
-        name: copy_from_rank_zero(p.detach().clone().cpu(), mesh) for name, p in module.named_parameters()
-    }
+    module, values = build_own_module(run, mesh)
     placements = place_plain(describe(module), run.layout)
     parallel = parallelize(
         module,
@@ -85,6 +78,19 @@ def build_network(
     fill(parallel.weights, lambda t, box: cut(values[t.name], box))
     parallel.buffers.share()
     return Network(parallel, None)
+
+
+def build_own_module(run: RunSpec, mesh: Mesh) -> tuple[nn.Module, dict[str, Tensor]]:
+    """A user's module, its parameters in fp32, and their first values by name: rank 0's, in case the builder
+    takes random numbers from elsewhere than torch. Raises UserError for one that can't be trained."""
+    if not isinstance(run.model, PythonRef):
+        raise ValueError("resolve the run first: its model is still a name")
+    module = build_python_model(run.model.python, run.model.arguments, run.seed)
+    _widen(module)
+    _check_parameters(module, run)
+    return module, {
+        name: copy_from_rank_zero(p.detach().clone().cpu(), mesh) for name, p in module.named_parameters()
+    }
 
 
 def _widen(module: nn.Module) -> None:

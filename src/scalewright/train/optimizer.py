@@ -127,14 +127,15 @@ def _build(
 
 
 def _groups(weights: list[Weight], **decay: float) -> Groups:
-    """The weights that are decayed, as stated or by the optimizer's default, and those that are not.
-
-    Vectors are not, nor are the biases of experts, which lie stacked in a matrix.
-    """
-    decays = [len(w.placement.tensor.shape) > 1 and not w.name.endswith(".bias") for w in weights]
-    decayed = [w.master for w, yes in zip(weights, decays, strict=True) if yes]
-    plain = [w.master for w, yes in zip(weights, decays, strict=True) if not yes]
+    """The weights that are decayed, as stated or by the optimizer's default, and those that are not."""
+    decayed = [weight.master for weight in weights if is_decayed(weight)]
+    plain = [weight.master for weight in weights if not is_decayed(weight)]
     return [{"params": decayed, **decay}, {"params": plain, "weight_decay": 0.0}]
+
+
+def is_decayed(weight: Weight) -> bool:
+    """Vectors are not, nor are the biases of experts, which lie stacked in a matrix."""
+    return len(weight.placement.tensor.shape) > 1 and not weight.name.endswith(".bias")
 
 
 def _muon(spec: OptimizerSpec, weights: Weights, mesh: Mesh, half: bool) -> torch.optim.Optimizer:

@@ -22,6 +22,7 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.run import PythonRef, RunSpec
 from scalewright.spec.trains import check_axes, check_trains
+from scalewright.train.deepspeed.check import check_deepspeed
 from scalewright.train.elementwise import check_named
 from scalewright.train.reduction import reduction_of
 
@@ -56,6 +57,7 @@ def resolve(run: RunSpec, *, read_data: bool = True) -> Resolved:
     check_compress(run.train.compress, run.layout, islands=run.diloco is not None)
     _check_diloco(run, model)
     _check_capacity(run, model)
+    check_deepspeed(run, model)
     if isinstance(run.loss, PythonRef):
         reduction_of(run.loss)
     if run.checkpoint.async_:

@@ -2,7 +2,7 @@
 
     alone                     this process trains
     torchrun, srun, mpirun    this process is one rank of theirs
-    layout.devices > 1        this process starts local workers, and waits for them
+    layout.devices > 1        this process starts local workers, and waits for them; so it does for DeepSpeed
     a process a node          the same, on every node: its workers are ranks of the bigger world
 
 This file imports no torch: the workers do, while the run is still being checked.
@@ -22,6 +22,7 @@ from scalewright.launch.meeting import with_address
 from scalewright.launch.preflight.here import look_here
 from scalewright.launch.rank import RankContext, find_context
 from scalewright.launch.settings import (
+    describe_rank,
     keep_flight_records,
     make_deterministic,
     raise_file_limit,
@@ -95,7 +96,8 @@ def train(
     world = spec.layout.devices
     nodes = context.world if context.whole_node and world % context.world == 0 else 1
     here = world // nodes
-    local = here > 1 and (context.alone or nodes > 1)
+    apart = here > 1 or spec.engine == "deepspeed"  # which lives once in a process, and changes its globals
+    local = apart and (context.alone or nodes > 1)
     if local:
         check_caller(spec)
     if context.alone:  # else rank 0 checks, once it can reach all ranks
@@ -183,6 +185,8 @@ def enter(context: RankContext, job: dict[str, Any]) -> dict[str, Any]:
     run = job["resolved"].run
     if run.deterministic:
         make_deterministic()  # here, since the fork server's environment is older than the run
+    if run.engine == "deepspeed":
+        describe_rank(context.rank, context.world, context.local_rank, job["device"])
     if job["device"] == "cuda":
         use_expandable_segments()  # before the first allocation
     keep_flight_records(run.folder / "hangs")

@@ -20,15 +20,14 @@ from scalewright.evaluate.validate import validate
 from scalewright.parallel.collectives import from_rank_zero
 from scalewright.parallel.execute import Loss
 from scalewright.parallel.mesh import Mesh
-from scalewright.parallel.parallelize import Parallel
 from scalewright.spec.errors import RunError, Stopped, UserError
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import DataSpec, RunSpec
 from scalewright.spec.text.jsonl import read_jsonl
 from scalewright.track.tracker import Status
-from scalewright.train.balance import Balance
 from scalewright.train.batches import Place, StepBatches, go_to_place, reading_place
 from scalewright.train.columns import StopReason
+from scalewright.train.engine import Engine
 from scalewright.train.garbage import garbage_at_steps
 from scalewright.train.guard.decide import Guard
 from scalewright.train.guard.health import Health
@@ -45,9 +44,7 @@ from scalewright.train.record.measured import Counter
 from scalewright.train.record.record import Record
 from scalewright.train.signals import StopRequest
 from scalewright.train.state.changes import data_settings, run_settings
-from scalewright.train.state.optimizer_state import check_first_states
 from scalewright.train.state.run_state import RunState
-from scalewright.train.step import Step
 
 
 @dataclass
@@ -59,8 +56,7 @@ class Session:
     tokens: float | None  # asked for
     seq_len: int
     mesh: Mesh
-    network: Network
-    state: RunState
+    engine: Engine
     loss: Loss
     dataset: Dataset
     valid: Dataset | None
@@ -75,6 +71,16 @@ class Session:
     health: Health | None = None
     batches: StepBatches | None = None  # of the loop that runs
     save_problem: str | None = None
+
+    @property
+    def network(self) -> Network:
+        """The engine's."""
+        return self.engine.network
+
+    @property
+    def state(self) -> RunState:
+        """The engine's."""
+        return self.engine.state
 
     def train(self, stop: StopRequest, until: int | None, started: float) -> dict[str, Any]:
         """Runs the loop and closes the records, whatever happens."""
@@ -115,7 +121,6 @@ class Session:
 
     def _job(self, last: int) -> Job:
         """All that the loop works with, up to the last step of this call."""
-        clip = getattr(self.run.optimizer, "clip_norm", 0.0)
         parallel, spec = self.network.parallel, self.run.train.guard
         rewinder = None
         if spec.spike == "rewind":
@@ -131,12 +136,13 @@ class Session:
             seed=partial(seed_step, self.run.seed, rank=self.mesh.index("batch"), device=self.mesh.device),
             save=self._save_if_none,
             rewinder=rewinder,
+            replays=self.engine.transparent,
         )
         if self.run.checkpoint.every or self.run.checkpoint.at_end:
-            check_first_states(self.state.optimizer, self.state.check)
+            self.state.check_first()
         return Job(
             run=self.run,
-            step=self._step(parallel, clip),
+            step=self.engine.make_step(self.loss, self.guard),
             batches=self._open(last),
             record=self.record,
             health=self.health,
@@ -147,20 +153,13 @@ class Session:
             horizon=self.horizon,
             base_rate=base_rate(self.run.optimizer, self.state.optimizer),
             watch=self.watch,
-            counter=Counter(self.mesh, parallel, self.state.optimizer, self.state.islands),
-        )
-
-    def _step(self, parallel: Parallel, clip: float) -> Step:
-        balance = Balance.of(self.run.train.balance, self.mesh, parallel.model)
-        return Step(
-            parallel,
-            self.state.optimizer,
-            self.loss,
-            self.mesh,
-            clip,
-            guard=self.guard,
-            balance=balance,
-            islands=self.state.islands,
+            counter=Counter(
+                self.mesh,
+                parallel,
+                self.state.optimizer,
+                self.state.islands,
+                counts=self.engine.transparent,
+            ),
         )
 
     def _probe(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD", "lion": "Lion"}
 READ_OPTIMIZERS = {
     "adam": "adamw", "adamw": "adamw", "fusedadam": "adamw", "sgd": "sgd", "lion": "lion", "muon": "muon",
 }  # fmt: skip

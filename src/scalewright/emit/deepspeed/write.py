@@ -86,6 +86,11 @@ def _take_pipeline(s: Settings) -> None:
         raise UserError(problem, "layout.pp", f"use pp 1, or one of {', '.join(CUT)} without windows")
     for key in ("pp", "stage_layers"):
         s.take(f"layout.{key}")
+    if layout.zero_stage == 0 and (clip := s.values["optimizer.clip_norm"]):
+        why = (
+            "at stage 0 its pipeline clips by the norm of the first stage: zero_stage 1 clips by that of all"
+        )
+        s.nearly("optimizer.clip_norm", f"{clip:g} of the first stage", why)
     if layout.virtual_stages > 1:
         s.nearly("layout.virtual_stages", "1", "DeepSpeed's ranks have one stage each: a longer bubble")
     if layout.schedule == "1f1b":

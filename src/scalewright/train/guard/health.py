@@ -52,6 +52,7 @@ class Health:
     seed: Callable[[int], None]  # seeds a step's random numbers, for a replay
     save: Callable[[int], None]  # called before a run that has diverged is looked into
     rewinder: Rewinder | None = None  # null: spikes are got over without
+    replays: bool = True  # whether a bad step is run again, to find where it began
     bad: str = ""  # what was wrong with the newest step, in words; empty: nothing
     _recent: deque[tuple[int, Sequence[Micro], Tensor]] = field(default_factory=lambda: deque(maxlen=2))
 
@@ -140,7 +141,7 @@ class Health:
         micros, counted = next(((m, c) for s, m, c in self._recent if s == step), ((), None))
         suspect = None
         self.save(step)
-        if counted is not None:
+        if counted is not None and self.replays:
             self.seed(step)
             suspect = find_suspect(self.parallel, self.loss, self.mesh, micros, counted, report[SCALE])
         where = f"the first number that isn't finite is in {suspect}" if suspect else f"first on rank {rank}"

@@ -51,9 +51,12 @@ class Counter:
         parallel: Parallel,
         optimizer: torch.optim.Optimizer,
         islands: Islands | None = None,
+        *,
+        counts: bool = True,
     ) -> None:
+        """`counts` false: weights and collectives are another engine's, and nothing is counted."""
         self.mesh, self.parallel, self.optimizer, self.islands = mesh, parallel, optimizer, islands
-        self._steps = 0
+        self._steps = 0 if counts else COUNTED
         self._counts: dict[str, Any] | None = None
 
     @contextmanager

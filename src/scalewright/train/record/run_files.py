@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,15 @@ from scalewright.train.resolve import Resolved
 from scalewright.train.state.changes import Changes
 
 
-def write_folder(run: RunSpec, dataset: Dataset, resumed: int | None, changes: Changes) -> None:
-    """The resolved run file and the tokenizer, so that the folder stands alone; raises UserError.
+def write_folder(
+    run: RunSpec,
+    dataset: Dataset,
+    resumed: int | None,
+    changes: Changes,
+    files: Mapping[str, str] | None = None,
+) -> None:
+    """The resolved run file, an engine's `files` and the tokenizer, so that the folder stands alone; raises
+    UserError.
 
     A run that goes on (`resumed`: from that step) keeps its tokenizer.json; one that was allowed to change it
     has the old one beside it.
@@ -44,6 +51,8 @@ def write_folder(run: RunSpec, dataset: Dataset, resumed: int | None, changes: C
         folder.mkdir(parents=True, exist_ok=True)
         seen = environment(environ=present_environment())
         write_yaml(folder / "run.yaml", run.replace(environment=seen).dump())
+        for name, text in (files or {}).items():
+            (folder / name).write_text(text)
         tokenizer: Path | None = dataset.tokenizer_path
         if tokenizer is not None and tokenizer.exists():
             kept = folder / "tokenizer.json"

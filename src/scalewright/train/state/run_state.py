@@ -37,7 +37,9 @@ from scalewright.train.state.compression_state import (
 )
 from scalewright.train.state.group_state import GroupState, own_values
 from scalewright.train.state.optimizer_state import (
+    Named,
     Numbers,
+    check_first_states,
     check_states,
     gather_island_numbers,
     gather_numbers,
@@ -71,12 +73,20 @@ class RunState:
         if self.groups is not None:
             self.groups.check()
 
+    def check_first(self) -> None:
+        """Lets the first update end with `check`."""
+        check_first_states(self.optimizer, self.check)
+
+    def read_states(self) -> tuple[Named, Numbers]:
+        """The optimizer's tensors and numbers, by weight."""
+        return read_states(self.optimizer, self.weights)
+
     def save(self, place: Place, run_id: str, more: dict[str, Any], *, finite: bool = True) -> None:
         """Writes a checkpoint; `more` are further keys of state.json, `finite` whether its step was.
 
         Raises RunError on every rank when one can't write, UserError for states that can't be saved.
         """
-        tensors, numbers = read_states(self.optimizer, self.weights)
+        tensors, numbers = self.read_states()
         by_island: list[Numbers] = []
         if self.islands is None:
             numbers, by_rank = gather_numbers(numbers, self.weights, self.mesh)

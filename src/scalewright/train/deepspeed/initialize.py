@@ -1,0 +1,67 @@
+"""DeepSpeed itself: imported here alone, when a rank builds its engine, and kept off stdout.
+
+It logs and prints to stdout, where this tool's answers are (`--json`): all that goes to stderr. It wants a
+process group in a world of one rank, too, and the rank's numbers in the environment (`launch/settings.py`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+
+from scalewright.parallel.mesh import Mesh, backend_for
+from scalewright.spec.deepspeed import Config
+from scalewright.spec.errors import UserError
+
+
+def load_deepspeed(mesh: Mesh) -> Any:
+    """The package, its logger on stderr; this rank's process group is there afterwards."""
+    if not dist.is_initialized():
+        store = dist.HashStore()  # type: ignore[attr-defined]
+        dist.init_process_group(backend_for(mesh.device), store=store, rank=0, world_size=1)
+    with off_stdout():
+        deepspeed = importlib.import_module("deepspeed")
+        # Sums in shared memory on CPUs, by code that it would compile first: left out, Gloo does them.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        deepspeed.init_distributed(dist_backend=backend_for(mesh.device), auto_mpi_discovery=False)
+    # torch's names of collectives, which DeepSpeed calls by the older ones every step
+    warnings.filterwarnings("ignore", message="`torch.distributed.* is deprecated", category=FutureWarning)
+    for handler in logging.getLogger("DeepSpeed").handlers:
+        if isinstance(handler, logging.StreamHandler):
+            handler.setStream(sys.stderr)
+    return deepspeed
+
+
+@contextmanager
+def off_stdout() -> Iterator[None]:
+    """Sends what is printed to stderr."""
+    with redirect_stdout(sys.stderr):
+        yield
+
+
+def initialize(
+    deepspeed: Any,
+    module: nn.Module,
+    groups: list[dict[str, Any]],
+    config: Config,
+    options: Mapping[str, Any],
+) -> Any:
+    """DeepSpeed's engine around a module. Raises UserError where it refuses `engine_options`."""
+    try:
+        with off_stdout():
+            engine, *_ = deepspeed.initialize(model=module, model_parameters=groups, config=config)
+    except (ValueError, TypeError, AssertionError, KeyError, AttributeError, NotImplementedError) as error:
+        if not options:
+            raise
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        problem = f"DeepSpeed refuses them: {'; '.join(lines[:3]) or type(error).__name__}"
+        raise UserError(problem, "engine_options", "see deepspeed.ai/docs/config-json") from error
+    return engine
