@@ -234,4 +234,6 @@ def hosts_and_nodes(facts: Facts) -> Said | None:
     hosts, nodes = len(facts.site.hosts), facts.place.nodes
     if facts.place.target != "mpi" or not hosts or hosts >= nodes:
         return None
-    return Said(f"{counted(hosts, 'hosts')} for {nodes} nodes", "launch.hosts", "name as many, or set launch.nodes")
+    return Said(
+        f"{counted(hosts, 'hosts')} for {nodes} nodes", "launch.hosts", "name as many, or set launch.nodes"
+    )
