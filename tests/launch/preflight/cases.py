@@ -132,7 +132,7 @@ NETWORK = [
          "not launch.interface ib0"),
     Case("host-twice", MPI_JOB, site(hosts=["a", "a"]), site(hosts=["a", "b"]), "a stands twice"),
     Case("host-twice", MPI_JOB, site(hosts=["a", "localhost"]), nothing, "localhost is another machine"),
-    Case("hosts-and-nodes", MPI_JOB, site(hosts=["a"]), site(hosts=[]), "1 hosts for 2 nodes"),
+    Case("hosts-and-nodes", MPI_JOB, site(hosts=["a"]), site(hosts=[]), "1 host for 2 nodes"),
 ]  # fmt: skip
 FABRIC = [
     Case("ib-unused", SLURM_H100, env(NCCL_IB_DISABLE="1"), env(NCCL_IB_DISABLE="0"), "idle InfiniBand"),

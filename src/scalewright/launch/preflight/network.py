@@ -10,6 +10,7 @@ from ipaddress import ip_address
 
 from scalewright.launch.preflight.facts import Facts
 from scalewright.launch.preflight.rule import Said, Subject
+from scalewright.spec.text.words import counted
 
 SUBJECT = Subject("network")
 INTERFACES = "PyTorch docs, torch.distributed: Choosing the network interface to use"
@@ -233,4 +234,6 @@ def hosts_and_nodes(facts: Facts) -> Said | None:
     hosts, nodes = len(facts.site.hosts), facts.place.nodes
     if facts.place.target != "mpi" or not hosts or hosts >= nodes:
         return None
-    return Said(f"{hosts} hosts for {nodes} nodes", "launch.hosts", "name as many, or set launch.nodes")
+    return Said(
+        f"{counted(hosts, 'hosts')} for {nodes} nodes", "launch.hosts", "name as many, or set launch.nodes"
+    )
