@@ -23,6 +23,8 @@ CASES = [
     ({1}, True, False),
     ({-15}, True, True),  # before a rank had its handler
     ({75, -9}, True, True),
+    ({-10, -15}, True, True),  # Slurm's SIGUSR1 reached a rank before that
+    ({-11}, True, False),
 ]
 
 
@@ -92,6 +94,19 @@ def test_a_signal_lets_the_ranks_save_and_the_code_says_so(tmp_path, number, opt
     assert "Traceback" not in err
     assert (tmp_path / "saved-0").exists()
     assert not alive(ranks)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says which signals a process handles")
+def test_a_signal_before_there_is_a_rank_has_nothing_to_save(tmp_path):
+    process = start(tmp_path, RANK)
+    try:
+        status, mask = Path(f"/proc/{process.pid}/status"), 1 << (signal.SIGUSR1 - 1)
+        wait_for(lambda: int(status.read_text().split("SigCgt:")[1].split()[0], 16) & mask, 60, "a handler")
+        process.send_signal(signal.SIGUSR1)
+        process.communicate(timeout=60)
+    finally:
+        end(process)
+    assert process.returncode == 75
 
 
 @pytest.mark.slow

@@ -71,7 +71,7 @@ def test_a_second_interrupt_ends_it_at_once(tmp_path: Path) -> None:
             time.sleep(0.3)
             process.send_signal(signal.SIGINT)
         assert process.wait(1) == 130
-        assert (tmp_path / "out" / "STOP").exists()
+        assert not (tmp_path / "out" / "STOP").exists()
     finally:
         process.kill()
         process.wait()

@@ -34,10 +34,6 @@ ENDED_BY_US = (-signal.SIGTERM,)  # torchrun ends the ranks that are slower to l
 
 def main(arguments: Sequence[str]) -> int:
     """Runs torchrun with these options; returns the exit code."""
-    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.run import main as torchrun
-
     saved, options = _take_saved(list(arguments))
     asked: list[int] = []
 
@@ -50,6 +46,11 @@ def main(arguments: Sequence[str]) -> int:
     for name in SIGNALS:
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), pass_on)
+    # Seconds, in which a signal would have ended this process with its own code.
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import main as torchrun
+
     setattr(LocalElasticAgent, MONITOR, _ends_saved(getattr(LocalElasticAgent, MONITOR), asked))
     try:
         torchrun(["--signals-to-handle", LEFT_TO_TORCHRUN, *options])
@@ -85,11 +86,13 @@ def were_saved(codes: Iterable[int], *, asked: bool) -> bool:
     """Whether ranks that left with these codes are to be started again.
 
     One that left with 75 speaks for all: they agree on a step, and leave when every part is written. After a
-    signal (`asked`) ranks that it killed before they had a handler have nothing to lose either.
+    signal (`asked`) ranks that it killed before they had a handler have nothing to lose either: Slurm sends
+    it to them, too.
     """
     codes = set(codes)
     if asked:
-        return codes <= {Stopped.exit_code, *ENDED_BY_US, -getattr(signal, "SIGKILL", 9)}
+        killed = [-getattr(signal, name) for name in (*SIGNALS, "SIGKILL") if hasattr(signal, name)]
+        return codes <= {Stopped.exit_code, *killed}
     return Stopped.exit_code in codes and codes <= {Stopped.exit_code, *ENDED_BY_US}
 
 

@@ -41,9 +41,14 @@ def fit(trainer: Trainer, out: str) -> int:
         except BaseException as error:
             ended.append(error)
 
+    def forget() -> None:
+        with suppress(OSError):  # a run that ended before it saw the file would stop at its next start
+            file.unlink(missing_ok=True)
+
     def ask(number: int) -> None:
         asked.append(number)
         if asked.count(signal.SIGINT) > 1:
+            forget()
             os._exit(128 + signal.SIGINT)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
@@ -53,8 +58,7 @@ def fit(trainer: Trainer, out: str) -> int:
         thread.start()
         thread.join()
     if asked:
-        with suppress(OSError):  # a run that ended before it saw the file would stop at its next start
-            file.unlink(missing_ok=True)
+        forget()
     if isinstance(ended[0], BaseException):
         raise ended[0]
     return int(ended[0])

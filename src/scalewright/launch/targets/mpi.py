@@ -63,7 +63,7 @@ def _start(job: Job, name: str, variables: list[str]) -> list[str]:
         f"out={shlex.quote(job.folder)}",
         """ask() { mkdir -p "$out" && touch "$out/STOP"; }""",
         "trap ask HUP TERM USR1 USR2",
-        """trap 'ask; trap "kill \\$mpirun" INT' INT # a second Ctrl-C ends it at once""",
+        """trap 'ask; trap "kill \\$mpirun; ended=130" INT' INT # a second Ctrl-C ends it at once""",
         "",
         "set -m # a process group of its own, which a Ctrl-C in this terminal doesn't reach",
         "case $(mpirun --version 2>&1) in",
@@ -74,5 +74,5 @@ def _start(job: Job, name: str, variables: list[str]) -> list[str]:
         'code=0; wait "$mpirun" || code=$?',
         'while kill -0 "$mpirun" 2>/dev/null; do code=0; wait "$mpirun" || code=$?; done # after a signal',
         'rm -f "$out/STOP"',
-        'exit "$code"',
+        'exit "${ended:-$code}"',
     ]
