@@ -1,12 +1,12 @@
-"""Takes from this process what reading a file doesn't need: the reader of other trainers' checkpoints runs so.
+"""Takes from this process what reading a file doesn't need: so runs the reader of others' checkpoints.
 
     limits         memory, processor seconds, open files; no file may grow, no core dump
     no_new_privs   a setuid program gains nothing
     seccomp        a list of system calls: read, seek, memory, write to pipes. No socket, no new process or
                    program, no file opened for writing, no memory made executable: each gives EPERM
 
-The list is Linux's alone (x86-64 and arm64); elsewhere the limits hold. The reader has no call that could run what
-a file carries; this is for the day when Python's interpreter has a flaw.
+The list is Linux's alone (x86-64 and arm64); elsewhere the limits hold. The reader has no call that could run
+what a file carries; this is for the day when Python's interpreter has a flaw.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ CALLS = {
             "exit_group": 231, "newfstatat": 262, "readlinkat": 267, "faccessat": 269, "getrandom": 318,
             "statx": 332, "clock_gettime": 228, "sched_yield": 24,
         },
-        {"open": (2, 1, WRITES), "openat": (257, 2, WRITES), "mmap": (9, 2, PROT_EXEC), "mprotect": (10, 2, PROT_EXEC)},
+        {
+            "open": (2, 1, WRITES), "openat": (257, 2, WRITES), "mmap": (9, 2, PROT_EXEC),
+            "mprotect": (10, 2, PROT_EXEC),
+        },
     ),
     "aarch64": (
         0xC00000B7,
