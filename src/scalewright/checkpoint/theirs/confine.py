@@ -17,11 +17,6 @@ import platform
 import struct
 import sys
 
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
-
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2  # linux/prctl.h, linux/seccomp.h
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 PROT_EXEC = 4
@@ -65,7 +60,7 @@ CALLS = {
 def confine(memory: int, seconds: int) -> list[str]:
     """Gives up what isn't needed, for good; the names of what holds now. Import first, call then."""
     holds = []
-    if resource is not None:
+    if sys.platform != "win32":
         set_limits(memory, seconds)
         holds.append("limits")
     if sys.platform == "linux" and platform.machine() in CALLS:
@@ -78,6 +73,8 @@ def confine(memory: int, seconds: int) -> list[str]:
 
 def set_limits(memory: int, seconds: int) -> None:
     """Bytes of address space, seconds of processor time; a limit that is lower already stays."""
+    import resource  # Unix's
+
     limits = {
         resource.RLIMIT_AS: memory,
         resource.RLIMIT_CPU: seconds,
