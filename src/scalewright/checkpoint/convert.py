@@ -21,8 +21,8 @@ from torch import Tensor
 
 from scalewright.checkpoint.format import committed, step_folder
 from scalewright.checkpoint.read import CheckpointReader, find_checkpoint
-from scalewright.checkpoint.write import Chunk, commit, make_empty, merge, write_chunks
 from scalewright.checkpoint.theirs.folder import TheirFolder, find_theirs
+from scalewright.checkpoint.write import Chunk, commit, make_empty, merge, write_chunks
 from scalewright.model.huggingface import MAX_SHARD_BYTES, torch_dtype, write_huggingface
 from scalewright.model.load import TensorReader, is_checkpoint, open_huggingface
 from scalewright.spec.errors import RunError, UserError

@@ -35,6 +35,7 @@ from scalewright.checkpoint.format import (
     read_state,
     verify,
 )
+from scalewright.checkpoint.theirs.folder import find_theirs
 from scalewright.parallel.collectives import from_rank_zero, gather_json
 from scalewright.parallel.mesh import Mesh
 from scalewright.spec.errors import UserError, nearest
@@ -189,6 +190,12 @@ def find_checkpoint(path: str | Path) -> Path:
         checkpoints = committed(root)
         if checkpoints:
             return finite_first(checkpoints)[0]
+    if find_theirs(path) is not None:
+        raise UserError(
+            "a checkpoint of another trainer",
+            str(path),
+            f"run `scalewright convert {path} OUT`, and give OUT",
+        )
     raise UserError(
         "no finished checkpoint there", str(path), "give a run folder or one of its checkpoints/step-*"
     )

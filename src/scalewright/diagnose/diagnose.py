@@ -37,13 +37,13 @@ from scalewright.diagnose.memory.timeline import timeline_answer
 from scalewright.diagnose.nccl.answer import nccl_answer
 from scalewright.diagnose.ncu.answer import ncu_answer
 from scalewright.diagnose.operations.answer import operations_answer
-from scalewright.spec.text.pickles import NotPlainData
 from scalewright.diagnose.ranks import read_ranks
 from scalewright.diagnose.timeline import Timeline, timeline
 from scalewright.diagnose.traces.json_array import NotATrace
 from scalewright.diagnose.what_if import what_if
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import load_cluster
+from scalewright.spec.text.pickles import NotPlainData
 
 
 def diagnose(

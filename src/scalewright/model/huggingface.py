@@ -52,8 +52,8 @@ class HuggingFaceFolder:
     """The tensors of a folder, by our canonical names; opens every file once, and checks names and shapes.
 
     Raises UserError for a missing, truncated or pickled file, a missing tensor, a shape that isn't right;
-    when it reads, for a prediction module with another embedding or head than the model's. `files` and `table`:
-    other files that have the methods of `safe_open`, with the places of our tensors in them.
+    when it reads, for a prediction module with another embedding or head than the model's. `files` and
+    `table`: other files that have the methods of `safe_open`, with the places of our tensors in them.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
-"""Run by the Python that has DeepSpeed, one process a rank: a Llama of transformers, trained and saved by its engine.
+"""Run by the Python that has DeepSpeed, a process a rank: a Llama of transformers, trained and saved by it.
 
     python make_deepspeed.py FOLDER RANK WORLD PORT STAGE {fp32,bf16}
 
-FOLDER/save is written by `engine.save_checkpoint`, FOLDER/universal by DeepSpeed's own ds_to_universal from it.
-FOLDER/expected.pt has the master weights as DeepSpeed's zero_to_fp32 puts them together, and the logits of the model
-in transformers with those weights; FOLDER/model.json is its config.json.
+FOLDER/save is written by `engine.save_checkpoint`, FOLDER/universal by DeepSpeed's own ds_to_universal from
+it. FOLDER/expected.pt has the master weights as DeepSpeed's zero_to_fp32 puts them together, and the logits
+of the model in transformers with those weights; FOLDER/model.json is its config.json.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def to_universal(save: Path, out: Path) -> None:
 
     tag = (save / "latest").read_text()
     arguments = argparse.Namespace(
-        input_folder=str(save / tag), output_folder=str(out / tag), num_extract_workers=1, num_merge_workers=1,
-        keep_temp_folder=False, strict=True, inject_missing_state=True,
+        input_folder=str(save / tag), output_folder=str(out / tag), num_extract_workers=1,
+        num_merge_workers=1, keep_temp_folder=False, strict=True, inject_missing_state=True,
     )  # fmt: skip
     convert(arguments)
 

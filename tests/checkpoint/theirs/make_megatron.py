@@ -1,6 +1,6 @@
 """Run by a Python that has Megatron Core, one process a rank: its GPTModel, saved by its dist_checkpointing.
 
-    python make_megatron.py FOLDER RANK WORLD PORT {llama,qwen3,qwen2-stacked?}
+    python make_megatron.py FOLDER RANK WORLD PORT {llama,qwen3,qwen2}
 
 FOLDER/iter_0000002 is written in `torch_dist` as Megatron-LM's training does: sharded weights, and `args` in
 common.pt. FOLDER/expected.pt has the whole weights by Hugging Face's names, cut out here by the model's own
@@ -33,9 +33,11 @@ def build(kind: str, tensor_parallel: int) -> Any:
     parallel_state.initialize_model_parallel(tensor_model_parallel_size=tensor_parallel)
     config = TransformerConfig(
         num_layers=LAYERS, hidden_size=HIDDEN, num_attention_heads=HEADS, num_query_groups=GROUPS,
-        kv_channels=HEAD, ffn_hidden_size=FFN, gated_linear_unit=True, activation_func=torch.nn.functional.silu,
-        normalization="RMSNorm", add_bias_linear=False, use_cpu_initialization=True, layernorm_epsilon=1e-6,
-        qk_layernorm=kind == "qwen3", add_qkv_bias=kind == "qwen2", tensor_model_parallel_size=tensor_parallel,
+        kv_channels=HEAD, ffn_hidden_size=FFN, gated_linear_unit=True,
+        activation_func=torch.nn.functional.silu, normalization="RMSNorm", add_bias_linear=False,
+        use_cpu_initialization=True, layernorm_epsilon=1e-6,
+        qk_layernorm=kind == "qwen3", add_qkv_bias=kind == "qwen2",
+        tensor_model_parallel_size=tensor_parallel,
         bias_activation_fusion=False, apply_rope_fusion=False, masked_softmax_fusion=False,
         gradient_accumulation_fusion=False, hidden_dropout=0.0, attention_dropout=0.0,
         hetereogenous_dist_checkpoint=kind == "qwen2",
@@ -68,7 +70,8 @@ def main() -> None:
         group_query_attention=True, kv_channels=HEAD, ffn_hidden_size=FFN, max_position_embeddings=64,
         padded_vocab_size=PADDED, swiglu=True, normalization="RMSNorm", norm_epsilon=1e-6, rotary_base=10000,
         position_embedding_type="rope", untie_embeddings_and_output_weights=True, add_bias_linear=False,
-        add_qkv_bias=kind == "qwen2", qk_layernorm=kind == "qwen3", rotary_interleaved=False, num_experts=None,
+        add_qkv_bias=kind == "qwen2", qk_layernorm=kind == "qwen3", rotary_interleaved=False,
+        num_experts=None,
         params_dtype=torch.float32,
     )  # fmt: skip
     state = {"args": arguments, "checkpoint_version": 3.0, "iteration": 2, **model.sharded_state_dict()}

@@ -1,10 +1,11 @@
-"""Run by a Python that has nanotron, one process a rank: its parallel layers in its Llama's tree, saved by it.
+"""Run by a Python that has nanotron, a process a rank: its parallel layers in its Llama's tree, saved by it.
 
     python make_nanotron.py FOLDER RANK WORLD PORT
 
 nanotron 0.4 can't be imported whole without flash-attn and NCCL, so the tree of modules is built here of its
-TensorParallelColumnLinear, RowLinear and Embedding with the arguments of its `models/llama.py`; which part a rank
-holds, and the files in FOLDER/2, are nanotron's own (`save_weights`, `save_meta`). FOLDER/expected.pt has each rank's parts.
+TensorParallelColumnLinear, RowLinear and Embedding with the arguments of its `models/llama.py`; which part a
+rank holds, and the files in FOLDER/2, are nanotron's own (`save_weights`, `save_meta`). FOLDER/expected.pt
+has each rank's parts.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ LAYERS, HIDDEN, HEADS, GROUPS, HEAD, FFN, VOCABULARY = 2, 48, 6, 2, 8, 72, 256
 
 
 def without_config() -> None:
-    """Its configuration and models import the engine, which imports the parameters again: names are enough."""
+    """Its configuration and models import the engine, which imports the parameters: names are enough."""
 
     def anything(name: str) -> Any:
         if name.startswith("__"):
@@ -122,7 +123,8 @@ def main() -> None:
     if rank == 0:
         (folder / "latest.txt").write_text("2")
         settings = {
-            "hidden_size": HIDDEN, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "hidden_act": "silu",
+            "hidden_size": HIDDEN, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
+            "hidden_act": "silu",
             "num_key_value_heads": GROUPS, "vocab_size": VOCABULARY, "intermediate_size": FFN,
             "max_position_embeddings": 64, "rms_norm_eps": 1e-6, "is_llama_config": True,
             "tie_word_embeddings": False, "rope_scaling": None, "pad_token_id": None,

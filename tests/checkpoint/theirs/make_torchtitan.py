@@ -1,9 +1,10 @@
-"""Run by the Python that has torchtitan, one process a rank: torchtitan's model, sharded, trained and saved by it.
+"""Run by the Python that has torchtitan, a process a rank: its model, sharded, trained and saved by it.
 
     python make_torchtitan.py FOLDER RANK WORLD PORT FAMILY
 
-FOLDER/checkpoint/step-2 is written by torchtitan's CheckpointManager; FOLDER/expected.pt has the weights and the logits
-of that model under torchtitan's own conversion to Hugging Face's names, and FOLDER/config.json its sizes.
+FOLDER/checkpoint/step-2 is written by torchtitan's CheckpointManager; FOLDER/expected.pt has the weights and
+the logits of that model under torchtitan's own conversion to Hugging Face's names, and FOLDER/config.json its
+sizes.
 """
 
 from __future__ import annotations
@@ -124,7 +125,8 @@ def save(version: str, folder: Path, model: Any, optimizers: Optimizers) -> None
 
         manager = CheckpointManager(
             None, [model], optimizers, Step(), states,
-            Checkpoint(enable=True, interval=1, keep_latest_k=0, last_save_model_only=False), None, str(folder),
+            Checkpoint(enable=True, interval=1, keep_latest_k=0, last_save_model_only=False), None,
+            str(folder),
         )  # fmt: skip
     else:
         config = CheckpointManager.Config(
@@ -181,7 +183,8 @@ def main() -> None:
             "model_type": "llama" if family == "llama" else "qwen3", "hidden_size": s["dim"],
             "num_hidden_layers": s["layers"], "num_attention_heads": s["heads"], "head_dim": s["head"],
             "num_key_value_heads": s["kv_heads"], "vocab_size": s["vocabulary"], "hidden_act": "silu",
-            "intermediate_size": whole["layers.0.feed_forward.w1.weight"].shape[0], "rms_norm_eps": 1e-5 if family == "llama" else 1e-6,
+            "intermediate_size": whole["layers.0.feed_forward.w1.weight"].shape[0],
+            "rms_norm_eps": 1e-5 if family == "llama" else 1e-6,
             "rope_theta": 10000.0, "max_position_embeddings": 64, "tie_word_embeddings": False,
         }  # fmt: skip
         (folder / "model.json").write_text(json.dumps(config))

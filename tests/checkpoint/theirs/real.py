@@ -1,18 +1,21 @@
 """Checkpoints that other trainers write here, converted, and compared with what those trainers hold.
 
-    make_<trainer>.py, a process a rank ──► their folder, expected.pt ──► convert ──► every tensor bit for bit,
+    make_<trainer>.py, a process a rank ──► their folder, expected.pt ──► convert ──► every tensor bit for
+    bit,
                                                                                      logits where it has them
 
-The expected tensors come by the trainer's own conversion (torchtitan's adapter, DeepSpeed's zero_to_fp32), or are
-put together here from each rank's own module; none of the tables that are tested is used for them.
+The expected tensors come by the trainer's own conversion (torchtitan's adapter, DeepSpeed's zero_to_fp32), or
+are put together here from each rank's own module; none of the tables that are tested is used for them.
 """
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +46,7 @@ CASES: dict[str, dict[str, tuple[int, list[str]]]] = {
     },
     "nanotron": {"Llama, tp 2, bf16": (2, [])},
 }
+PACKAGES = {"megatron": "megatron-core"}  # where a trainer's package has another name
 TOKENS = {"deepspeed": [1, 7, 42, 3, 250, 9, 100, 11], "megatron": [1, 7, 42, 3, 249, 9, 100, 11]}
 OTHER_TOKENS = [1, 7, 42, 3, 255, 9, 100, 11]
 
@@ -55,6 +59,17 @@ class Checked:
     tensors: int  # all of the model's, equal bit for bit
     logits: float | None  # the largest difference from the trainer's own; None: it can't run here
     parameters: int
+
+
+def version(trainer: str) -> str:
+    """Of the trainer's package in this Python."""
+    return metadata.version(PACKAGES.get(trainer, trainer))
+
+
+def cases(trainer: str) -> list[str]:
+    """Those that this version can make: torchtitan 0.3 has no function that makes a small Qwen 3."""
+    new = trainer == "torchtitan" and not version(trainer).startswith("0.2")
+    return [case for case in CASES[trainer] if not (new and case.startswith("Qwen"))]
 
 
 def check(trainer: str, case: str, folder: Path) -> list[Checked]:
@@ -103,7 +118,7 @@ def make(trainer: str, case: str, folder: Path) -> None:
 
 
 def _by_their_conversion(expected: dict[str, Any], reader: CheckpointReader) -> dict[str, Tensor]:
-    """From Hugging Face's names, into which the trainer itself converted; the model is a plain Llama or Qwen."""
+    """From Hugging Face's names, into which the trainer itself converted its Llama or Qwen."""
     from scalewright.spec.model import ModelSpec
 
     spec = ModelSpec.parse(reader.manifest.model, "manifest")
@@ -115,7 +130,7 @@ def _cat(pieces: list[dict[str, Tensor]], name: str, dim: int = 0) -> Tensor:
 
 
 def _of_megatron(expected: dict[str, Any], reader: CheckpointReader) -> dict[str, Tensor]:
-    """By hand: 2 groups of 3 q heads, k and v, of 8 rows each; tp cuts groups, and gate and up for themselves."""
+    """By hand: 2 groups of 3 q heads, k and v, of 8 rows each; tp cuts groups, and each of gate and up."""
     pieces = expected["pieces"]
     wanted = {
         "embed.weight": _cat(pieces, "embedding.word_embeddings.weight"),
@@ -185,3 +200,13 @@ WANTED = {
 }
 
 
+def main() -> None:
+    """`python real.py TRAINER FOLDER`: all cases, as JSON on the last line."""
+    trainer, folder = sys.argv[1], Path(sys.argv[2])
+    found = {case: check(trainer, case, folder / str(n)) for n, case in enumerate(cases(trainer))}
+    answer = {case: [asdict(checked) for checked in some] for case, some in found.items()}
+    print(json.dumps({"version": version(trainer), "torch": torch.__version__, "cases": answer}))
+
+
+if __name__ == "__main__":
+    main()

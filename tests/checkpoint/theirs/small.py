@@ -1,6 +1,7 @@
 """Small folders in other trainers' formats, written here from known weights, by torch's own writers.
 
-The fusing and cutting are written out as those trainers do it, so that the tables under test have another source.
+The fusing and cutting are written out as those trainers do it, so that the tables under test have another
+source.
 """
 
 from __future__ import annotations
@@ -175,7 +176,9 @@ def save_nanotron(folder: Path, ours: Weights, ranks: int) -> None:
             for part in parts:
                 size = part.shape[dim] // ranks
                 cut = [f"{first},{first + size},None" for first in (here, there + rank * size)]
-                sides = ["|".join(c if d == dim else "None,None,None" for d in range(part.dim())) for c in cut]
+                sides = [
+                    "|".join(c if d == dim else "None,None,None" for d in range(part.dim())) for c in cut
+                ]
                 pairs.append("#".join(sides))
                 here, there = here + size, there + part.shape[dim]
             data = torch.cat([part.chunk(ranks, dim)[rank] for part in parts], dim).contiguous()

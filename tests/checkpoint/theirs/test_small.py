@@ -1,4 +1,4 @@
-"""Small checkpoints in other trainers' formats become ours, equal bit for bit; what doesn't fit is named in one line."""
+"""Small checkpoints in other trainers' formats become ours, bit for bit; what doesn't fit is named."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
 from checkpoint.theirs.small import (
     CONFIG,
     VOCABULARY,
@@ -20,26 +25,21 @@ from checkpoint.theirs.small import (
     weights,
     write_config,
 )
-from safetensors.torch import save_file
-from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from worlds import run_world
-
 from scalewright.checkpoint.convert import convert
 from scalewright.checkpoint.format import committed
-from scalewright.checkpoint.read import CheckpointReader
+from scalewright.checkpoint.read import CheckpointReader, find_checkpoint
 from scalewright.checkpoint.theirs.files import TheirFiles
 from scalewright.parallel.mesh import Mesh
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
+from worlds import run_world
 
 
 def same(source: Path, model: str | None, tmp_path: Path, ours: dict[str, Tensor], dtype: Any = None) -> None:
     """Converts, and compares every tensor."""
     made = convert(source, tmp_path / "out", model=model)
     reader = CheckpointReader(committed(tmp_path / "out" / "checkpoints")[0])
-    assert made.kind == "checkpoint" and made.tensors_checked == len(ours)
+    assert (made.kind, made.tensors_checked) == ("checkpoint", len(ours))
     assert set(reader.manifest.tensors) == set(ours)
     for name, tensor in ours.items():
         assert torch.equal(reader.read(name), tensor.to(dtype or tensor.dtype).float()), name
@@ -100,12 +100,11 @@ def test_megatron(tmp_path: Path, named: bool) -> None:
     save_dcp(tmp_path / "iter_0000007", megatron(ours, 256))
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("7")
     torch.save({"args": arguments(256), "iteration": 7}, tmp_path / "iter_0000007" / "common.pt")
-    if named:  # the model has the true vocabulary
-        return same(tmp_path, write_config(tmp_path), tmp_path, ours)
-    padding = torch.full((256 - VOCABULARY, CONFIG["hidden_size"]), 7.0)
-    for name in ("embed.weight", "head.weight"):
-        ours[name] = torch.cat([ours[name], padding])
-    same(tmp_path, None, tmp_path, ours)
+    if not named:  # the true vocabulary is in no argument
+        padding = torch.full((256 - VOCABULARY, CONFIG["hidden_size"]), 7.0)
+        for name in ("embed.weight", "head.weight"):
+            ours[name] = torch.cat([ours[name], padding])
+    same(tmp_path, write_config(tmp_path) if named else None, tmp_path, ours)
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
@@ -151,6 +150,14 @@ def test_a_checkpoint_that_has_its_model_takes_no_other(tmp_path: Path) -> None:
     save_file(hugging_face(weights()), tmp_path / "hf" / "model.safetensors")
     with pytest.raises(UserError, match="has its model"):
         convert(tmp_path / "hf", tmp_path / "out", model="llama-3.2-1b")
+
+
+def test_init_names_the_command(tmp_path: Path) -> None:
+    save_dcp(tmp_path / "run" / "step-1", {"x": torch.ones(1)})
+    with pytest.raises(
+        UserError, match=r"of another trainer .*: run `scalewright convert .*run OUT`, and give"
+    ):
+        find_checkpoint(tmp_path / "run")
 
 
 def test_a_box_reads_what_the_whole_has(tmp_path: Path) -> None:

@@ -1,12 +1,12 @@
-"""Takes from this process what reading a file doesn't need: the reader of other trainers' checkpoints runs so.
+"""Takes from this process what reading a file doesn't need: so runs the reader of others' checkpoints.
 
     limits         memory, processor seconds, open files; no file may grow, no core dump
     no_new_privs   a setuid program gains nothing
     seccomp        a list of system calls: read, seek, memory, write to pipes. No socket, no new process or
                    program, no file opened for writing, no memory made executable: each gives EPERM
 
-The list is Linux's alone (x86-64 and arm64); elsewhere the limits hold. The reader has no call that could run what
-a file carries; this is for the day when Python's interpreter has a flaw.
+The list is Linux's alone (x86-64 and arm64); elsewhere the limits hold. The reader has no call that could run
+what a file carries; this is for the day when Python's interpreter has a flaw.
 """
 
 from __future__ import annotations
@@ -16,11 +16,6 @@ import os
 import platform
 import struct
 import sys
-
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
 
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2  # linux/prctl.h, linux/seccomp.h
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -42,7 +37,10 @@ CALLS = {
             "exit_group": 231, "newfstatat": 262, "readlinkat": 267, "faccessat": 269, "getrandom": 318,
             "statx": 332, "clock_gettime": 228, "sched_yield": 24,
         },
-        {"open": (2, 1, WRITES), "openat": (257, 2, WRITES), "mmap": (9, 2, PROT_EXEC), "mprotect": (10, 2, PROT_EXEC)},
+        {
+            "open": (2, 1, WRITES), "openat": (257, 2, WRITES), "mmap": (9, 2, PROT_EXEC),
+            "mprotect": (10, 2, PROT_EXEC),
+        },
     ),
     "aarch64": (
         0xC00000B7,
@@ -62,7 +60,7 @@ CALLS = {
 def confine(memory: int, seconds: int) -> list[str]:
     """Gives up what isn't needed, for good; the names of what holds now. Import first, call then."""
     holds = []
-    if resource is not None:
+    if sys.platform != "win32":
         set_limits(memory, seconds)
         holds.append("limits")
     if sys.platform == "linux" and platform.machine() in CALLS:
@@ -75,6 +73,8 @@ def confine(memory: int, seconds: int) -> list[str]:
 
 def set_limits(memory: int, seconds: int) -> None:
     """Bytes of address space, seconds of processor time; a limit that is lower already stays."""
+    import resource  # Unix's
+
     limits = {
         resource.RLIMIT_AS: memory,
         resource.RLIMIT_CPU: seconds,

@@ -6,16 +6,17 @@
     common.pt         Megatron's: its arguments, from which the model's sizes are known; since Core 0.19 an
                       entry `common_state` of .metadata
 
-FSDP, tensor and pipeline parallelism are in the chunks' offsets. Optimizer states are passed over by their names.
+FSDP, tensor and pipeline parallelism are in the chunks' offsets. Optimizer states are passed over by their
+names.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from scalewright.checkpoint.theirs.index import ITEM_BYTES, Index, Shape, is_weight
-from scalewright.checkpoint.theirs.torch_file import PICKLE_BYTES, TorchFile, damaged, records
+from scalewright.checkpoint.theirs.torch_file import PICKLE_BYTES, TorchFile, damaged, open_file, records
 from scalewright.spec.errors import UserError
 from scalewright.spec.text.pickles import Global, Made
 from scalewright.spec.text.untrusted import inside, read_bytes
@@ -66,7 +67,7 @@ def _read_chunks(folder: Path, index: Index, chunks: list[tuple[str, int, int, s
                 if file is not None:
                     file.close()
                 path = inside(folder, name)
-                file = _open(path)
+                file = open_file(path)
             saved = TorchFile(path, file, start, length)
             stored = saved.stored(saved.content)
             if stored is None or stored.shape != sizes:
@@ -79,13 +80,6 @@ def _read_chunks(folder: Path, index: Index, chunks: list[tuple[str, int, int, s
     finally:
         if file is not None:
             file.close()
-
-
-def _open(path: Path) -> IO[bytes]:
-    try:
-        return open(path, "rb")
-    except OSError as error:
-        raise damaged(path, f"{error.strerror}") from None
 
 
 def _places(storage: Any, path: Path) -> tuple[dict[tuple[str, Shape], Place], dict[str, Place]]:
@@ -134,7 +128,7 @@ def _arguments(folder: Path, place: tuple[str, int, int | None]) -> dict[str, An
     """The plain values of Megatron's arguments; none where the file has none that can be read."""
     path = inside(folder, place[0])
     try:
-        with _open(path) as file:
+        with open_file(path) as file:
             content = TorchFile(path, file, place[1], place[2]).content
     except UserError as error:
         return {"unread": f"{path.name}: {error.what}"}

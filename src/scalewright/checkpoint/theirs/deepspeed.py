@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from scalewright.checkpoint.theirs.index import ITEM_BYTES, Index, Shape, Stored, is_weight
-from scalewright.checkpoint.theirs.torch_file import TorchFile, damaged
+from scalewright.checkpoint.theirs.torch_file import TorchFile, damaged, open_file
 from scalewright.spec.errors import UserError
 from scalewright.spec.text.pickles import Made
 from scalewright.spec.text.untrusted import inside
@@ -69,7 +69,7 @@ def read(folder: Path) -> Index:
 
 
 def _universal(index: Index, folder: Path) -> None:
-    """A file for each parameter; from ZeRO 3 it has a row of numbers, whose shape is in the model's states."""
+    """A file for each parameter; from ZeRO 3 a row of numbers, whose shape is in the model's states."""
     shapes: dict[str, Shape] = {}
     for path in list(_in_order(folder, MODEL))[:1]:
         with _Saved(folder, path.name) as states:
@@ -93,7 +93,7 @@ class _Saved:
 
     def __init__(self, folder: Path, name: str) -> None:
         self.name, self.path = name, inside(folder, name)
-        self._file: IO[bytes] = open(self.path, "rb")
+        self._file: IO[bytes] = open_file(self.path)
         self._saved = TorchFile(self.path, self._file)
         self.content = self._saved.content
 

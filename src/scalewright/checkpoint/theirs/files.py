@@ -1,4 +1,4 @@
-"""Another trainer's tensors, box by box: asks the confined reader where they lie, believes nothing, reads bytes.
+"""Another trainer's tensors, box by box: asks the confined reader where they lie, checks that, reads bytes.
 
     child.py --JSON--> every piece: in a file of the folder, within its bytes, no element twice, none missing
                        read(name, offsets, sizes) copies the rows that are asked for out of each piece

@@ -1,12 +1,13 @@
 """A folder of another trainer: whose it is, and its tensors under our names, one at a time.
 
-    .metadata                            DCP: torchtitan, Megatron-LM (torch_dist), anything in Hugging Face's names
+    .metadata                            DCP: torchtitan, Megatron-LM (torch_dist), Hugging Face's names
     checkpoint_metadata.json, model/     nanotron
     *model_states.pt, zero/*/fp32.pt     DeepSpeed, in Hugging Face's names
     latest, step-10/, iter_0000010/      the folder of the newest save below, or below checkpoint/
 
-Which table of names applies is found by the embedding: the table, and a prefix such as `model.`, under which the
-folder has it. Then everything is checked: each tensor of the model is there in its shape, and none is left over.
+Which table of names applies is found by the embedding: the table, and a prefix such as `model.`, under which
+the folder has it. Then everything is checked: each tensor of the model is there in its shape, and none is
+left over.
 """
 
 from __future__ import annotations
@@ -14,9 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,7 +27,6 @@ from scalewright.checkpoint.theirs.names import NAMINGS
 from scalewright.model.huggingface import HuggingFaceFolder
 from scalewright.model.names import Location, locations
 from scalewright.spec.errors import UserError
-from scalewright.spec.model import ModelSpec
 from scalewright.spec.text.untrusted import inside, read_bytes
 
 STACKED = re.compile(r"(.*?decoder\.layers\.)(\D.*)")  # Megatron: all layers in one tensor
@@ -38,7 +36,7 @@ POINTERS = ("latest", "latest_universal", "latest.txt", "latest_checkpointed_ite
 
 @dataclass(frozen=True)
 class View:
-    """A tensor of theirs, or a layer of a stack of them, perhaps without its last rows: as safetensors has one."""
+    """A tensor of theirs, or a layer of a stack, perhaps without its last rows; a slice of safetensors."""
 
     files: TheirFiles
     name: str
@@ -135,7 +133,7 @@ class TheirFolder:
         return tensor
 
     def _has_pairs(self) -> bool:
-        """Whether a head's rows are in pairs (0, 1), (2, 3) for RoPE, where ours are (0, n/2), (1, n/2 + 1)."""
+        """Whether RoPE turns a head's rows (0, 1), (2, 3), where ours are (0, n/2), (1, n/2 + 1)."""
         if self.trainer == "nanotron":
             return bool(self.files.facts.get("rope_interleaved", True))
         if self.trainer == "megatron":

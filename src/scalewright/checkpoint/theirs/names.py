@@ -1,13 +1,14 @@
-"""The names that other trainers give to tensors, as tables: ours -> theirs, and which rows of theirs are ours.
+"""Other trainers' names of tensors, as tables: ours -> theirs, and which rows of theirs are ours.
 
-    ours                        torchtitan                          Megatron-LM
-    layers.3.attention.q.weight layers.3.attention.wq.weight        decoder.layers.3.self_attention.linear_qkv.weight
-                                rows of a head in pairs             of each group of heads: its q heads, k, v
-    layers.3.mlp.up.weight      layers.3.feed_forward.w3.weight     decoder.layers.3.mlp.linear_fc1.weight, 2nd half
+    ours                        torchtitan                     Megatron-LM
+    layers.3.attention.q        layers.3.attention.wq          decoder.layers.3.self_attention.linear_qkv
+                                rows of a head in pairs        of each group of heads: its q heads, k, v
+    layers.3.mlp.up             layers.3.feed_forward.w3       decoder.layers.3.mlp.linear_fc1, second half
 
-A line has every name that versions of the trainer gave it. Sources: torchtitan 0.1 to 0.3 `models/*/model.py` and
-`state_dict_adapter.py`; Megatron Core 0.19 `models/gpt`, `transformer/attention.py` (`get_query_key_value_tensors`);
-nanotron 0.4 `models/llama.py`. What their checkpoints have under Hugging Face's names is in `model/names.py`.
+A line has every name that versions of the trainer gave it. Sources: torchtitan 0.1 to 0.3 `models/*/model.py`
+and `state_dict_adapter.py`; Megatron Core 0.19 `models/gpt`, `transformer/attention.py`
+(`get_query_key_value_tensors`); nanotron 0.4 `models/llama.py`. What their checkpoints have under Hugging
+Face's names is in `model/names.py`.
 """
 
 from __future__ import annotations

@@ -3,18 +3,19 @@
     checkpoint_metadata.json    its version
     model_config.json           the model's settings
     model/model/decoder/3/pp_block/attn/qkv_proj/model_weight_pp-rank-0-of-1_tp-rank-1-of-2.safetensors
-        "data"                  this rank's part
-        metadata                unsharded_shape: "(96, 48)"
-                                local_global_slices_pairs: "0,24,None|None,None,None#24,48,None|None,None,None;..."
-                                rows 0 to 24 here are rows 24 to 48 of the whole, and so on
+        "data"              this rank's part
+        metadata            unsharded_shape: "(96, 48)"
+                            local_global_slices_pairs: "0,24,None|None,None,None#24,48,None|None,None,None;.."
+                            rows 0 to 24 here are rows 24 to 48 of the whole, and so on
 
-q, k and v (gate and up) are fused, and each of them is cut for itself: the pairs of slices say where each part goes.
-Safetensors headers are JSON, read here; there is no pickle among the weights.
+q, k and v (gate and up) are fused, and each of them is cut for itself: the pairs of slices say where each
+part goes. Safetensors headers are JSON, read here; there is no pickle among the weights.
 """
 
 from __future__ import annotations
 
 import re
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -105,9 +106,11 @@ def _header(path: Path) -> tuple[Stored, dict[str, Any]]:
             header = parse_json(file.read(length))
         entry = header["data"]
         shape = tuple(entry["shape"])
-        dtype, (begin, _) = SAFETENSORS[entry["dtype"]], entry["data_offsets"]
+        dtype, (begin, end) = SAFETENSORS[entry["dtype"]], entry["data_offsets"]
         if any(type(n) is not int or n < 0 for n in (*shape, begin)):
             raise ValueError("a shape isn't one")
+        if end - begin != prod(shape) * ITEM_BYTES[dtype]:
+            raise ValueError("a shape of other bytes than it has")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise damaged(path, f"no safetensors file of nanotron ({error})") from None
     return Stored(dtype, shape, 8 + length + begin, contiguous(shape)), header.get("__metadata__") or {}

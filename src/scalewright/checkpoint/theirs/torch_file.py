@@ -1,7 +1,7 @@
 """A file of `torch.save`, read as records and places: which tensor lies where in it, and nothing is loaded.
 
-    archive/data.pkl      the pickle: {"fp32": _rebuild_tensor_v2(storage "0", offset 0, (4, 8), strides (8, 1))}
-    archive/data/0        the numbers of storage "0", stored as they are, so that a place in the file is enough
+    archive/data.pkl   the pickle: {"fp32": _rebuild_tensor_v2(storage "0", offset 0, (4, 8), strides (8, 1))}
+    archive/data/0     the numbers of storage "0", stored as they are, so that a place in the file is enough
 
 Storages that are compressed are refused: torch writes none, and a small file can't become a large one.
 """
@@ -45,6 +45,14 @@ LOCAL_HEADER = 30  # bytes before the name, whose length and that of an extra fi
 def damaged(path: Path | str, why: str) -> UserError:
     """The error for a file that can't be what its name says."""
     return UserError(f"the file can't be read: {why}", str(path), "don't use it, or save it again")
+
+
+def open_file(path: Path) -> IO[bytes]:
+    """The file, to be read; raises UserError."""
+    try:
+        return open(path, "rb")
+    except OSError as error:
+        raise damaged(path, error.strerror or str(error)) from None
 
 
 def records(data: bytes, path: Path) -> Any:
@@ -104,7 +112,7 @@ class TorchFile:
         if start < 0 or length < 0 or start + length > end:
             raise damaged(path, f"{length} bytes from {start} are outside its {end}")
         try:
-            self._zip = zipfile.ZipFile(Window(file, start, length))  # type: ignore[arg-type]
+            self._zip = zipfile.ZipFile(Window(file, start, length))
             self._entries = {info.filename.partition("/")[2]: info for info in self._zip.infolist()}
             self.content = records(self._zip.read(self._entry("data.pkl", PICKLE_BYTES)), path)
             order = (

@@ -5,11 +5,11 @@
          │                                                                 read_records: a record of names
          └──► any other: INST, OBJ, EXT, NEXT_BUFFER                   ──► NotPlainData
 
-A pickle is a program; CALLS are the part of its language that imports and calls. For plain data (flight recorder,
-memory snapshots) they aren't filtered but absent: the interpreter's table ends with those of data. Checkpoints of
-other trainers need them, so there a global is two words, `Global("torch", "Size")`, and a call is a `Made` with
-that global and its arguments: nothing is imported, and nothing is called. The interpreter is Python's own
-written in Python: the one in C takes memory for the memo as a number in the file says.
+A pickle is a program; CALLS are the part of its language that imports and calls. For plain data (flight
+recorder, memory snapshots) they aren't filtered but absent: the interpreter's table ends with those of data.
+Checkpoints of other trainers need them, so there a global is two words, `Global("torch", "Size")`, and a call
+is a `Made` with that global and its arguments: nothing is imported, and nothing is called. The interpreter is
+Python's own written in Python: the one in C takes memory for the memo as a number in the file says.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class _Records(_PlainData):
         self.load_call()
 
     def load_build(self) -> None:
-        """Attributes: of a record they are kept; of a dictionary (torch's `_metadata` of a state dict) dropped."""
+        """Attributes: of a record they are kept; of a dictionary (torch's `_metadata`) dropped."""
         state, target = self.stack.pop(), self.stack[-1]
         if isinstance(target, Made):
             target.state = state
