@@ -12,6 +12,7 @@ from runs import run_data
 from scalewright.dry_run.dry_run import dry_run
 from scalewright.emit.settings import settings_of
 from scalewright.emit.trainers import emit
+from scalewright.plan.request import run_facts
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec
 from scalewright.train.deepspeed import check
@@ -102,6 +103,11 @@ def test_other_runs_do_not_ask_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_dry_run_is_of_our_own_engine() -> None:
     with pytest.raises(UserError, match="plan it with --framework deepspeed"):
         dry_run(run_of(layout=TWO))
+
+
+def test_it_is_predicted_as_deepspeed_is() -> None:
+    assert run_facts(run_of(layout=TWO))["framework"] == "deepspeed"
+    assert run_facts(run_of(engine="scalewright"))["framework"] == "scalewright"
 
 
 @pytest.mark.parametrize("stage", range(4))

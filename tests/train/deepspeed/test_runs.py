@@ -33,6 +33,7 @@ from runs import (
     worst,
     write_run,
 )
+from train.guard.test_rewind import LEFT_OUT, spiky
 
 pytestmark = [
     pytest.mark.slow,
@@ -249,6 +250,19 @@ def test_an_update_that_is_not_finite_is_left_out(layout: dict[str, Any], tmp_pa
     losses = [row["loss"] for row in rows(out)]
     assert losses[2] is None  # JSON has no NaN
     assert None not in losses[:2] + losses[3:]
+
+
+def test_a_rewind_is_the_run_without_those_rows(tmp_path: Path) -> None:
+    """Back to a checkpoint in the middle of a run: weights and moments go in again, to the bit."""
+    layout = {**TWO, "zero_stage": 2}
+    more = {"engine": "deepspeed", "layout": layout, "checkpoint": {"at_end": True}}
+    known = spiky(tmp_path, **more, train={"guard": {"leave_out": LEFT_OUT}})
+    control = run({**known, "engine": "deepspeed", "out_dir": str(tmp_path / "control")}).out_dir
+    out = run({**spiky(tmp_path, **more), "engine": "deepspeed"}).out_dir
+    found = [(event["step"], event["action"], event["to"]) for event in events(out, "spike")]
+    assert found == [(70, "rewound", 60), (73, "rewound", 60)]
+    assert bits(out) == bits(control)
+    assert_same_bits(weights(out, optimizer=True), weights(control, optimizer=True))
 
 
 def test_parity_compares_it_with_our_own_engine_on_one_device(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ tokens' over the counted tokens of the whole global batch, so it is multiplied b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -122,7 +122,7 @@ def _filled(micro: Micro, rows: int) -> Micro:
     return Micro(fill(micro.tokens), targets, arguments)
 
 
-def watch_updates(engine: Any, look: Any) -> None:
+def watch_updates(engine: Any, look: Callable[[], bool]) -> None:
     """Lets ZeRO 0's update ask `look()` first: whether gradients, reduced and not yet clipped, are finite.
 
     The other stages look themselves, and tell their norm; this one clips and updates whatever there is.

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from scalewright.checkpoint.format import OPTIMIZER
 from scalewright.checkpoint.read import CheckpointReader
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import fill
@@ -73,13 +74,12 @@ class DeepSpeedState(RunState):
         if len(steps) > 1 or state.get("optimizer_ranks"):
             problem = "weights were updated different numbers of times, and DeepSpeed counts once for many"
             raise UserError(problem, str(reader.folder), "resume with engine: scalewright")
-        saved = set(reader.optimizer_states())
-        if saved:
+        if reader.optimizer_states():
             self.partitions.make_states(steps.pop() if steps else 0.0)
         for weight in self.held.trained():
             for kind in self.partitions.kinds:
-                if kind in saved and reader.has(f"optimizer/{kind}/{weight.name}"):
-                    shape = weight.placement.tensor.shape
-                    moment = reader.read(f"optimizer/{kind}/{weight.name}", whole(weight), shape)
+                name = f"{OPTIMIZER}{kind}/{weight.name}"
+                if reader.has(name):
+                    moment = reader.read(name, whole(weight), weight.placement.tensor.shape)
                     self.partitions.set_state(weight, kind, moment.to(weight.compute.device))
         return Place(int(state["step"]), int(state["samples"]), int(state["tokens"])), notes

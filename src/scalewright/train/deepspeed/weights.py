@@ -38,14 +38,13 @@ def find_weights(model: nn.Module, placements: Sequence[Placement], mesh: Mesh) 
         tensor = placement.tensor
         name = tensor.name if tensor.name in parameters else str(tensor.tied_to)
         if name in parameters:
-            sizes = mesh.grid
             items.append(
                 Weight(
                     placement,
                     parameters[name],
                     nn.Parameter(torch.empty(0, device="meta"), requires_grad=parameters[name].requires_grad),
-                    box(placement, mesh.coords, sizes.size_of),
-                    copies(placement, sizes.copying),
+                    box(placement, mesh.coords, mesh.grid.size_of),
+                    copies(placement, mesh.grid.copying),
                     stage,
                 )
             )
