@@ -51,11 +51,11 @@ def build(
     quiet: bool,
     resources: ExitStack,
     patience: Patience | None = None,
-    found: tuple[Finding, ...] = (),
+    findings: tuple[Finding, ...] = (),
 ) -> Session:
     """Builds everything up to the first step; `resources` hold the run's folder and watch.
 
-    `found`: what is to be said of the start; raises UserError where nodes don't fit each other.
+    `findings`: what is to be said of the start; raises UserError where nodes don't fit each other.
     """
     model = resolved.model
     layout, spec = resolved.run.layout, model if isinstance(model, ModelSpec) else None
@@ -67,7 +67,7 @@ def build(
         host_sums=offloads_parameters(layout),
         timeout=timedelta(seconds=resolved.run.train.timeouts.start_s),
     )
-    found = look_together(resolved.run, context, mesh, found)
+    findings = look_together(resolved.run, context, mesh, findings)
     watchdog = Watchdog(context, mesh, resolved.run.folder, resolved.run.train.timeouts, patience)
     watch = resources.enter_context(watchdog)
     remarks: list[str] = []
@@ -119,7 +119,7 @@ def build(
         )
         for remark in remarks:
             record.remark(remark)
-        for finding in found:
+        for finding in findings:
             record.event(
                 "preflight", f"preflight: {finding.line}", rule=finding.rule, severity=finding.severity
             )

@@ -42,25 +42,25 @@ MARK = ".preflight-"
 
 
 def look_together(
-    run: RunSpec, context: RankContext, mesh: Mesh, found: tuple[Finding, ...] = ()
+    run: RunSpec, context: RankContext, mesh: Mesh, here: tuple[Finding, ...] = ()
 ) -> tuple[Finding, ...]:
     """What is to be said of all nodes, on rank 0; all ranks must call it, when they have met.
 
-    `found`: by `look_here`, on this node. Raises the same UserError on every rank for what would make the run
+    `here`: by `look_here`, on this node. Raises the same UserError on every rank for what would make the run
     fail.
     """
     mode = run.launch.preflight
     if mode == "off" or context.starter in OURS:
-        return found
+        return here
     first = context.local_rank == 0
     with _mark(run.folder, writes=context.rank == 0) as mark:
-        report = _report(run, context, mesh.device.type, found) if first else None
-        reports = [Report(**found) for found in gather_json(report and asdict(report) | {"mark": mark}, mesh)
-                   if found is not None]  # fmt: skip
+        report = _report(run, context, mesh.device.type, here) if first else None
+        reports = [Report(**data) for data in gather_json(report and asdict(report) | {"mark": mark}, mesh)
+                   if data is not None]  # fmt: skip
         nodes: tuple[Node, ...] = ()
         if len(reports) > 1:
             moment = [time.time(), _sees(run.folder, reports[0].mark)] if first else None  # all have just met
-            moments = [found for found in gather_json(moment, mesh) if found is not None]
+            moments = [seen for seen in gather_json(moment, mesh) if seen is not None]
             nodes = tuple(
                 replace(report.as_node, clock=clock, sees_folder=sees)
                 for report, (clock, sees) in zip(reports, moments, strict=True)
@@ -90,11 +90,11 @@ class Report:
         return [Finding(**{**row, "hosts": ()}) for row in self.findings]
 
 
-def _report(run: RunSpec, context: RankContext, kind: str, found: tuple[Finding, ...]) -> Report:
+def _report(run: RunSpec, context: RankContext, kind: str, here: tuple[Finding, ...]) -> Report:
     """This node's; a look that fails is a finding, since the other nodes wait for an answer."""
     try:
         facts = start_facts(present_environment(), run, gpus=kind == "cuda")
-        findings = (*found, *check(facts, "node"))
+        findings = (*here, *check(facts, "node"))
         node = describe(run, facts, context.rank, kind)
     except Exception as error:
         what = f"this node can't be looked at ({type(error).__name__}: {error})"
@@ -161,8 +161,8 @@ def _mtu(facts: Facts) -> int | None:
     for name in names_in(facts.environ.get(GLOO, "")):
         if name in interfaces:
             return interfaces[name].mtu
-    found = (card for card in interfaces.values() if set(card.addresses) & set(addresses))
-    return next((card.mtu for card in found), None)
+    carrying = (card for card in interfaces.values() if set(card.addresses) & set(addresses))
+    return next((card.mtu for card in carrying), None)
 
 
 @contextmanager

@@ -117,7 +117,7 @@ def train(
         else:
             _check_world(context, world)
         file = Path(run) if isinstance(run, str | Path) else None
-        job["found"] = look_here(resolved.run, context, kind, file)
+        job["findings"] = look_here(resolved.run, context, kind, file)
         if check_memory is not None:
             check_memory(resolved, kind, replace(context, local_world=here) if nodes > 1 else context)
         if local:

@@ -36,13 +36,13 @@ def work(
     quiet: bool = False,
     busy: CpuMark | float | None = None,
     patience: Patience | None = None,
-    found: tuple[Finding, ...] = (),
+    findings: tuple[Finding, ...] = (),
     prepare: Callable[[Session], None] | None = None,
 ) -> dict[str, Any]:
     """Trains as one rank; the answer has the keys of `train.run.Result`. Raises Stopped after a signal, not
     after a callback's "stop", on all ranks alike.
 
-    `busy`: how busy others keep this machine (see `_thread_remark`). `patience`: the watchdog's. `found`: by
+    `busy`: how busy others keep this machine (see `_thread_remark`). `patience`: the watchdog's. `findings`: by
     the look at this start. `prepare` is called with what was built, before it trains: parity attaches to it.
     """
     started = time.perf_counter()
@@ -73,7 +73,7 @@ def work(
             _stop_request(run, context) as stop,
             ExitStack() as kept,
         ):
-            session = build(resolved, context, place, quiet, kept, patience, found)
+            session = build(resolved, context, place, quiet, kept, patience, findings)
             if session.record is not None and device == "cpu":
                 session.record.remark(_thread_remark(context, busy))
             if prepare is not None:

@@ -143,12 +143,12 @@ def _taken(port: int) -> bool | None:
 
 def _cards(root: Path) -> dict[str, Card]:
     """The network cards of RDMA (Linux)."""
-    found = {}
+    cards = {}
     for folder in sorted((root / "sys/class/infiniband").glob("*")):
         states = {path.parent.name: _words(path) for path in folder.glob("ports/*/state")}
         ports = {int(number): words[-1] for number, words in states.items() if number.isdigit() and words}
-        found[folder.name] = Card(_words(folder / "device/vendor") == [EFA_VENDOR], ports)
-    return found
+        cards[folder.name] = Card(_words(folder / "device/vendor") == [EFA_VENDOR], ports)
+    return cards
 
 
 def _kernel() -> tuple[int, int] | None:
