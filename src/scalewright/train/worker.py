@@ -42,8 +42,9 @@ def work(
     """Trains as one rank; the answer has the keys of `train.run.Result`. Raises Stopped after a signal, not
     after a callback's "stop", on all ranks alike.
 
-    `busy`: how busy others keep this machine (see `_thread_remark`). `patience`: the watchdog's. `findings`: by
-    the look at this start. `prepare` is called with what was built, before it trains: parity attaches to it.
+    `busy`: how busy others keep this machine (see `_thread_remark`). `patience`: the watchdog's.
+    `findings`: by the look at this start. `prepare` is called with what was built, before it trains: parity
+    attaches to it.
     """
     started = time.perf_counter()
     place = own_device(device, context)
