@@ -67,6 +67,9 @@ ELSE: dict[tuple[str, str], Expected] = {
     **{(name, KILL): Expected(0, saved=False) for name, launcher in LAUNCHERS.items() if launcher.restarts},
     ("one process", KILL): Expected(137, saved=False),
     **{(name, KILL): Expected(137, saved=False) for name in LAUNCHERS if "mpi" in name},
+    ("mpirun, MPICH", KILL): Expected(9, saved=False),
+    ("launch mpi, MPICH", KILL): Expected(9, saved=False),
+    ("launch mpi, MPICH", TWICE): Expected(slow=True),  # its mpirun hands a SIGTERM on, and waits
     ("srun", TWICE): Expected(137, saved=False, slow=True),
     ("srun", KILL): Expected(137, saved=False),
 }  # fmt: skip
