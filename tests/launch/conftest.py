@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.launch.stops_table import Line, markdown, save
+from tests.launch.stops_table import Line, save
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "comparisons"))  # its pretend hosts
 
@@ -25,8 +25,9 @@ def lines() -> list[Line]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Prints the table, and saves it where that was asked for."""
+    """Saves the table where that was asked for, and prints it."""
     folder = config.getoption("--save-stops", default=None)
     if LINES and folder:
-        terminalreporter.write_line(markdown(LINES))
-        terminalreporter.write_line(f"saved in {save(LINES, Path(folder))}")
+        page = save(LINES, Path(folder))
+        terminalreporter.write_line(page.read_text())
+        terminalreporter.write_line(f"saved in {page}")

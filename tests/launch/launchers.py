@@ -271,7 +271,8 @@ def _srun_environ(services: Services) -> dict[str, str]:
 
 AGENT = (PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *TRAIN[1:])
 SRUN = ("srun", "-N2", "-n2", "--ntasks-per-node=1", *TRAIN)
-SLURM_VERSION = ("srun", "--version")
+SBIN = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+SLURM_VERSION = (shutil.which("slurmctld", path=SBIN) or "slurmctld", "-V")  # srun wants a cluster first
 LAUNCHERS = {
     launcher.name: launcher
     for launcher in (

@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
+from importlib.metadata import version
 from pathlib import Path
 
 from tests.launch.launchers import LAUNCHERS, REQUEUED
@@ -67,6 +68,9 @@ ELSE: dict[tuple[str, str], Expected] = {
     **{(name, KILL): Expected(0, saved=False) for name, launcher in LAUNCHERS.items() if launcher.restarts},
     ("one process", KILL): Expected(137, saved=False),
     **{(name, KILL): Expected(137, saved=False) for name in LAUNCHERS if "mpi" in name},
+    ("mpirun, MPICH", KILL): Expected(9, saved=False),
+    ("launch mpi, MPICH", KILL): Expected(9, saved=False),
+    ("launch mpi, MPICH", TWICE): Expected(slow=True),  # its mpirun hands a SIGTERM on, and waits
     ("srun", TWICE): Expected(137, saved=False, slow=True),
     ("srun", KILL): Expected(137, saved=False),
 }  # fmt: skip
@@ -107,7 +111,7 @@ def documented() -> str:
     return _table([head, *rows])
 
 
-def markdown(lines: Sequence[Line]) -> str:
+def markdown(lines: Sequence[Line], versions: Iterable[str]) -> str:
     """The page of a result."""
     total, same, left = (sum(getattr(line, key) for line in lines) for key in ("total_s", "same", "left"))
     cells = {(line.launcher, line.way): str(line) for line in lines}
@@ -124,20 +128,19 @@ def markdown(lines: Sequence[Line]) -> str:
         "What the codes mean: [launch.md](../../docs/launch.md#stopping-and-going-on).",
     ]
     title = f"# Stops of {len(launchers)} launchers, {date.today()}"
-    said = [f"- {version}" for version in versions(launchers)]
+    said = [f"- {words}" for words in versions]
     return "\n".join([title, "", *about, "", _table([head, *rows]), "", *said, ""])
 
 
-def versions(launchers: Iterable[str]) -> list[str]:
+def versions_of(lines: Iterable[Line]) -> list[str]:
     """The first line that each launcher says of itself."""
     import torch
 
+    names = dict.fromkeys(line.launcher for line in lines)
     said = [f"Python {platform.python_version()}, torch {torch.__version__}"]
-    if "launch ray" in launchers:
-        import ray
-
-        said.append(f"Ray {ray.__version__}")
-    commands = dict.fromkeys(LAUNCHERS[name].version for name in launchers if LAUNCHERS[name].version)
+    if "launch ray" in names:
+        said.append(f"Ray {version('ray')}")
+    commands = dict.fromkeys(LAUNCHERS[name].version for name in names if LAUNCHERS[name].version)
     for command in commands:
         done = subprocess.run(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
@@ -155,10 +158,14 @@ def save(lines: Sequence[Line], folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{date.today()}-stops.md"
     numbers = path.with_suffix(".json")
-    before = [Line(**line) for line in json.loads(numbers.read_text())] if numbers.exists() else []
-    merged = list({(line.launcher, line.way): line for line in [*before, *lines]}.values())
-    path.write_text(markdown(merged))
-    numbers.write_text(json.dumps([asdict(line) for line in merged], indent=1) + "\n")
+    before = json.loads(numbers.read_text()) if numbers.exists() else {"versions": [], "lines": []}
+    all_lines = [*(Line(**line) for line in before["lines"]), *lines]
+    merged = list({(line.launcher, line.way): line for line in all_lines}.values())
+    versions = list(dict.fromkeys([*before["versions"], *versions_of(lines)]))
+    numbers.write_text(
+        json.dumps({"versions": versions, "lines": [asdict(line) for line in merged]}, indent=1) + "\n"
+    )
+    path.write_text(markdown(merged, versions))
     return path
 
 

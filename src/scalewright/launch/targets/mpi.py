@@ -74,5 +74,6 @@ def _start(job: Job, name: str, variables: list[str]) -> list[str]:
         'code=0; wait "$mpirun" || code=$?',
         'while kill -0 "$mpirun" 2>/dev/null; do code=0; wait "$mpirun" || code=$?; done # after a signal',
         'rm -f "$out/STOP"',
-        'exit "${ended:-$code}"',
+        '[ "$code" = 75 ] || code=${ended:-$code}',
+        'exit "$code"',
     ]
