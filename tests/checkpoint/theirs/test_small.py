@@ -152,6 +152,24 @@ def test_a_checkpoint_that_has_its_model_takes_no_other(tmp_path: Path) -> None:
         convert(tmp_path / "hf", tmp_path / "out", model="llama-3.2-1b")
 
 
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"normalization": "LayerNorm"}, "argument normalization is 'LayerNorm'"),
+        ({"use_rope_scaling": True}, "argument use_rope_scaling is True"),
+        ({"hidden_size": None}, "settings don't make a model .*hidden_size"),
+        ({"num_attention_heads": 0, "kv_channels": None}, "settings don't make a model"),
+    ],
+)
+def test_arguments_of_another_kind_of_model(tmp_path: Path, change: dict[str, Any], match: str) -> None:
+    save_dcp(tmp_path / "iter_0000007", megatron(weights(), 256))
+    settings = arguments(256)
+    vars(settings).update(change)
+    torch.save({"args": settings}, tmp_path / "iter_0000007" / "common.pt")
+    with pytest.raises(UserError, match=match):
+        convert(tmp_path, tmp_path / "out")
+
+
 def test_init_names_the_command(tmp_path: Path) -> None:
     save_dcp(tmp_path / "run" / "step-1", {"x": torch.ones(1)})
     with pytest.raises(

@@ -119,7 +119,7 @@ class TheirFiles:
         try:
             with open(inside(self.folder, piece.file), "rb") as file:
                 file.seek(piece.start + offset)
-                got = file.readinto(memoryview(data.numpy()))
+                got = file.readinto(data.numpy().data)
         except OSError as error:
             raise RunError(f"cannot read {self.folder / piece.file}: {error.strerror}") from error
         if got != count:
@@ -143,8 +143,10 @@ class TheirFiles:
         whole = (prod(tensor.shape),) if tensor.flat else tensor.shape
         width = ITEM_BYTES[tensor.dtype]
         for piece in tensor.pieces:
-            boxes = len(piece.offsets) == len(piece.sizes) == len(piece.strides) == len(whole)
-            if not boxes or any(o + n > m for o, n, m in zip(piece.offsets, piece.sizes, whole, strict=True)):
+            aligned = len(piece.offsets) == len(piece.sizes) == len(piece.strides) == len(whole)
+            if not aligned or any(
+                o + n > m for o, n, m in zip(piece.offsets, piece.sizes, whole, strict=True)
+            ):
                 raise self._problem(f"tensor '{name[:100]}' has a piece outside of its {list(tensor.shape)}")
             extent = _extent(piece.sizes, piece.strides)
             inside_file = piece.start >= 0 and piece.start + extent * width <= self._size(piece.file)

@@ -28,18 +28,32 @@ def model_of(folder: Path, facts: Mapping[str, Any], model: str | None) -> Model
         spec = load_model_spec(model)
     elif beside is not None:
         spec = load_model_spec(beside)
-    elif "num_layers" in facts:
-        spec = read_huggingface(_from_megatron(facts, str(folder)), f"{folder}/common.pt", "megatron")
-    elif "num_hidden_layers" in facts:
-        spec = read_huggingface(_from_nanotron(facts), f"{folder}/model_config.json", "nanotron")
+    elif "num_layers" in facts or "num_hidden_layers" in facts:
+        spec = _from_settings(facts, str(folder))
     else:
         raise UserError(
-            "this checkpoint doesn't have its model's settings",
+            f"this checkpoint doesn't have its model's settings{_reason(facts)}",
             str(folder),
             "add --model with the preset, config.json or YAML file of the model that was trained",
         )
     check_runs(spec)
     return spec
+
+
+def _from_settings(facts: Mapping[str, Any], where: str) -> ModelSpec:
+    """The spec of a trainer's own settings; raises UserError where one is missing, or can't be."""
+    megatron = "num_layers" in facts
+    try:
+        config = _from_megatron(facts, where) if megatron else _from_nanotron(facts)
+    except (KeyError, TypeError, ZeroDivisionError) as error:
+        raise UserError(
+            f"its settings don't make a model ({error!r})", where, "name the model with --model"
+        ) from None
+    return read_huggingface(config, where, "megatron" if megatron else "nanotron")
+
+
+def _reason(facts: Mapping[str, Any]) -> str:
+    return f" ({facts['unread']})" if "unread" in facts else ""
 
 
 # Arguments that the conversion of a Llama-like model rests on: any other value is refused.
@@ -51,6 +65,9 @@ _EXPECTED: dict[str, tuple[Any, ...]] = {
     "multi_latent_attention": (False, None),
     "num_experts": (None, 0),
     "apply_layernorm_1p": (False, None),
+    "use_rope_scaling": (False, None),
+    "rotary_percent": (1.0, None),
+    "mtp_num_layers": (None, 0),
 }
 
 
