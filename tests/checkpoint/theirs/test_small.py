@@ -56,6 +56,30 @@ def test_torchtitan(tmp_path: Path) -> None:
     same(tmp_path / "run", write_config(tmp_path), tmp_path, ours)
 
 
+def test_torchtitans_experts(tmp_path: Path) -> None:
+    """Qwen 3's mixture, by the names of 0.2: stacked there as here, and no rows in pairs."""
+    config = {
+        **CONFIG, "model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 24, "decoder_sparse_step": 1, "mlp_only_layers": [], "norm_topk_prob": True,
+    }  # fmt: skip
+    ours = weights(config)
+    names = {
+        "embed": "tok_embeddings", "norm": "norm", "head": "output", "attention_norm": "attention_norm",
+        "attention.q": "attention.wq", "attention.k": "attention.wk", "attention.v": "attention.wv",
+        "attention.o": "attention.wo", "attention.q_norm": "attention.q_norm", "mlp_norm": "ffn_norm",
+        "attention.k_norm": "attention.k_norm", "mlp.router": "moe.router.gate",
+    }  # fmt: skip
+    experts = {"mlp.experts.gate": "w1", "mlp.experts.down": "w2", "mlp.experts.up": "w3"}
+    theirs = {}
+    for name, tensor in ours.items():
+        _, layer, module = ("", "", name) if not name.startswith("layers.") else name.split(".", 2)
+        at, part = (f"layers.{layer}." if layer else ""), module.removesuffix(".weight")
+        own = f"moe.experts.{experts[part]}" if part in experts else f"{names[part]}.weight"
+        theirs[at + own] = tensor
+    save_dcp(tmp_path / "step-1", theirs)
+    same(tmp_path / "step-1", write_config(tmp_path, config), tmp_path, ours)
+
+
 def test_hugging_faces_names_under_a_prefix_with_a_tied_head(tmp_path: Path) -> None:
     config = {**CONFIG, "tie_word_embeddings": True}
     ours = weights(config)
