@@ -27,7 +27,7 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import PythonRef, RunSpec
 from scalewright.train.batches import Place, go_to_place, in_vocabulary
 from scalewright.train.compare_nodes import look_together
-from scalewright.train.engine import build_engine
+from scalewright.train.engine import Engine, build_own
 from scalewright.train.guard.decide import Guard
 from scalewright.train.hangs.patience import Patience
 from scalewright.train.hangs.watchdog import Watchdog
@@ -72,7 +72,7 @@ def build(
     watch = resources.enter_context(watchdog)
     remarks: list[str] = []
     run = _on_devices(resolved.run, mesh, remarks)
-    engine = build_engine(run, mesh)
+    engine = _build_engine(run, mesh)
     network, state = engine.network, engine.state
     vocabulary = model.vocab_size if isinstance(model, ModelSpec) else None
     loss = build_loss(
@@ -147,6 +147,15 @@ def build(
         left_out=left_out,
         watch=watch,
     )
+
+
+def _build_engine(run: RunSpec, mesh: Mesh) -> Engine:
+    """The engine that `run.engine` names. All ranks call it."""
+    if run.engine == "scalewright":
+        return build_own(run, mesh)
+    from scalewright.train.deepspeed.build import build_deepspeed
+
+    return build_deepspeed(run, mesh)
 
 
 def _on_devices(run: RunSpec, mesh: Mesh, remarks: list[str]) -> RunSpec:

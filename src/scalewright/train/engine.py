@@ -63,12 +63,8 @@ class Engine:
     files: Mapping[str, str] = field(default_factory=dict)  # for the run's folder: an engine's own settings
 
 
-def build_engine(run: RunSpec, mesh: Mesh) -> Engine:
-    """The engine that `run.engine` names, its weights allocated and not yet filled. All ranks call it."""
-    if run.engine == "deepspeed":
-        from scalewright.train.deepspeed.build import build_deepspeed
-
-        return build_deepspeed(run, mesh)
+def build_own(run: RunSpec, mesh: Mesh) -> Engine:
+    """`engine: scalewright`, its weights allocated and not yet filled. All ranks call it."""
     half = run.layout.precision == "bf16"
     network = build_network(run, mesh, bf16=half)
     weights = network.parallel.weights
