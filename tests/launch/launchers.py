@@ -282,7 +282,9 @@ LAUNCHERS = {
         Launcher("ranks by hand"),
         Launcher("torchrun", AGENT),
         Launcher("launch torchrun", _launch("torchrun"), keys=_site(), restarts=True),
-        Launcher("srun", SRUN, SLURM_VERSION, _slurm_missing, lambda services, folder: ONE_MACHINE, _srun_environ),
+        Launcher(
+            "srun", SRUN, SLURM_VERSION, _slurm_missing, lambda services, folder: ONE_MACHINE, _srun_environ
+        ),
         Launcher(
             "launch slurm", (), SLURM_VERSION, _slurm_missing,
             _site(nodes=2, env={"MASTER_ADDR": "127.0.0.1"}, **ONE_MACHINE), restarts=True,
