@@ -25,6 +25,7 @@ from tests.launch import ray_cluster, slurm_cluster, sshd
 
 from runs import TESTS, end
 
+ONE_MACHINE = {"preflight": "warn"}  # pretend nodes meet at an address at which each finds itself
 LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 PYTHON = sys.executable
 TRAIN = (PYTHON, "-m", "scalewright", "train", "run.yaml")
@@ -261,7 +262,7 @@ def _slurm_missing() -> str:
 
 def _ssh_keys(services: Services, folder: Path) -> dict[str, Any]:
     reached = {"hosts": ["127.0.0.1", "localhost"], "options": ["-F", str(services.sshd)]}
-    return {**_site()(services, folder), **reached, "env": RANKS}
+    return {**_site()(services, folder), **reached, **ONE_MACHINE, "env": RANKS}
 
 
 def _srun_environ(services: Services) -> dict[str, str]:
@@ -281,10 +282,12 @@ LAUNCHERS = {
         Launcher("ranks by hand"),
         Launcher("torchrun", AGENT),
         Launcher("launch torchrun", _launch("torchrun"), keys=_site(), restarts=True),
-        Launcher("srun", SRUN, SLURM_VERSION, _slurm_missing, environ=_srun_environ),
+        Launcher(
+            "srun", SRUN, SLURM_VERSION, _slurm_missing, lambda services, folder: ONE_MACHINE, _srun_environ
+        ),
         Launcher(
             "launch slurm", (), SLURM_VERSION, _slurm_missing,
-            _site(nodes=2, env={"MASTER_ADDR": "127.0.0.1"}), restarts=True,
+            _site(nodes=2, env={"MASTER_ADDR": "127.0.0.1"}, **ONE_MACHINE), restarts=True,
         ),
         *_mpi("openmpi", "Open MPI"),
         *_mpi("mpich", "MPICH"),

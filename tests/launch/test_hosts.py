@@ -122,6 +122,7 @@ def ssh_site(config: Path) -> dict[str, Any]:
     return {
         "hosts": ["127.0.0.1", "localhost"],
         "options": ["-F", str(config)],
+        "preflight": "warn",  # both are this machine
         "env": {"PYTHONPATH": f"{TESTS}:{TESTS.parent / 'src'}", "OMP_NUM_THREADS": "1"},
     }
 
