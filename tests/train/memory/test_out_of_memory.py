@@ -49,7 +49,7 @@ def test_how_much_was_asked_for() -> None:
     [
         ("torch.optim.SGD.step", "in the optimizer's step of step 2"),
         ("scalewright.parallel.execute.Plain.train", "in the forward of step 2"),
-        ("scalewright.train.build.build_network", "while building the model"),
+        ("scalewright.train.engine.build_network", "while building the model"),
     ],
 )
 def test_a_run_says_where(place: str, phase: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
