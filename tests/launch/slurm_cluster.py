@@ -45,9 +45,10 @@ SchedulerParameters=sched_interval=1,bf_interval=1,sched_min_interval=0,batch_sc
 AccountingStorageType=accounting_storage/none
 SlurmdParameters=config_overrides
 ReturnToService=2
-KillWait=5
+KillWait=3
 SlurmctldTimeout=10
-SlurmdTimeout=10
+SlurmdTimeout=6
+MessageTimeout=5
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 NodeName=n[1-{nodes}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs=8 RealMemory=4000
@@ -64,8 +65,8 @@ def missing() -> list[str]:
 
 
 def ports_in_a_row(count: int) -> int:
-    """The first of `count` ports that nobody listens on."""
-    for first in range(21000 + os.getpid() % 8000, 60000, count):
+    """The first of `count` ports that nobody listens on; others for two processes that ask at once."""
+    for first in range(21000 + os.getpid() % 2000 * count, 60000, count):
         with ExitStack() as stack, suppress(OSError):
             for port in range(first, first + count):
                 stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
