@@ -4,7 +4,7 @@
     python comparisons/two_machines.py --quick     one layout
 
     namespace a, 10.77.0.1 ── veth ── namespace b, 10.77.0.2
-    torchrun --node-rank 0             torchrun --node-rank 1          the lines of docs/several-machines.md
+    torchrun --node-rank 0             torchrun --node-rank 1          the lines of docs/launch/torchrun.md
 
 Neither has another interface but its own loopback, so that what ranks exchange crosses the cable between
 them; its bytes are in the result. Exit code 1 when a loss differs.

@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="Windows has none of these signals"),
     pytest.mark.timeout(600),
 ]
-QUICK = [("local workers", "SIGUSR1"), ("local workers", "file STOP")]
+QUICK = [("local workers", "SIGUSR1")]
 REST = [(name, way) for name in LAUNCHERS for way in WAYS if tried(name, way) and (name, way) not in QUICK]
 
 

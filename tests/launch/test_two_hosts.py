@@ -71,7 +71,7 @@ def script(folder: Path, **launch: Any) -> list[list[str]]:
 
 
 def plain(folder: Path, restarts: int) -> list[list[str]]:
-    """The lines of docs/several-machines.md."""
+    """The lines of docs/launch/torchrun.md."""
     write_run(folder, data_of(folder))
     words = [PYTHON, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"]
     words += ["--max-restarts", str(restarts), "--master-addr", ADDRESSES[0], "--master-port", str(PORT)]

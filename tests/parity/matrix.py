@@ -532,7 +532,7 @@ def _latent() -> list[Case]:
         case("latent-cp2-tp2-dp2", "latent", cp=2, tp=2, dp_shard=2),
         case("deepseek-dp2-ep2", "deepseek", dp_shard=2, ep=2, micro_batch=2),
         case("deepseek-tp2-ep2", "deepseek", tp=2, ep=2, micro_batch=2),
-        case("deepseek-pp2-tp2-ep2-cp2", "deepseek", pp=2, tp=2, ep=2, cp=2, fast=True),
+        case("deepseek-pp2-tp2-ep2-cp2", "deepseek", pp=2, tp=2, ep=2, cp=2),
     ]
 
 
@@ -606,7 +606,7 @@ def _families() -> list[Case]:
             case(f"{name}-tp2-recompute-selective", name, tp=2, recompute="selective", micro_batch=2),
             case(f"{name}-pp2-zb-h1", name, pp=2, schedule="zb-h1"),
             case(f"{name}-pp2-dp2-ep2", name, pp=2, dp_shard=2, ep=2),
-            case(f"{name}-pp2-tp2-ep2-cp2", name, pp=2, tp=2, ep=2, cp=2, fast=True),
+            case(f"{name}-pp2-tp2-ep2-cp2", name, pp=2, tp=2, ep=2, cp=2, fast=name == "gpt-oss"),
             case(f"{name}-tp2-compiled", f"{name}-compiled", tp=2, micro_batch=2),
         ]
     return [

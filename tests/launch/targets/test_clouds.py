@@ -8,8 +8,10 @@ RunPod     a table of its keys below
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -245,3 +247,29 @@ def test_runpod_mounts_one_volume():
 def test_an_option_that_isn_t_key_and_value(option):
     with pytest.raises(UserError, match=r"launch\.options"):
         written("skypilot", job(gpu="H100", options=(option,)))
+
+
+# -- where checkpoints go -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", ["skypilot", "dstack", "runpod"])
+@pytest.mark.parametrize(
+    ("site", "out_dir", "says"),
+    [
+        ({}, "", "claims is empty"),
+        ({"claims": {"data": "/data"}}, "", "runs/My Run isn't in /data: .*set out_dir=/data/My Run"),
+        ({"claims": {"data": "/data"}}, "/elsewhere/first", "set out_dir=/data/first"),
+        ({"claims": {"data": "/data"}}, "/data/first", None),
+    ],
+)
+def test_a_folder_that_goes_with_its_machines_is_named(target, site, out_dir, says):
+    a_job = replace(job(gpu="H100", **site), out_dir=out_dir)
+    notes = [note for note in written(target, a_job).notes if "checkpoints are lost" in note]
+    assert len(notes) == (says is not None)
+    assert says is None or re.search(says, notes[0])
+
+
+def test_a_folder_in_the_working_directory_is_kept_where_that_is():
+    on_a_volume = job(gpu="H100", claims={"data": "/data"}, workdir="/data/run")
+    for target, copied in (("dstack", False), ("runpod", False), ("skypilot", True)):
+        assert any("checkpoints are lost" in note for note in written(target, on_a_volume).notes) == copied

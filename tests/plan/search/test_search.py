@@ -126,7 +126,7 @@ def test_every_layout_is_evaluated_and_few_are_priced() -> None:
 def test_a_stopped_search_returns_the_best_so_far() -> None:
     calls: list[tuple[int, int]] = []
     plan = search(
-        MIXTRAL,
+        LLAMA,
         H100,
         devices=64,
         seq_len=4096,

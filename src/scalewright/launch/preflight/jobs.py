@@ -117,7 +117,7 @@ def restarts_without_saves(facts: Facts) -> Said | None:
 
 @SUBJECT.rule(
     "nothing-saved", "warn", "a job on several nodes or of hours saves nothing on the way",
-    "docs/launch.md: a lost node; Kokolis et al. 2024, failures by the size of a job", at=WRITTEN,
+    "docs/launch/slurm.md: a lost node; Kokolis et al. 2024, failures by the size of a job", at=WRITTEN,
     needs=("a run",),
 )  # fmt: skip
 def nothing_saved(facts: Facts) -> Said | None:

@@ -19,7 +19,7 @@ TOGETHER: Moments = ("nodes",)
 SEVERAL = ("several nodes",)
 SKEW_S = 2.0
 ONE_ENVIRONMENT = "start all nodes from one environment: an image, or a shared folder"
-TRAINERS = "docs/several-machines.md"
+TRAINERS = "docs/launch/torchrun.md"
 
 
 def differing(nodes: Iterable[Node], value: Callable[[Node], str | None]) -> str | None:

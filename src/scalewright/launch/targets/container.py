@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping
+from pathlib import PurePosixPath
 from typing import Any
 
 import yaml
@@ -118,6 +119,23 @@ def mounts(site: LaunchSpec) -> list[tuple[str, str]]:
             )
         pairs.append((outside, inside))
     return pairs
+
+
+def kept_folders(site: LaunchSpec) -> list[str]:
+    """Where claims and folders of the machine are inside."""
+    return [*site.claims.values(), *(inside for _, inside in mounts(site))]
+
+
+def lost(job: Job, start: str | None, machines: str, kept: Iterable[str]) -> list[str]:
+    """A note where the run's folder isn't in one that is `kept`; ranks begin in `start` (or the image's)."""
+    first, *more = [*kept, ""]
+    if not first:
+        return [f"launch.claims is empty: checkpoints are lost with the {machines}"]
+    folder = PurePosixPath(start or ".", job.folder)
+    if any(folder.is_relative_to(volume) for volume in (first, *more) if volume):
+        return []
+    where = f"{folder} isn't in {first}: checkpoints are lost with the {machines}"
+    return [f"{where}; set out_dir={first}/{folder.name}"]
 
 
 def unused(site: LaunchSpec, reasons: Mapping[str, str]) -> dict[str, str]:

@@ -18,6 +18,8 @@ from scalewright.launch.targets.container import (
     gigabytes,
     gpus,
     image,
+    kept_folders,
+    lost,
     mounts,
     shell_line,
     to_yaml,
@@ -53,8 +55,7 @@ def write(job: Job) -> Written:
         f"Logs:   dstack logs {name}",
     ]
     notes = [f"{job.run_file} is read in {job.site.workdir or 'the working directory of the image'}"]
-    if not job.site.claims and not job.site.mounts:
-        notes.append("launch.claims is empty: checkpoints are lost with the machines (volume: /data)")
+    notes += lost(job, job.site.workdir, "machines", kept_folders(job.site))
     if not job.site.max_restarts:
         notes.append(
             "dstack takes ranks that saved and left (75) for failed: launch.max_restarts starts them again"

@@ -20,6 +20,7 @@ from scalewright.launch.targets.container import (
     environment,
     gpus,
     image,
+    lost,
     shell_line,
     unused,
 )
@@ -67,9 +68,8 @@ def write(job: Job) -> Written:
         f"{job.run_file} is read in {job.site.workdir or 'the working directory of the image'}",
         "RunPod charges until the pods are deleted, also when the run has ended",
         "the shell that sends the request needs RUNPOD_API_KEY",
+        *lost(job, job.site.workdir, "pods", job.site.claims.values()),
     ]
-    if not job.site.claims:
-        notes.append("launch.claims is empty: checkpoints are lost with the pods (VOLUME_ID: /workspace)")
     return Written(
         files={file: json.dumps(_request(job, name), indent=2) + "\n"},
         submit=submit,

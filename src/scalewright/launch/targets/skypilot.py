@@ -18,6 +18,7 @@ from scalewright.launch.targets.container import (
     gigabytes,
     gpus,
     image,
+    lost,
     shell_line,
     to_yaml,
     unused,
@@ -55,8 +56,8 @@ def write(job: Job) -> Written:
         f"Logs:   sky jobs logs --name {name}",
     ]
     notes = [f"{job.run_file} and its data are read in launch.workdir, which is copied to each node"]
-    if not job.site.claims:
-        notes.append("launch.claims is empty: checkpoints are lost with the machines (s3://bucket: /data)")
+    copied = "~/sky_workdir"  # the working directory, on each node
+    notes += lost(job, copied, "machines", job.site.claims.values())
     return Written(
         files={file: to_yaml([with_options(_task(job, name), job.site.options)], comments)},
         submit=submit,

@@ -13,7 +13,7 @@ kinds.py    the three kinds of object around it
 from __future__ import annotations
 
 from scalewright.launch.job import Job, Written
-from scalewright.launch.targets.container import to_yaml, unused
+from scalewright.launch.targets.container import kept_folders, lost, to_yaml, unused
 from scalewright.launch.targets.kubernetes.checks import check, job_name
 from scalewright.launch.targets.kubernetes.kinds import KINDS
 
@@ -68,8 +68,7 @@ def write(job: Job) -> Written:
 def _notes(job: Job) -> tuple[str, ...]:
     place = job.site.workdir or "the image's working directory"
     notes = [f"pods read {job.run_file} in {place}: it has to be on a claim, a mount, or in the image"]
-    if not job.site.claims and not job.site.mounts:
-        notes.append("launch.claims is empty: checkpoints are lost with the pods")
+    notes += lost(job, job.site.workdir, "pods", kept_folders(job.site))
     if job.site.queue:
         notes.append("the job waits, suspended, until Kueue admits it")
     if job.site.time_limit:
