@@ -144,7 +144,7 @@ def plan(
 
     `fix` holds axes to a value or a list of them; within `margin` of the fastest the simplest layout comes
     first, and `simpler_than` names the fastest; `why_not` asks about one layout; `yours` is a layout to beat:
-    its cost, and the gain of single changes to it; `scaling` plans the same
+    its cost, and the gain of single changes to it (a mapping needs no sizes); `scaling` plans the same
     run on other device counts; `out` writes the run file (over one that was edited only with `force`).
     `tell(done, total)` is called as the search goes, and one that `stop()` has ended answers with what it
     has: `complete` is false then.
@@ -162,12 +162,16 @@ def plan(
         headroom=memory_headroom, margin=margin, top=top, precision=precision, price=price,
     )  # fmt: skip
     run = WholeRun(tokens, price, currency, goodput)
-    answer = question.answer(run, why_not, out, data, explain, tell, stop, force)
-    if yours is not None:
+    cost = None
+    if yours is not None:  # before the search: a layout that is refused is refused at once
+        sized = {"devices": question.devices, "global_batch": question.global_batch}
         cost = predict(
-            model, place, yours, seq_len, framework=framework, software_version=software_version,
-            options=options, optimizer=optimizer, diloco=diloco,
+            model, place, {**sized, **yours} if isinstance(yours, Mapping) else yours, seq_len,
+            framework=framework, software_version=software_version, options=options, optimizer=optimizer,
+            diloco=diloco,
         )  # fmt: skip
+    answer = question.answer(run, why_not, out, data, explain, tell, stop, force)
+    if cost is not None:
         answer = {**answer, "yours": _beside(cost, answer["best"])}
     return Answer(answer)
 

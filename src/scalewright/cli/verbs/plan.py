@@ -61,6 +61,13 @@ def plan(
     why_not: Annotated[
         str | None, typer.Option(metavar="KEY=VALUE,...", help="Why this layout isn't the best: tp=4,pp=8.")
     ] = None,
+    near: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY=VALUE,...",
+            help="Your layout: what would beat it, changes ranked by gain. tp=4,pp=2.",
+        ),
+    ] = None,
     scaling: Annotated[
         str | None,
         typer.Option(metavar="A..B", help="The same run on A to B devices, doubling; or 8,24,96."),
@@ -84,6 +91,7 @@ def plan(
     \b
     scalewright plan llama-3.1-8b --cluster dgx-h100 --devices 64 --seq-len 8192 --global-batch 512
     scalewright plan llama-3.1-8b --cluster dgx-h100 --devices 64 --seq-len 8192 --global-batch 512 --fix tp=8
+    scalewright plan llama-3.1-8b --cluster dgx-h100 --nodes 8 --seq-len 8192 --global-batch 512 --near tp=8
     scalewright plan --from pretrain_llama.sh --cluster dgx-h100
     """
     how = (
@@ -98,10 +106,15 @@ def plan(
             global_batch = global_batch or theirs.layout.global_batch
         if nodes is None:
             devices = devices or theirs.layout.devices
+    if near is not None and theirs is not None:
+        raise UserError(
+            "--near and --from are both given", "--near", "leave it out: the file has your layout"
+        )
     name, place = check_given(theirs.model if theirs else model, cluster, "scalewright plan", how)
     if data is not None and out is None and not json:
         raise UserError("--data is for the run file", "--data", "add --out run.yaml, or --json")
     counts = read_counts(scaling) if scaling else None
+    own = read_pairs(near, "--near", LAYOUT) if near is not None else None
     from scalewright.api import plan as search
     from scalewright.cli.output import only_answer, print_json
     from scalewright.cli.search_tables import show_plan
@@ -116,7 +129,7 @@ def plan(
             diloco=read_diloco(diloco), tokens=tokens, price=price, currency=currency, goodput=goodput,
             scaling=counts, out=out, data=data, force=force, tell=tell, stop=stop,
             why_not=read_pairs(why_not, "--why-not", AXES) if why_not else None,
-            yours=theirs.resized(count_devices(sizes, place), global_batch) if theirs is not None else None,
+            yours=theirs.resized(count_devices(sizes, place), global_batch) if theirs is not None else own,
         )  # fmt: skip
     print_json(answer) if json else show_plan(answer)
     if not answer["complete"]:
