@@ -97,6 +97,8 @@ def plan(
     how = (
         "write `scalewright plan MODEL --cluster C --devices N --seq-len S --global-batch B`, or --from FILE"
     )
+    if near is not None and from_ is not None:
+        raise UserError("--near and --from are both given", "--near", "leave it out: FILE has your layout")
     sizes = {"devices": devices, "nodes": nodes, "global_batch": global_batch}
     given = [key for key in sizes if sizes[key]]
     theirs = read_theirs(from_, model, given) if from_ is not None else None
@@ -106,10 +108,6 @@ def plan(
             global_batch = global_batch or theirs.layout.global_batch
         if nodes is None:
             devices = devices or theirs.layout.devices
-    if near is not None and theirs is not None:
-        raise UserError(
-            "--near and --from are both given", "--near", "leave it out: the file has your layout"
-        )
     name, place = check_given(theirs.model if theirs else model, cluster, "scalewright plan", how)
     if data is not None and out is None and not json:
         raise UserError("--data is for the run file", "--data", "add --out run.yaml, or --json")
