@@ -36,6 +36,8 @@ CASES: dict[str, dict[str, tuple[int, list[str]]]] = {
         "Llama": (1, ["llama"]),
         "Qwen 3, tp 2": (2, ["qwen3"]),
         "Qwen 2, tp 2, layers apart": (2, ["qwen2"]),
+        "Mixtral": (1, ["mixtral"]),
+        "Qwen 3 MoE, ep 2": (2, ["qwen3_moe"]),
     },
     "deepspeed": {
         "ZeRO 0": (2, ["0", "fp32"]),
@@ -130,8 +132,13 @@ def _cat(pieces: list[dict[str, Tensor]], name: str, dim: int = 0) -> Tensor:
 
 
 def _of_megatron(expected: dict[str, Any], reader: CheckpointReader) -> dict[str, Tensor]:
-    """By hand: 2 groups of 3 q heads, k and v, of 8 rows each; tp cuts groups, and each of gate and up."""
-    pieces = expected["pieces"]
+    """By hand: 2 groups of 3 q heads, k and v, of 8 rows each; tp cuts groups, and each of gate and up.
+
+    A mixture's ranks have whole experts each, and all have the rest.
+    """
+    ranks = expected["pieces"]
+    mixture = any("experts" in name for name in ranks[0])
+    pieces = ranks[:1] if mixture else ranks
     wanted = {
         "embed.weight": _cat(pieces, "embedding.word_embeddings.weight"),
         "head.weight": _cat(pieces, "output_layer.weight"),
@@ -147,10 +154,13 @@ def _of_megatron(expected: dict[str, Any], reader: CheckpointReader) -> dict[str
             wanted[f"{ours}attention.q.{kind}"] = grouped[:, :3].flatten(0, 2)
             wanted[f"{ours}attention.k.{kind}"] = grouped[:, 3].flatten(0, 1)
             wanted[f"{ours}attention.v.{kind}"] = grouped[:, 4].flatten(0, 1)
-        fused = [piece[f"{theirs}mlp.linear_fc1.weight"].chunk(2) for piece in pieces]
-        wanted[f"{ours}mlp.gate.weight"] = torch.cat([gate for gate, _ in fused])
-        wanted[f"{ours}mlp.up.weight"] = torch.cat([up for _, up in fused])
-        wanted[f"{ours}mlp.down.weight"] = _cat(pieces, f"{theirs}mlp.linear_fc2.weight", 1)
+        if mixture:
+            wanted |= _experts_of_megatron(ranks, theirs, ours)
+        else:
+            fused = [piece[f"{theirs}mlp.linear_fc1.weight"].chunk(2) for piece in pieces]
+            wanted[f"{ours}mlp.gate.weight"] = torch.cat([gate for gate, _ in fused])
+            wanted[f"{ours}mlp.up.weight"] = torch.cat([up for _, up in fused])
+            wanted[f"{ours}mlp.down.weight"] = _cat(pieces, f"{theirs}mlp.linear_fc2.weight", 1)
         wanted[f"{ours}attention.o.weight"] = _cat(pieces, f"{theirs}self_attention.linear_proj.weight", 1)
         norms = {
             "attention_norm": ("input_layernorm", "self_attention.linear_qkv.layer_norm"),
@@ -164,6 +174,24 @@ def _of_megatron(expected: dict[str, Any], reader: CheckpointReader) -> dict[str
             if tensor is not None:
                 wanted[f"{ours}{norm}.weight"] = tensor
     return wanted
+
+
+def _experts_of_megatron(ranks: list[dict[str, Tensor]], theirs: str, ours: str) -> dict[str, Tensor]:
+    """Rank 0's experts, then rank 1's, each with gate over up."""
+    ups, downs = [], []
+    for piece in ranks:
+        number = 0
+        while (name := f"{theirs}mlp.experts.local_experts.{number}.linear_fc") + "1.weight" in piece:
+            ups.append(piece[name + "1.weight"])
+            downs.append(piece[name + "2.weight"])
+            number += 1
+    gate, up = torch.stack(ups).chunk(2, 1)
+    return {
+        f"{ours}mlp.router.weight": ranks[0][f"{theirs}mlp.router.weight"],
+        f"{ours}mlp.experts.gate.weight": gate,
+        f"{ours}mlp.experts.up.weight": up,
+        f"{ours}mlp.experts.down.weight": torch.stack(downs),
+    }
 
 
 def _of_nanotron(expected: dict[str, Any], reader: CheckpointReader) -> dict[str, Tensor]:

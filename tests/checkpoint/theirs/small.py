@@ -29,6 +29,13 @@ CONFIG: dict[str, Any] = {
     "max_position_embeddings": 64, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": False,
     "hidden_act": "silu",
 }  # fmt: skip
+MIXTURES: dict[str, dict[str, Any]] = {
+    "mixtral": {**CONFIG, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen3_moe": {
+        **CONFIG, "model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 24, "decoder_sparse_step": 1, "mlp_only_layers": [], "norm_topk_prob": True,
+    },
+}  # fmt: skip
 Weights = dict[str, Tensor]
 
 
@@ -111,20 +118,30 @@ def megatron(ours: Weights, padded: int) -> Weights:
     theirs[f"{at}self_attention.linear_qkv.weight"] = torch.cat([q, k, v], 2).flatten(1, 3)
     theirs[f"{at}self_attention.linear_qkv.layer_norm_weight"] = stack("attention_norm")
     theirs[f"{at}self_attention.linear_proj.weight"] = stack("attention.o")
-    theirs[f"{at}mlp.linear_fc1.weight"] = torch.cat([stack("mlp.gate"), stack("mlp.up")], 1)
     theirs[f"{at}mlp.linear_fc1.layer_norm_weight"] = stack("mlp_norm")
-    theirs[f"{at}mlp.linear_fc2.weight"] = stack("mlp.down")
+    kind, more, dim = ("mlp", "", 1)
+    if "layers.0.mlp.router.weight" in ours:  # [layers, experts, ...]
+        theirs[f"{at}mlp.router.weight"] = stack("mlp.router")
+        kind, more, dim = ("mlp.experts", "experts.", 2)
+    theirs[f"{at}{kind}.{more}linear_fc1.weight"] = torch.cat(
+        [stack(f"{kind}.gate"), stack(f"{kind}.up")], dim
+    )
+    theirs[f"{at}{kind}.{more}linear_fc2.weight"] = stack(f"{kind}.down")
+    if "layers.0.attention.q_norm.weight" in ours:
+        theirs |= {
+            f"{at}self_attention.{one}_layernorm.weight": stack(f"attention.{one}_norm") for one in "qk"
+        }
     return theirs
 
 
-def arguments(padded: int) -> argparse.Namespace:
+def arguments(padded: int, **more: Any) -> argparse.Namespace:
     """Megatron's arguments of the same model."""
     return argparse.Namespace(
         num_layers=LAYERS, hidden_size=HIDDEN, num_attention_heads=HEADS, num_query_groups=GROUPS,
         group_query_attention=True, kv_channels=HEAD, ffn_hidden_size=FFN, max_position_embeddings=64,
         padded_vocab_size=padded, swiglu=True, normalization="RMSNorm", norm_epsilon=1e-6, rotary_base=10000,
         position_embedding_type="rope", untie_embeddings_and_output_weights=True, add_bias_linear=False,
-        params_dtype=torch.bfloat16,
+        params_dtype=torch.bfloat16, **more,
     )  # fmt: skip
 
 

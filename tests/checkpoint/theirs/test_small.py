@@ -14,6 +14,7 @@ from torch.distributed.fsdp import fully_shard
 
 from checkpoint.theirs.small import (
     CONFIG,
+    MIXTURES,
     VOCABULARY,
     arguments,
     hugging_face,
@@ -58,10 +59,7 @@ def test_torchtitan(tmp_path: Path) -> None:
 
 def test_torchtitans_experts(tmp_path: Path) -> None:
     """Qwen 3's mixture, by the names of 0.2: stacked there as here, and no rows in pairs."""
-    config = {
-        **CONFIG, "model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2,
-        "moe_intermediate_size": 24, "decoder_sparse_step": 1, "mlp_only_layers": [], "norm_topk_prob": True,
-    }  # fmt: skip
+    config = MIXTURES["qwen3_moe"]
     ours = weights(config)
     names = {
         "embed": "tok_embeddings", "norm": "norm", "head": "output", "attention_norm": "attention_norm",
@@ -129,6 +127,25 @@ def test_megatron(tmp_path: Path, named: bool) -> None:
         for name in ("embed.weight", "head.weight"):
             ours[name] = torch.cat([ours[name], padding])
     same(tmp_path, write_config(tmp_path) if named else None, tmp_path, ours)
+
+
+@pytest.mark.parametrize("kind", MIXTURES)
+def test_megatrons_experts(tmp_path: Path, kind: str) -> None:
+    """Gate over up in each expert; the model is known from its arguments."""
+    config = MIXTURES[kind]
+    width = config.get("moe_intermediate_size")
+    ours = weights(config)
+    save_dcp(tmp_path / "iter_0000007", megatron(ours, VOCABULARY))
+    settings = arguments(
+        VOCABULARY, num_experts=4, moe_router_topk=2, moe_ffn_hidden_size=width, moe_layer_freq=1,
+        qk_layernorm=kind == "qwen3_moe",
+    )  # fmt: skip
+    torch.save({"args": settings}, tmp_path / "iter_0000007" / "common.pt")
+    same(tmp_path, None, tmp_path, ours)
+    settings.moe_router_pre_softmax = True
+    torch.save({"args": settings}, tmp_path / "iter_0000007" / "common.pt")
+    with pytest.raises(UserError, match="moe_router_pre_softmax is True"):
+        convert(tmp_path, tmp_path / "other")
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])

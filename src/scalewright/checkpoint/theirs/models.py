@@ -63,7 +63,6 @@ _EXPECTED: dict[str, tuple[Any, ...]] = {
     "swiglu": (True,),
     "add_bias_linear": (False,),
     "multi_latent_attention": (False, None),
-    "num_experts": (None, 0),
     "apply_layernorm_1p": (False, None),
     "use_rope_scaling": (False, None),
     "rotary_percent": (1.0, None),
@@ -71,9 +70,24 @@ _EXPECTED: dict[str, tuple[Any, ...]] = {
 }
 
 
+# The same of a mixture's: as Mixtral and Qwen 3 route, a softmax over the chosen experts, in every layer.
+_EXPECTED_OF_EXPERTS: dict[str, tuple[Any, ...]] = {
+    "add_qkv_bias": (False, None),
+    "moe_router_pre_softmax": (False, None),
+    "moe_router_score_function": ("softmax", None),
+    "moe_router_enable_expert_bias": (False, None),
+    "moe_router_topk_scaling_factor": (None,),
+    "moe_router_num_groups": (None,),
+    "moe_shared_expert_intermediate_size": (None,),
+    "moe_latent_size": (None,),
+    "moe_layer_freq": (1, None),
+}
+
+
 def _from_megatron(facts: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A config.json's keys: Llama, Qwen 2 (bias of qkv) or Qwen 3 (norms of q and k)."""
-    for key, values in _EXPECTED.items():
+    """A config.json's keys: Llama or Mixtral, Qwen 2 (bias of qkv) or Qwen 3 (norms of q and k)."""
+    expected = {**_EXPECTED, **(_EXPECTED_OF_EXPERTS if facts.get("num_experts") else {})}
+    for key, values in expected.items():
         if facts.get(key, values[-1]) not in values:
             raise UserError(
                 f"Megatron's argument {key} is {facts[key]!r} here", where, "name the model with --model"
@@ -94,7 +108,23 @@ def _from_megatron(facts: Mapping[str, Any], where: str) -> dict[str, Any]:
         "rms_norm_eps": facts.get("norm_epsilon", 1e-5),
         "rope_theta": float(facts.get("rotary_base", 10000)),
         "tie_word_embeddings": not facts.get("untie_embeddings_and_output_weights", False),
+        **_experts(facts, norms),
     }
+
+
+def _experts(facts: Mapping[str, Any], norms: bool) -> dict[str, Any]:
+    """The keys of a mixture; none of a dense model."""
+    count = facts.get("num_experts")
+    if not count:
+        return {}
+    width, top = facts.get("moe_ffn_hidden_size") or facts["ffn_hidden_size"], facts["moe_router_topk"]
+    if not norms:
+        keys = {"model_type": "mixtral", "num_local_experts": count, "intermediate_size": width}
+        return {**keys, "num_experts_per_tok": top}
+    return {
+        "model_type": "qwen3_moe", "num_experts": count, "num_experts_per_tok": top, "norm_topk_prob": True,
+        "moe_intermediate_size": width, "decoder_sparse_step": 1, "mlp_only_layers": [],
+    }  # fmt: skip
 
 
 def _from_nanotron(facts: Mapping[str, Any]) -> dict[str, Any]:

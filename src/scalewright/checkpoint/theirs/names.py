@@ -4,6 +4,7 @@
     layers.3.attention.q        layers.3.attention.wq          decoder.layers.3.self_attention.linear_qkv
                                 rows of a head in pairs        of each group of heads: its q heads, k, v
     layers.3.mlp.up             layers.3.feed_forward.w3       decoder.layers.3.mlp.linear_fc1, second half
+    layers.3.mlp.experts.up     layers.3.moe.experts.w3        ...mlp.experts.experts.linear_fc1, of each
 
 A line has every name that versions of the trainer gave it. Sources: torchtitan 0.1 to 0.3 `models/*/model.py`
 and `state_dict_adapter.py`; Megatron Core 0.19 `models/gpt`, `transformer/attention.py`
@@ -64,6 +65,10 @@ _MEGATRON = {
     "mlp.gate": [_LAYER + "mlp.linear_fc1.{k}"],
     "mlp.up": [_LAYER + "mlp.linear_fc1.{k}"],
     "mlp.down": [_LAYER + "mlp.linear_fc2.{k}"],
+    "mlp.router": [_LAYER + "mlp.router.{k}"],
+    "mlp.experts.gate": [_LAYER + "mlp.experts.experts.linear_fc1.{k}"],
+    "mlp.experts.up": [_LAYER + "mlp.experts.experts.linear_fc1.{k}"],
+    "mlp.experts.down": [_LAYER + "mlp.experts.experts.linear_fc2.{k}"],
 }
 _BLOCK = "decoder.{n}.pp_block."
 _NANOTRON = {
@@ -91,12 +96,12 @@ def _halves(spec: ModelSpec, module: str, shape: tuple[int, ...]) -> FusedRows:
     size = shape[0]
     if not spec.gated:
         return FusedRows(0, size, size, size)
-    return FusedRows(size if module == "mlp.up" else 0, size, size, 2 * size)
+    return FusedRows(size if module.endswith(".up") else 0, size, size, 2 * size)
 
 
 def _by_group(spec: ModelSpec, module: str, shape: tuple[int, ...], theirs: str) -> FusedRows:
     """Megatron: each group of heads that share k and v has its q heads, then k, then v."""
-    if module in ("mlp.gate", "mlp.up"):
+    if module in ("mlp.gate", "mlp.up", "mlp.experts.gate", "mlp.experts.up"):
         return _halves(spec, module, shape)
     if module not in ("attention.q", "attention.k", "attention.v"):
         return _plain(spec, module, shape, theirs)
@@ -154,8 +159,9 @@ class Naming:
                 f"'{name}' has no name in {self.title} checkpoints", f"model '{spec.name}'", "check --model"
             )
         if len(shape) == 3:  # experts: stacked on both sides
-            rows = FusedRows(0, shape[1], shape[1], shape[1])
-            return Location(names[0], shape, shape, rows, False, tuple(names[1:]), stacked=True)
+            rows = self.rows(spec, module, shape[1:], names[0])
+            stored = (shape[0], rows.total, shape[2])
+            return Location(names[0], shape, stored, rows, False, tuple(names[1:]), stacked=True)
         rows = self.rows(spec, module, shape, names[0])
         return Location(names[0], shape, (rows.total, *shape[1:]), rows, False, tuple(names[1:]))
 
@@ -172,7 +178,11 @@ _LLAMA_LIKE = frozenset(("llama", "mistral"))
 NAMINGS = {
     "torchtitan": Naming("torchtitan", _TORCHTITAN, _LLAMA_LIKE | {"qwen3", "qwen3_moe"}, pairs=_LLAMA_LIKE),
     "megatron": Naming(
-        "Megatron-LM", _MEGATRON, _LLAMA_LIKE | {"qwen2", "qwen3", "gpt2"}, _by_group, padded=True
+        "Megatron-LM",
+        _MEGATRON,
+        _LLAMA_LIKE | {"qwen2", "qwen3", "gpt2", "mixtral", "qwen3_moe"},
+        _by_group,
+        padded=True,
     ),
     "nanotron": Naming("nanotron", _NANOTRON, frozenset({"llama"}), _one_after_another),
 }
