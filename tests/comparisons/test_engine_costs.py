@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 
+@pytest.mark.slow
 def test_the_parts_without_a_compiler(script):
     parts = ("rows", "loss", "roots", "groups", "weights")
     data, text = script("engine_costs.py", "--quick", "--parts", *parts)

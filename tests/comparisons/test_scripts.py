@@ -100,6 +100,7 @@ def test_gpu_check_says_when_there_is_no_gpu(script):
         script("gpu_check.py")
 
 
+@pytest.mark.slow
 def test_long_context(script):
     data, text = script("long_context.py", "--seq-len", 256, "--kinds", "ring")
     check_facts(data, text)
@@ -111,6 +112,7 @@ def test_long_context(script):
     assert ring["peak"] < one["peak"]
 
 
+@pytest.mark.slow
 def test_packed_rows(script):
     data, text = script("packed_rows.py", "--seq-len", 384, "--rounds", 1)
     check_facts(data, text)
