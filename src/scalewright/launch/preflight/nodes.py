@@ -125,7 +125,7 @@ def run_differs(facts: Facts) -> Said | None:
 
 @SUBJECT.rule(
     "variables-differ", "warn", "nodes have different variables of NCCL or Gloo",
-    "NCCL issue 296: the same variables on all nodes", at=TOGETHER, needs=SEVERAL,
+    "NCCL issue 626: the same variables on all ranks", at=TOGETHER, needs=SEVERAL,
 )  # fmt: skip
 def variables_differ(facts: Facts) -> Said | None:
     names = sorted({name for node in facts.nodes for name in node.variables})
