@@ -45,8 +45,6 @@ BEYOND_THE_TABLE = (
     "torchtitan shards where context or expert parallelism is",  # ep that tp doesn't take whole
 )  # fmt: skip
 NOT_WRITTEN = {
-    "megatron": ("offload activations: ",),  # --cpu-offloading-num-layers: all but one layer at most
-    "megatron-bridge": ("offload activations: ",),
     "deepspeed": (
         "DeepSpeed can't run dp_replicate",  # MiCS of stage 3
         "which a recomputation of parts doesn't expect",  # selective, with stage 3

@@ -162,8 +162,22 @@ def reduce_now(root: FSDPModule, modules: Iterable[FSDPModule], *, last: bool) -
     root.set_is_last_backward(last)
     for module in modules:
         for group in _groups(module):
+            _make_uniform(group)
             group.post_backward()
     root._get_fsdp_state()._root_post_backward_final_callback()
+
+
+def _make_uniform(group: Any) -> None:
+    """Brings a group's gradients to fp32 where some are: one reduction takes all, and refuses two types.
+
+    In a split backward FSDP's hook runs after the input part, and adds what is there by then (a head's
+    gradient, which its loss makes) to fp32 sums; the weight part makes the others in bf16.
+    """
+    gathered = [p for p in group.fsdp_params if hasattr(p, "_unsharded_param")]
+    if any(p.unsharded_accumulated_grad is not None for p in gathered):
+        for parameter in gathered:
+            parameter.accumulate_unsharded_grad_if_needed()
+            parameter.to_accumulated_grad_if_needed()
 
 
 def accumulate_now(modules: Iterable[FSDPModule], *, fill: bool = False) -> None:

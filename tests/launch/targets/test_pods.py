@@ -94,6 +94,7 @@ def test_a_pod_that_is_asked_to_leave_stops_all_and_the_next_attempt_goes_on(tmp
     base = {"layout": LAYOUT, "checkpoint": {"at_end": True}, "train": {"steps": 12}}
     control = run(run_data(tmp_path, **base, out_dir=str(tmp_path / "control"))).out_dir
     slow = merge(base, {"loss": {"python": "parts:fragile", "pause": 0.2}})
+    slow["launch"] = {"preflight": "warn"}  # both pods are this machine
     file = write_run(tmp_path, run_data(tmp_path, **slow))
     pods = start(tmp_path, file, kind)
     try:
