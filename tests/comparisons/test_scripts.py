@@ -74,7 +74,9 @@ def test_gpu_check_on_a_cpu(script):
         assert steps[racer]["tokens_per_s"] > 0
         assert steps[racer]["attention_launched"] == ["flash (CPU)"]
     assert data["tests"]["exit_code"] == 0
-    assert {entry["outcome"] for entry in data["tests"]["tests"].values()} == {"passed"}
+    outcomes = {entry["outcome"] for entry in data["tests"]["tests"].values()}
+    assert "passed" in outcomes
+    assert outcomes <= {"passed", "skipped"}  # those for a GPU alone
     assert data["attention"]["torch's choice, length 64, head dim 16"]["forward_backward_tflops"] > 0
     assert data["mask-trap"]["math"]["finite"]
     for name in ("none, again", "selective", "budget 0.5", "full", "offload", "offload, full"):
