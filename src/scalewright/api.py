@@ -144,10 +144,10 @@ def plan(
 
     `fix` holds axes to a value or a list of them; within `margin` of the fastest the simplest layout comes
     first, and `simpler_than` names the fastest; `why_not` asks about one layout; `yours` is a layout to beat:
-    its cost, and the gain of single changes to it (a mapping needs no sizes); `scaling` plans the same
-    run on other device counts; `out` writes the run file (over one that was edited only with `force`).
-    `tell(done, total)` is called as the search goes, and one that `stop()` has ended answers with what it
-    has: `complete` is false then.
+    its cost, and the gain of single changes to it (a mapping needs neither sizes nor precision); `scaling`
+    plans the same run on other device counts; `out` writes the run file (over one that was edited only with
+    `force`). `tell(done, total)` is called as the search goes, and one that `stop()` has ended answers with
+    what it has: `complete` is false then.
     """
     from scalewright.answers import Answer
     from scalewright.plan.ask import Question
@@ -164,7 +164,7 @@ def plan(
     run = WholeRun(tokens, price, currency, goodput)
     cost = None
     if yours is not None:  # before the search: a layout that is refused is refused at once
-        sized = {"devices": question.devices, "global_batch": question.global_batch}
+        sized = {"devices": question.devices, "global_batch": question.global_batch, "precision": precision}
         cost = predict(
             model, place, {**sized, **yours} if isinstance(yours, Mapping) else yours, seq_len,
             framework=framework, software_version=software_version, options=options, optimizer=optimizer,

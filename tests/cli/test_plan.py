@@ -346,6 +346,7 @@ def test_near_ranks_changes_to_a_layout_by_their_gain(call_cli):
     [
         (["--near", "tpp=8"], "unknown key 'tpp' (--near)"),
         (["--near", "tp=3"], "not divisible by tp 3"),
+        (["--near", "devices=4"], "unknown key 'devices' (--near)"),
         (["--near", "tp=8", "--from", "pretrain.sh"], "--near and --from"),
     ],
 )

@@ -47,7 +47,7 @@ class Page:
         self.folder, self.out = folder, folder / "runs" / "first"
         self.environ = {**os.environ, **RANKS, **(environ or {})}
         self.environ["PATH"] = f"{Path(sys.executable).parent}:{self.environ['PATH']}"
-        for words, here in {k: v for each in replaced for k, v in each.items()}.items():
+        for words, here in (pair for table in replaced for pair in table.items()):
             assert any(words in text for text in self.untyped), f"{name}.md has no {words!r}"
             self.untyped = [text.replace(words, here) for text in self.untyped]
         self.typed: dict[str, str] = {}

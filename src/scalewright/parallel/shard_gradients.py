@@ -170,14 +170,13 @@ def reduce_now(root: FSDPModule, modules: Iterable[FSDPModule], *, last: bool) -
 def _make_uniform(group: Any) -> None:
     """Brings a group's gradients to fp32 where some are: one reduction takes all, and refuses two types.
 
-    In a split backward FSDP's hook runs after the input part, and adds what is there by then (a head's
-    gradient, which its loss makes) to fp32 sums; the weight part makes the others in bf16.
+    In a split backward FSDP's hook runs after the input part, and adds what is there by then to fp32 sums;
+    the weight part makes the others in bf16. Seen on CPUs: a head in the sums, the norm before it not.
     """
-    gathered = [p for p in group.fsdp_params if hasattr(p, "_unsharded_param")]
-    if any(p.unsharded_accumulated_grad is not None for p in gathered):
+    gathered = _gathered(group)
+    if any(parameter.unsharded_accumulated_grad is not None for parameter in gathered):
         for parameter in gathered:
-            parameter.accumulate_unsharded_grad_if_needed()
-            parameter.to_accumulated_grad_if_needed()
+            _add_to_sum(parameter)
 
 
 def accumulate_now(modules: Iterable[FSDPModule], *, fill: bool = False) -> None:
@@ -187,15 +186,23 @@ def accumulate_now(modules: Iterable[FSDPModule], *, fill: bool = False) -> None
     """
     for module in modules:
         for group in _groups(module):
-            for parameter in group.fsdp_params:
-                if not hasattr(parameter, "_unsharded_param"):
-                    continue  # it has never been gathered
-                parameter.accumulate_unsharded_grad_if_needed()
-                parameter.to_accumulated_grad_if_needed()
+            for parameter in _gathered(group):
+                _add_to_sum(parameter)
                 whole = parameter.unsharded_param
                 without = parameter.unsharded_accumulated_grad is None and whole.grad is None
                 if fill and without and whole.requires_grad:
                     parameter.unsharded_accumulated_grad = torch.zeros_like(whole, dtype=torch.float32)
+
+
+def _gathered(group: Any) -> list[Any]:
+    """The group's parameters that have been gathered at least once."""
+    return [parameter for parameter in group.fsdp_params if hasattr(parameter, "_unsharded_param")]
+
+
+def _add_to_sum(parameter: Any) -> None:
+    """Its bf16 gradient, if it has one, to its fp32 sum."""
+    parameter.accumulate_unsharded_grad_if_needed()
+    parameter.to_accumulated_grad_if_needed()
 
 
 def _groups(module: FSDPModule) -> list[Any]:

@@ -35,10 +35,10 @@ def slurm_job(**site: Any) -> Job:
     """A job whose site sets what Slurm has words for."""
     keys: dict[str, Any] = {
         "container": None,
-        "workdir": "/work/run",
+        "workdir": "/lustre/run",
         "modules": ("cuda/12.8",),
         "setup": ("source venv/bin/activate",),
-        "env": {"HF_HOME": "/work/hf"},
+        "env": {"HF_HOME": "/lustre/hf"},
         "interface": "ib0",
         "cpus_per_rank": 12,
         "memory": "900G",
@@ -70,7 +70,7 @@ def local_job(**site: Any) -> Job:
     """A job on the machine that writes it."""
     keys: dict[str, Any] = {
         "container": None,
-        "env": {"HF_HOME": "/work/hf"},
+        "env": {"HF_HOME": "/lustre/hf"},
         "setup": ("source venv/bin/activate",),
         "cpus_per_rank": 4,
     }

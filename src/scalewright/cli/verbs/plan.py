@@ -33,6 +33,7 @@ from scalewright.spec.errors import UserError
 
 AIMS = ("time", "cost", "energy", "tokens-per-dollar")
 AXES = LAYOUT | {"dp"}  # of --fix and --why-not
+SIZES = {"devices", "global_batch"}  # which a layout to beat shares with the best
 INTERRUPTED = 130
 
 
@@ -112,7 +113,7 @@ def plan(
     if data is not None and out is None and not json:
         raise UserError("--data is for the run file", "--data", "add --out run.yaml, or --json")
     counts = read_counts(scaling) if scaling else None
-    own = read_pairs(near, "--near", LAYOUT) if near is not None else None
+    yours = read_pairs(near, "--near", LAYOUT - SIZES) if near is not None else None
     from scalewright.api import plan as search
     from scalewright.cli.output import only_answer, print_json
     from scalewright.cli.search_tables import show_plan
@@ -127,7 +128,7 @@ def plan(
             diloco=read_diloco(diloco), tokens=tokens, price=price, currency=currency, goodput=goodput,
             scaling=counts, out=out, data=data, force=force, tell=tell, stop=stop,
             why_not=read_pairs(why_not, "--why-not", AXES) if why_not else None,
-            yours=theirs.resized(count_devices(sizes, place), global_batch) if theirs is not None else own,
+            yours=theirs.resized(count_devices(sizes, place), global_batch) if theirs is not None else yours,
         )  # fmt: skip
     print_json(answer) if json else show_plan(answer)
     if not answer["complete"]:

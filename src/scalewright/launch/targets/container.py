@@ -128,14 +128,13 @@ def kept_folders(site: LaunchSpec) -> list[str]:
 
 def lost(job: Job, start: str | None, machines: str, kept: Iterable[str]) -> list[str]:
     """A note where the run's folder isn't in one that is `kept`; ranks begin in `start` (or the image's)."""
-    first, *more = [*kept, ""]
-    if not first:
-        return [f"launch.claims is empty: checkpoints are lost with the {machines}"]
-    folder = PurePosixPath(start or ".", job.folder)
-    if any(folder.is_relative_to(volume) for volume in (first, *more) if volume):
+    volumes, folder = list(kept), PurePosixPath(start or ".", job.folder)
+    if any(folder.is_relative_to(volume) for volume in volumes):
         return []
-    where = f"{folder} isn't in {first}: checkpoints are lost with the {machines}"
-    return [f"{where}; set out_dir={first}/{folder.name}"]
+    gone = f"checkpoints are lost with the {machines}"
+    if not volumes:
+        return [f"launch.claims is empty: {gone}"]
+    return [f"{folder} isn't in {volumes[0]}: {gone}; set out_dir={volumes[0]}/{folder.name}"]
 
 
 def unused(site: LaunchSpec, reasons: Mapping[str, str]) -> dict[str, str]:
