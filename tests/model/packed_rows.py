@@ -72,24 +72,28 @@ class Rows(NamedTuple):
         return [x for x in (self.q, self.k, self.v, self.sinks) if x is not None]
 
 
-def make(case: Case, dtype: torch.dtype = torch.float64, device: str = "cpu") -> Rows:
-    """Random numbers for a case, q, k and v laid out as a projection makes them: [B, T, heads, K]."""
+def make(case: Case, dtype: torch.dtype = torch.float64, device: str = "cpu", width: int = 8) -> Rows:
+    """Random numbers for a case, q, k and v laid out as a projection makes them: [B, T, heads, width].
+
+    Heads of the case's values are `wide` of 8 parts of that.
+    """
     random = torch.Generator().manual_seed(0)
 
     def numbers(heads: int, width: int) -> Tensor:
         x = torch.randn(2, LENGTH, heads, width, generator=random, dtype=torch.float64)
         return x.to(device, dtype).transpose(1, 2)
 
-    q, k, v = numbers(case.heads, 8), numbers(case.groups, 8), numbers(case.groups, case.wide)
+    wide = width * case.wide // 8
+    q, k, v = numbers(case.heads, width), numbers(case.groups, width), numbers(case.groups, wide)
     sinks = torch.randn(case.heads, generator=random).to(device, dtype) if case.sinks else None
-    grad = numbers(case.heads, case.wide)
+    grad = numbers(case.heads, wide)
     documents = None if case.lengths is None else documents_of(case.lengths).to(device)
     first = first_keys(torch.arange(LENGTH, device=device), documents, case.window, case.chunks)
     slopes = torch.tensor(alibi_slopes(case.heads), device=device) if case.alibi else None
     for x in (q, k, v, sinks):
         if x is not None:
             x.requires_grad_()
-    return Rows(q, k, v, sinks, documents, first, slopes, Scores(0.4, case.cap), grad)
+    return Rows(q, k, v, sinks, documents, first, slopes, Scores(0.4 * (8 / width) ** 0.5, case.cap), grad)
 
 
 def documents_of(lengths: tuple[tuple[int, ...], ...]) -> Tensor:

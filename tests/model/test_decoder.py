@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from model.tiny_specs import DEVICES, SPECS, make, tokens
+from devices import DEVICES
+from model.tiny_specs import SPECS, make, tokens
 from scalewright.model.cache import Cache
 from scalewright.model.context import Context, View
 from scalewright.model.decoder import Decoder

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.tiny_specs import DEVICES, SPECS, make, tokens
+from devices import DEVICES
+from model.tiny_specs import SPECS, make, tokens
 from scalewright.model.attend import Scores
 from scalewright.model.attention import fused_attention, ruled_attention
 from scalewright.model.context import Rule

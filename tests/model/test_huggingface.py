@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
 from transformers.modeling_layers import MtpModel
 
-from model.tiny_families import CASES, DEVICES, save, tokens
+from devices import DEVICES
+from model.tiny_families import CASES, save, tokens
 from scalewright.model.decoder import Decoder
 from scalewright.model.huggingface import HuggingFaceFolder, write_huggingface
 from scalewright.model.load import load_model, open_huggingface

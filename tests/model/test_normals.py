@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from model.tiny_specs import DEVICES, SPECS
+from devices import ON_GPU
+from model.tiny_specs import SPECS
 from scalewright.model.init import init_box, tensor_seed
 from scalewright.model.normals import (
     COSINE,
@@ -214,7 +215,7 @@ def test_stacked_experts_are_one_stream():
     assert len({tuple(expert.flatten().tolist()) for expert in whole}) == 6
 
 
-@pytest.mark.parametrize("device", DEVICES[1:])
+@pytest.mark.parametrize("device", ON_GPU)
 def test_a_gpu_draws_the_cpus_bits(device):
     out = torch.empty(1000, 777, device=device)
     fill_normal(out, 5, (2000, 1555), (3, 111), 0.02)

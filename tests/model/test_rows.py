@@ -16,6 +16,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
+from devices import DEVICES
 from model.packed_rows import (
     CASES,
     LENGTH,
@@ -27,7 +28,6 @@ from model.packed_rows import (
     random_lengths,
     with_gradients,
 )
-from model.tiny_specs import DEVICES
 from scalewright.model import attend as attend_module
 from scalewright.model import attention, gpu_rows
 from scalewright.model.attend import Part, Scores, attend, attend_backward

@@ -13,10 +13,6 @@ import torch
 import transformers
 from torch import nn
 
-from model.tiny_specs import DEVICES
-
-__all__ = ["CASES", "DEVICES", "make", "save", "tokens"]
-
 SMALL: dict[str, Any] = {
     "vocab_size": 96,
     "hidden_size": 32,

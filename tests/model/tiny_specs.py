@@ -94,10 +94,6 @@ SPECS: dict[str, ModelSpec] = {
 }
 
 
-_NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, _NO_GPU])]
-
-
 def make(name: str, seed: int = 0) -> Decoder:
     """The model with its first weights, spread wide enough that every part shows in the logits."""
     model = Decoder(SPECS[name])

@@ -10,18 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
+from devices import DEVICES
 from runs import merge, run_data
 from scalewright.parity.compare import parity
 from scalewright.parity.ranks import Runs
 from scalewright.spec.run import RunSpec
 
-_GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
-DEVICES = ["cpu", pytest.param("cuda", marks=_GPU)]
 LAYOUTS: list[dict[str, Any]] = [
     {"recompute": "full", "offload": "activations"},
     {"recompute": {"budget": 0.5}, "offload": "optimizer"},
+    {"offload": "parameters"},
 ]
 
 
@@ -38,7 +37,7 @@ def controls() -> Iterator[Runs]:
         yield runs
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=["activations", "optimizer"])
+@pytest.mark.parametrize("layout", LAYOUTS, ids=["activations", "optimizer", "parameters"])
 @pytest.mark.parametrize("device", DEVICES)
 def test_what_saves_memory_changes_nothing(device: str, layout: dict[str, Any], controls: Runs, folder: Path):
     """Deterministic kernels: a GPU's own sums may have another order in each run without them."""

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
+from devices import DEVICES, ON_GPU
 from runs import assert_same_bits, assert_same_run, bits, merge, rows, run, run_data, weights
 from scalewright.launch.settings import make_deterministic
 from scalewright.train.record.readback import Readback
 from scalewright.train.step import Step
 
 make_deterministic()  # before anything here makes a cuBLAS handle
-_GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
-DEVICES = ["cpu", pytest.param("cuda", marks=_GPU)]
 # Large enough for the fused attention kernels: a head dim of 32, and lengths that a tile divides.
 SHAPE = {
     "model": {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "context": 128},
@@ -53,14 +53,20 @@ def test_losses_are_the_cpus(device: str, masked: bool, tmp_path: Path) -> None:
     assert_same_run(mine, control, tolerance=1e-4)
 
 
-@pytest.mark.parametrize("device", [pytest.param("cpu", marks=pytest.mark.slow), DEVICES[1]])
-def test_bf16_learns_as_fp32_does(device: str, tmp_path: Path) -> None:
-    """bf16 keeps 8 bits: a rounding is 0.4%, and a loss averages thousands; 2% leaves room over 20 steps."""
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("device", [pytest.param("cpu", marks=pytest.mark.slow), *ON_GPU])
+def test_16_bits_learn_as_fp32_does(device: str, precision: str, tmp_path: Path) -> None:
+    """bf16 keeps 8 bits: a rounding is 0.4%, and a loss averages thousands; 2% leaves room over 20 steps.
+
+    fp16 keeps 11, and its scaled gradients may overflow in the first steps, which leave out their updates.
+    """
     long = {"train": {"steps": 20}, "device": device}
     full = rows(run(small(tmp_path, "fp32", **long)).out_dir)
-    half = rows(run(small(tmp_path, "bf16", layout={"precision": "bf16"}, **long)).out_dir)
+    half = rows(run(small(tmp_path, precision, layout={"precision": precision}, **long)).out_dir)
     assert half[-1]["loss"] < 0.98 * half[0]["loss"]
-    for mine, control in zip(half, full, strict=True):
+    updated = [row for row in half if not row.get("skipped")]
+    assert len(updated) >= 15
+    for mine, control in zip(updated, full, strict=False):
         assert mine["loss"] == pytest.approx(control["loss"], rel=2e-2)
 
 
@@ -97,7 +103,7 @@ def test_numbers_come_late_where_waiting_would_cost(device: str) -> None:
 
 @pytest.mark.parametrize("masked", [True, False], ids=["document mask", "plain causal"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("device", [pytest.param("cuda", marks=_GPU)])
+@pytest.mark.parametrize("device", ON_GPU)
 def test_the_host_never_waits(
     device: str, precision: str, masked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,9 +122,30 @@ def test_the_host_never_waits(
     assert (done.step, calls[0]) == (6, 6)
 
 
-@pytest.mark.parametrize("device", [pytest.param("cuda", marks=_GPU)])
-def test_compiled_blocks_train_the_same(device: str, tmp_path: Path) -> None:
-    """Fused kernels round in other places: 1e-6 a step in fp32."""
-    control = run(small(tmp_path, "eager", device=device)).out_dir
-    mine = run(small(tmp_path, "compiled", device=device, train={"compile": True})).out_dir
-    assert_same_run(mine, control, tolerance=1e-4)
+@pytest.mark.parametrize("device", ON_GPU)
+@pytest.mark.parametrize("masked", [True, False], ids=["document mask", "plain causal"])
+def test_compiled_blocks_train_as_eager_ones(device: str, masked: bool, tmp_path: Path) -> None:
+    """Fused kernels round in other places: 1e-6 a step in fp32. On CUDA `compile: auto` compiles, too."""
+    ran, graphs = {}, {}
+    for compiled in (False, True):
+        torch._dynamo.reset()
+        counters.clear()
+        keys = {"data": {"document_mask": masked}, "train": {"compile": compiled}}
+        ran[compiled] = run(small(tmp_path, f"compiled-{compiled}", device=device, **keys)).out_dir
+        graphs[compiled] = counters["stats"]["unique_graphs"]
+    assert graphs[False] == 0
+    assert graphs[True] > 0
+    assert_same_run(ran[True], ran[False], tolerance=1e-4)
+
+
+@pytest.mark.parametrize("device", ON_GPU)
+def test_blocks_are_not_compiled_anew_for_other_documents(device: str, tmp_path: Path) -> None:
+    """Bounds of documents have few sizes (model/gpu_rows.py): twenty steps need the graphs of six."""
+    graphs = []
+    for steps in (6, 20):
+        torch._dynamo.reset()
+        counters.clear()
+        keys = {"layout": {"precision": "bf16"}, "train": {"compile": True, "steps": steps}}
+        run(small(tmp_path, f"steps-{steps}", device=device, **keys))
+        graphs.append(counters["stats"]["unique_graphs"])
+    assert graphs[1] <= graphs[0] + 1  # a longest document of another power of two may come late

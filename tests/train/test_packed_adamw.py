@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from devices import ON_GPU
 from layout_steps import Built, assert_steps, build, own_optimizer, run_of, train, train_on_rank
 from runs import assert_same_bits, bits, merge, rows, run, run_data, weights, worst
 from scalewright.checkpoint.read import CheckpointReader, find_checkpoint
@@ -423,3 +424,25 @@ def test_parity_refuses_what_one_device_does_not_compute() -> None:
     run = RunSpec.parse(run_of(optimizer=EIGHT_BITS, layout={"devices": 2, "zero_stage": 3}))
     with pytest.raises(UserError, match=r"adamw_8bit quantises .* compare with .*adamw_bf16"):
         set_up(run, device="cpu", steps=2)
+
+
+@pytest.mark.parametrize("name", PACKED)
+@pytest.mark.parametrize("device", ON_GPU)
+def test_a_gpu_updates_as_a_cpu_does(device: str, name: str) -> None:
+    """Rounding is by integers, which no device changes; a moment whose last bit differs moves a level."""
+    answers = []
+    for place in ("cpu", device):
+        module, _ = small()
+        module.to(place)
+        mesh = replace(one_rank()[0], device=torch.device(place))
+        held = hold(module, place_plain(describe(module), one_rank()[1]), mesh)
+        optimizer = built(held, name)
+        for step in range(1, 4):
+            for parameter, gradient in zip(module.parameters(), gradients(module, step), strict=True):
+                parameter.grad = gradient.to(place)
+            optimizer.step()
+        answers.append([p.detach().cpu() for p in module.parameters()])
+    for there, here in zip(answers[1], answers[0], strict=True):
+        far = (there - here).abs() > 1e-6
+        assert far.float().mean() < 1e-3
+        torch.testing.assert_close(there, here, rtol=0, atol=2e-3)
