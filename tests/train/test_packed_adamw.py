@@ -431,15 +431,15 @@ def test_parity_refuses_what_one_device_does_not_compute() -> None:
 def test_a_gpu_updates_as_a_cpu_does(device: str, name: str) -> None:
     """Rounding is by integers, which no device changes; a moment whose last bit differs moves a level."""
     answers = []
-    for place in ("cpu", device):
+    for chosen in ("cpu", device):
         module, _ = small()
-        module.to(place)
-        mesh = replace(one_rank()[0], device=torch.device(place))
+        module.to(chosen)
+        mesh = replace(one_rank()[0], device=torch.device(chosen))
         held = hold(module, place_plain(describe(module), one_rank()[1]), mesh)
         optimizer = built(held, name)
         for step in range(1, 4):
             for parameter, gradient in zip(module.parameters(), gradients(module, step), strict=True):
-                parameter.grad = gradient.to(place)
+                parameter.grad = gradient.to(chosen)
             optimizer.step()
         answers.append([p.detach().cpu() for p in module.parameters()])
     for there, here in zip(answers[1], answers[0], strict=True):
