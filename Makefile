@@ -12,7 +12,7 @@ WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min((os.cpu_count() or 1) + 1,
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all parity lint format clean
+.PHONY: help demo test test-all parity gpu-kit lint format clean
 
 help:  ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -28,6 +28,11 @@ test-all: lint  ## The same with the long tests
 
 parity: $(VENV)/.dev  ## Compare every layout with one device, and checkpoints between layouts (two hours)
 	$(BIN)/python -m pytest tests/parity -m "parity or not parity" --save-parity comparisons/results
+
+OUT ?= gpu-kit
+PYTHON_TAG ?= cp312
+gpu-kit: $(VENV)/.train  ## Make a folder (OUT=DIR) that checks a GPU machine without a network (PYTHON_TAG=cp312)
+	$(BIN)/python comparisons/gpu_kit.py --out $(OUT) --python-tag $(PYTHON_TAG)
 
 lint: $(VENV)/.dev  ## Check style, formatting and types
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shutil
@@ -30,7 +31,7 @@ def facts() -> dict[str, Any]:
     """Processor with its flags, threads, load, versions, command and commit; the GPU when there is one."""
     found: dict[str, Any] = {
         "command": " ".join(["python", *(_relative(word) for word in sys.argv)]),
-        "source": git_state(ROOT),
+        "source": kit_source() or git_state(ROOT),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()}",
         "versions": versions(),
@@ -42,6 +43,12 @@ def facts() -> dict[str, Any]:
     if torch.cuda.is_available():
         found["gpu"] = gpu_state()
     return found
+
+
+def kit_source() -> dict[str, Any] | None:
+    """The commit of a kit (gpu_kit.py), which has no repository around it; None in a checkout."""
+    kit = ROOT / "kit.json"
+    return json.loads(kit.read_text(encoding="utf-8"))["source"] if kit.exists() else None
 
 
 def load_average() -> list[float] | None:

@@ -1,22 +1,25 @@
-"""Parts share one deadline; each has a limit of its own, and what is cut or fails says so.
+"""What a part of the GPU check works with: values by key, each on disk before the next is measured.
 
-A part gets `Check` and puts numbers into its dictionary as it goes; the result file is written after each.
+want(key)?  no: an earlier visit has it, or it ended the process twice
+    │ yes: `at` = key is written, so that whoever outlives this process knows what ended it
+trying(key) an exception becomes the value
+note(key, value) ──► part.json, written and synced
 """
 
 from __future__ import annotations
 
-import os
-import threading
 import time
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from harness.result import Result
+from harness.gpu.store import write_json
+
+MOST_DEATHS = 2  # processes that a measurement may end before it is left out
 
 
 class OutOfTime(Exception):
@@ -25,88 +28,78 @@ class OutOfTime(Exception):
 
 @dataclass
 class Check:
-    """What every part works with."""
+    """A part's device, its file, and what it has so far."""
 
     device: torch.device
     quick: bool
-    result: Result
-    end: float  # of everything, on the monotonic clock
-    until: float = 0.0  # of the part that runs now
-    part: dict[str, Any] = field(default_factory=dict)
+    file: Path
+    name: str = ""
+    end: float = 0.0  # on the monotonic clock
+    record: dict[str, Any] = field(default_factory=lambda: {"values": {}})
+    matmul_flops: float = 0.0  # measured before the part's own work: what a step may be held against
+
+    @property
+    def part(self) -> dict[str, Any]:
+        """Values by key."""
+        values: dict[str, Any] = self.record["values"]
+        return values
 
     @property
     def left(self) -> float:
-        """Seconds that the running part still has."""
-        return min(self.until, self.end) - time.monotonic()
+        """Seconds that the part still has."""
+        return self.end - time.monotonic()
 
-    def need(self, seconds: float, what: str) -> None:
-        """Raises OutOfTime when less than that is left."""
+    @property
+    def folder(self) -> Path:
+        """Where results lie."""
+        return self.file.parent
+
+    def want(self, key: str, seconds: float = 1.0) -> bool:
+        """Whether `key` is still to be measured; raises OutOfTime when there is less than `seconds` left."""
+        if key in self.part:
+            return False
+        deaths = self.record.get("deaths", {}).get(key, [])
+        if len(deaths) >= MOST_DEATHS:
+            self.note(key, {"error": f"it ended the process {len(deaths)} times: {deaths[-1]}"})
+            return False
         if self.left < seconds:
-            raise OutOfTime(f"{what} was left out: {self.left:.0f} s left, {seconds:.0f} s wanted")
+            raise OutOfTime(f"{key} waits: {self.left:.0f} s left, {seconds:.0f} s wanted")
+        self.record["at"] = key
+        self.write()
+        return True
 
     def note(self, key: str, value: Any) -> None:
-        """Stores a number of this part and writes the result."""
+        """Stores a value and writes the file."""
         self.part[key] = value
-        self.result.write()
+        if self.record.get("at") == key:
+            del self.record["at"]
+        self.write()
+
+    def write(self) -> None:
+        """Replaces the part's file."""
+        write_json(self.file, {"name": self.name, "record": self.record})
 
     @contextmanager
-    def trying(self, what: str) -> Iterator[None]:
-        """One measurement that may be impossible here: its error becomes the answer, the part goes on."""
+    def trying(self, key: str) -> Iterator[None]:
+        """One measurement that may be impossible here: its error becomes the value, the part goes on.
+
+        A CUDA context that is broken raises again at the synchronization: then the process has to end.
+        """
         try:
             yield
         except OutOfTime:
             raise
         except (
-            RuntimeError,
-            TypeError,
-            ValueError,
-            NotImplementedError,
-            AttributeError,
-            ImportError,
-        ) as error:
-            self.note(what, {"error": _short(error)})
+            Exception
+        ) as error:  # an AssertionError or OSError of one racer is no reason to lose the others
+            self.note(key, {"error": short(error)})
             if self.device.type == "cuda":
-                torch.cuda.synchronize(
-                    self.device
-                )  # a broken context shows itself here, not in the next part
+                del error
+                torch.cuda.synchronize(self.device)
                 torch.cuda.empty_cache()
 
 
-def run_part(check: Check, name: str, limit_s: float, part: Callable[[Check], None]) -> None:
-    """Runs one part; whatever happens, the result says how it ended."""
-    started = time.monotonic()
-    check.until, check.part = started + limit_s, {}
-    check.result.data[name] = check.part
-    print(f"== {name}", flush=True)
-    try:
-        check.need(1.0, name)
-        part(check)
-        status = "done"
-    except OutOfTime as error:
-        status = f"cut: {error}"
-    except Exception as error:  # the next part may still work, and what was measured stands
-        status = f"failed: {_short(error)}"
-        check.part["traceback"] = traceback.format_exc()[-4000:]
-    check.part["status"] = status
-    check.note("seconds", round(time.monotonic() - started, 2))
-    print(f"   {name}: {status} ({check.part['seconds']} s)", flush=True)
-
-
-def watchdog(check: Check, grace_s: float = 10.0) -> threading.Timer:
-    """Ends the process a little after the deadline, should a part hang; the result is on disk by then."""
-
-    def bark() -> None:
-        check.part["status"] = "cut: it hung past the deadline"
-        check.result.write()
-        print("out of time; the result holds what was measured", flush=True)
-        os._exit(3)
-
-    timer = threading.Timer(max(1.0, check.end - time.monotonic() + grace_s), bark)
-    timer.daemon = True
-    timer.start()
-    return timer
-
-
-def _short(error: BaseException) -> str:
+def short(error: BaseException) -> str:
+    """An exception in a line."""
     text = str(error).strip()
     return f"{type(error).__name__}: {text.splitlines()[0][:300] if text else ''}"

@@ -47,9 +47,15 @@ def kernels_of(run: Callable[[], object], device: torch.device) -> dict[str, flo
     for event in profiler.events() or []:
         if device.type != "cuda":
             found[event.name] += event.self_cpu_time_total / 1e6
-        elif event.device_type.name == "CUDA":
+        elif event.device_type.name == "CUDA" and not is_annotation(event):
             found[event.name] += event.self_device_time_total / 1e6
     return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def is_annotation(event: Any) -> bool:
+    """Whether it is a range around kernels (an optimizer's step, a compiled region): they'd count twice."""
+    marked = bool(getattr(event, "is_user_annotation", False))
+    return marked or event.name.startswith(("Optimizer.", "Torch-Compiled Region", "## ", "ProfilerStep"))
 
 
 def attention_backends(names: Iterable[str]) -> list[str]:

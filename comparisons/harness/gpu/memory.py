@@ -1,7 +1,8 @@
-"""Memory rates: read, write, copy, the optimizer's passes, and the link to the host."""
+"""Memory rates: read, write, copy, the optimizer's passes, the link to the host; and the host's launches."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import torch
@@ -13,9 +14,34 @@ from harness.gpu.clock import random_of, rate, synchronize, time_call
 def memory(check: Check) -> None:
     """GB/s (10^9 bytes) of each kind of pass."""
     seconds = 0.02 if check.quick else 0.4
-    passes(check, seconds)
-    optimizer(check, seconds)
-    link(check, seconds)
+    for part in (passes, optimizer, link, host):
+        if check.want(f"{part.__name__} done"):
+            with check.trying(f"{part.__name__} done"):
+                part(check, seconds)
+                check.note(f"{part.__name__} done", True)
+
+
+def host(check: Check, seconds: float) -> None:
+    """Launches a second of an operator that does next to nothing, and copies within the host's memory."""
+    small = torch.zeros(8, device=check.device)
+    count = 200
+
+    def launches() -> None:
+        for _ in range(count):
+            small.add_(1.0)
+
+    launches()
+    synchronize(check.device)
+    started, done = time.perf_counter(), 0
+    while time.perf_counter() - started < seconds:
+        launches()
+        done += count
+    check.note("launches_per_s", {"per_s": done / (time.perf_counter() - started)})
+    synchronize(check.device)
+    source = torch.ones(1 << (20 if check.quick else 28), dtype=torch.uint8)
+    target = torch.empty_like(source)
+    times = time_call([lambda: target.copy_(source)], torch.device("cpu"), seconds, least=5)
+    check.note("host_copy_gb", rate(2.0 * source.numel(), times, 1e9))
 
 
 def passes(check: Check, seconds: float) -> None:

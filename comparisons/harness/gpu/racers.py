@@ -4,10 +4,12 @@ scalewright     our Step, blocks compiled, numbers read one step late
 plain, blocks   a bare loop over the same module, blocks compiled: what our step costs beyond it
 plain, whole    the same loop, model and loss compiled as one: the strongest plain baseline
 HF, blocks      transformers' module in that loop, its layers compiled
+HF, Liger       the same with Liger's kernels, head and loss among them, uncompiled
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -55,7 +57,6 @@ class Race:
     samples: Samples
     backend: str  # of torch.compile
     optimizer: OptimizerSpec
-    weights: dict[str, Tensor]  # fp32 on the CPU, by canonical name: everyone's start
 
     @property
     def tokens(self) -> int:
@@ -63,17 +64,13 @@ class Race:
         return self.samples[0][0].numel()
 
 
-def start_weights(model: ModelSpec, device: torch.device) -> dict[str, Tensor]:
-    """Random weights, drawn on the device (1.2 billion on a CPU take half a minute), kept on the CPU."""
-    generator = torch.Generator(device=device).manual_seed(0)
-    found = {}
-    with torch.device("meta"):
-        shapes = {name: tuple(p.shape) for name, p in Decoder(model).named_parameters()}
-    for name, shape in shapes.items():
-        drawn = torch.empty(shape, device=device)
-        drawn = drawn.normal_(std=0.02, generator=generator) if len(shape) > 1 else drawn.fill_(1.0)
-        found[name] = (drawn * 0.0 if name.endswith(".bias") else drawn).cpu()
-    return found
+def start_of(race: Race, name: str, shape: torch.Size) -> Tensor:
+    """Everyone's first values of a tensor, fp32, drawn on the device: a function of its name."""
+    generator = torch.Generator(device=race.device).manual_seed(zlib.crc32(name.encode()))
+    drawn = torch.empty(shape, device=race.device)
+    if name.endswith(".bias"):
+        return drawn.zero_()
+    return drawn.normal_(std=0.02, generator=generator) if len(shape) > 1 else drawn.fill_(1.0)
 
 
 class Ours:
@@ -97,7 +94,7 @@ class Ours:
         )
         with torch.no_grad():
             for weight in self.parallel.weights:
-                weight.master.copy_(race.weights[weight.name])
+                weight.master.copy_(start_of(race, weight.name, weight.master.shape))
         self.parallel.weights.publish()
         optimizer = build_optimizer(race.optimizer, self.parallel.weights, load_python, mesh, half=True)
         loss = build_loss("cross_entropy", 0.0, load_python)
@@ -173,7 +170,9 @@ def plain(race: Race, *, whole: bool) -> Plain:
     with torch.device("meta"):
         module = Decoder(race.model).to(torch.bfloat16)
     module.to_empty(device=race.device)
-    module.load_state_dict(race.weights)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            parameter.copy_(start_of(race, name, parameter.shape))
 
     def loss(tokens: Tensor, targets: Tensor) -> Tensor:
         return mean_loss(module(tokens), targets)
@@ -185,8 +184,11 @@ def plain(race: Race, *, whole: bool) -> Plain:
     return Plain("plain, blocks compiled", race, module, loss)
 
 
-def hugging_face(race: Race) -> Plain:
-    """transformers' module of the same config, with the same weights, in the same loop."""
+def hugging_face(race: Race, *, liger: bool = False) -> Plain:
+    """transformers' module of the same config, with the same weights, in the same loop.
+
+    With Liger its kernels take the place of norms, SwiGLU, RoPE, head and loss; they run uncompiled.
+    """
     import transformers
 
     config: Any = transformers.AutoConfig.for_model(**to_huggingface(race.model))
@@ -196,6 +198,14 @@ def hugging_face(race: Race) -> Plain:
         make: Any = transformers.AutoModelForCausalLM.from_config
         module = make(config, dtype=torch.bfloat16, attn_implementation="sdpa").train()
     load_ours(module, race)
+    if liger:
+        from liger_kernel.transformers import _apply_liger_kernel_to_instance
+
+        _apply_liger_kernel_to_instance(model=module)
+        return Plain(
+            "HF module with Liger, eager", race, module,
+            lambda tokens, targets: module(input_ids=tokens, shift_labels=targets).loss,
+        )  # fmt: skip
     for layer in module.model.layers:
         layer.compile(backend=race.backend)
 
@@ -221,7 +231,10 @@ def load_ours(module: nn.Module, race: Race) -> None:
     }
     outer = {"embed": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"}
     theirs = dict(module.named_parameters())
-    for name, value in race.weights.items():
+    with torch.device("meta"):
+        shapes = {name: parameter.shape for name, parameter in Decoder(race.model).named_parameters()}
+    for name, shape in shapes.items():
+        value = start_of(race, name, shape)
         path, _, kind = name.rpartition(".")
         if path.startswith("layers."):
             _, layer, rest = path.split(".", 2)

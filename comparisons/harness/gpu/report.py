@@ -1,121 +1,199 @@
-"""The GPU check's numbers as tables; what a part left out or failed at stands where its number would."""
+"""The GPU check's numbers as tables: `gpu-check.md` beside the results, and docs/gpu.md from committed ones.
+
+python -m harness.gpu.report DIR      what a part left out or failed at stands where its number would
+"""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
-from harness.result import Result, table
+from harness.gpu.parts import PARTS
+from harness.gpu.store import read_json, write_text
+from harness.result import facts_text, table
 
+Columns = dict[str, str]
+RATES: dict[str, Columns] = {
+    "attention": {
+        "forward_tflops": "forward TFLOP/s",
+        "forward_backward_tflops": "with backward",
+        "backends_launched": "ran",
+    },
+    "gemm": {
+        "forward": "forward TFLOP/s",
+        "input_gradient": "input gradient",
+        "weight_gradient": "weight gradient",
+    },
+    "memory": {"per_s": "a second (GB, or launches)"},
+    "activations": {
+        "forward_backward_ms": "forward and backward ms",
+        "peak_gib": "peak GiB above the weights",
+        "gradients_differ_by": "gradients differ by",
+        "equal_bits": "same bits",
+    },
+    "losses": {
+        "s": "ms",
+        "tflops_of_three_products": "TFLOP/s",
+        "extra_gib": "extra GiB",
+        "loss_differs_by": "loss differs by",
+    },
+    "optimizers": {
+        "s": "ms",
+        "per_s": "GB/s of its bytes",
+        "bytes_a_parameter": "bytes a parameter",
+        "extra_gib": "extra GiB",
+    },
+    "fp8": {"per_s": "TFLOP/s", "relative_error": "error"},
+    "peaks": {
+        "measured_gib": "measured GiB",
+        "dry_run_gib": "dry run",
+        "planned_gib": "plan",
+        "dry_run_is": "dry run is off by",
+    },
+    "traces": {"first_cause": "first cause", "right": "right", "step_s": "step s"},
+    "mask-trap": {"finite": "finite", "relative_error_of_gradients": "errors of q, k, v"},
+}
 STEP_HEADS = (
-    "", "tokens/s", "MFU (causal)", "MFU (full)", "step ms (p20–p80)", "host ms", "GiB allocated", "reserved",
-    "first step s", "ours / it", "attention",
-)  # fmt: skip
-
-
-def report(result: Result) -> None:
-    """Writes the tables of every part that is there."""
-    data = result.data
-    result.say("## How it went", "", table(["part", "status", "seconds"], _statuses(data)))
-    if "drift" in data:
-        moved = data["drift"]
-        result.say(
-            f"Ceilings: {_ceilings(data)}. They moved by {moved['matmul_bf16_tflops']:+.1%} and"
-            f" {moved['copy_gb']:+.1%}" + (": **the run is void**." if moved["void"] else ".")
-        )
-    if "tests" in data and isinstance(data["tests"].get("tests"), dict):
-        rows = [
-            [name, entry["outcome"], f"{entry['seconds']:.1f}"]
-            for name, entry in data["tests"]["tests"].items()
-        ]
-        result.say("## Tests with a GPU parameter", "", table(["test", "outcome", "seconds"], rows))
-    for name in ("steps-1b", "steps-0.5b"):
-        if name in data:
-            _steps(result, name, data[name])
-    for name, columns in ROOFS:
-        if name in data:
-            found = [(key, entry) for key, entry in data[name].items() if isinstance(entry, dict)]
-            rows = [_row(key, entry, tuple(columns)) for key, entry in found]
-            result.say(f"## {name}", "", table(["", *columns.values()], rows))
-
-
-ROOFS: tuple[tuple[str, dict[str, str]], ...] = (
-    (
-        "activations",
-        {
-            "forward_backward_ms": "forward and backward ms",
-            "peak_gib": "peak GiB above the weights",
-            "gradients_differ_by": "gradients differ by",
-            "equal_bits": "same bits",
-        },
-    ),
-    (
-        "attention",
-        {
-            "forward_tflops": "forward TFLOP/s",
-            "forward_backward_tflops": "with backward",
-            "backends_launched": "ran",
-        },
-    ),
-    (
-        "gemm",
-        {
-            "forward": "forward TFLOP/s",
-            "input_gradient": "input gradient",
-            "weight_gradient": "weight gradient",
-        },
-    ),
-    ("memory", {"per_s": "GB/s"}),
-    (
-        "losses",
-        {
-            "s": "ms",
-            "tflops_of_three_products": "TFLOP/s",
-            "extra_gib": "extra GiB",
-            "loss_differs_by": "loss differs by",
-        },
-    ),
-    ("fp8", {"per_s": "TFLOP/s", "relative_error": "error"}),
-    ("mask-trap", {"finite": "finite", "relative_error_of_gradients": "errors of q, k, v"}),
+    "",
+    "tokens/s",
+    "MFU (causal)",
+    "MFU (full)",
+    "step ms (p20–p80)",
+    "host ms",
+    "GiB allocated",
+    "first step s",
+    "predicted ms (p10–p90)",
+    "predicted GiB",
+    "attention",
 )
 
 
-def _statuses(data: dict[str, Any]) -> list[list[object]]:
+def page(state: dict[str, Any]) -> str:
+    """All tables of a result."""
+    visits = state["visits"]
+    commits = sorted({str((visit.get("source") or {}).get("commit", "unknown"))[:12] for visit in visits})
+    text = [
+        f"# {state['title']}",
+        "",
+        f"Visits: {len(visits)}, from {visits[0]['started']} to {visits[-1]['started']}, "
+        f"commit {', '.join(commits)}. The raw numbers are in the JSON file beside this.",
+        "",
+        facts_text(visits[-1]),
+        "",
+        "## How it went",
+        "",
+        table(["part", "status", "seconds", "limit", "ceilings moved by"], _statuses(state)),
+        "",
+    ]
+    for part in PARTS:
+        record = state["parts"].get(part.name)
+        if record and record.get("values"):
+            text += [
+                f"## {part.name}",
+                "",
+                part.answers[:1].upper() + part.answers[1:],
+                "",
+                *_tables(part.name, record),
+                "",
+            ]
+    return "\n".join(text)
+
+
+def _statuses(state: dict[str, Any]) -> list[list[object]]:
+    rows = []
+    for part in PARTS:
+        record = state["parts"].get(part.name, {})
+        moved = {} if state["visits"][-1]["quick"] else record.get("ceilings", {})
+        drift = (
+            f"{moved['matmul_bf16_tflops']:+.1%}, {moved['copy_gb']:+.1%}"
+            if "matmul_bf16_tflops" in moved
+            else "–"
+        )
+        doubtful = " (doubtful: more than 3%)" if moved.get("drifted") else ""
+        rows.append(
+            [
+                part.name,
+                record.get("status", "waits"),
+                record.get("seconds", "–"),
+                part.limit,
+                drift + doubtful,
+            ]
+        )
+    return rows
+
+
+def _tables(name: str, record: dict[str, Any]) -> list[str]:
+    values = {key: value for key, value in record["values"].items() if isinstance(value, dict)}
+    if name.startswith("tests"):
+        counts: dict[str, int] = {}
+        for value in values.values():
+            counts[value["outcome"]] = counts.get(value["outcome"], 0) + 1
+        rows = [
+            [key, value["outcome"], f"{value['seconds']:.1f}", _line(value.get("message", ""))]
+            for key, value in values.items()
+            if value["outcome"] != "passed"
+        ]
+        summary = ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
+        return [summary, *(["", table(["not passed", "outcome", "seconds", "reason"], rows)] if rows else [])]
+    if name.startswith("steps"):
+        return _steps(record["values"])
+    if name == "profile":
+        plan = values.get("plan", {})
+        return [
+            f"`cluster.yaml`; a plan of Llama-3.2-1B on it: {plan.get('step_time_s') or plan.get('error')}"
+        ]
+    columns = RATES[name]
     return [
-        [name, entry["status"], entry["seconds"]]
-        for name, entry in data.items()
-        if isinstance(entry, dict) and "status" in entry and "seconds" in entry
+        table(["", *columns.values()], [_row(key, value, tuple(columns)) for key, value in values.items()])
     ]
 
 
-def _ceilings(data: dict[str, Any]) -> str:
-    start = data["ceilings"]["start"]
-    matmul, copy = start["matmul_bf16_tflops"]["per_s"], start["copy_gb"]["per_s"]
-    return f"{matmul:.0f} TFLOP/s in bf16 and a copy at {copy:.0f} GB/s at the start"
-
-
-def _steps(result: Result, name: str, part: dict[str, Any]) -> None:
-    peak = part.get("peak") or {}
-    rows = []
-    for racer, entry in part.items():
-        if isinstance(entry, dict) and ("tokens_per_s" in entry or "skipped" in entry or "error" in entry):
-            rows.append(_racer(racer, entry))
-    flops = peak.get("flops")
-    against = f"{flops / 1e12:.0f} TFLOP/s ({peak.get('source')})" if flops else str(peak.get("source"))
-    result.say(
-        f"## {name}",
-        "",
-        f"{part.get('parameters', 0) / 1e6:.0f}M parameters, {part.get('tokens_per_step')} tokens a step. "
-        f"MFU is against {against}. Losses agree: {part.get('largest_loss_difference', {}).get('agree')}.",
+def _steps(values: dict[str, Any]) -> list[str]:
+    peak = values.get("peak") or {}
+    against = (
+        f"{peak['flops'] / 1e12:.0f} TFLOP/s ({peak['source']})"
+        if peak.get("flops")
+        else str(peak.get("source"))
+    )
+    rows, ratios = [], []
+    for rival, value in values.items():
+        if not isinstance(value, dict) or rival in ("peak", "model"):
+            continue
+        if "error" in value or "skipped" in value:
+            rows.append([rival, str(value.get("error") or value["skipped"]), *["–"] * (len(STEP_HEADS) - 2)])
+            continue
+        entries = (
+            {rival: value}
+            if "tokens_per_s" in value
+            else {k: v for k, v in value.items() if k in ("scalewright", rival)}
+        )
+        rows += [
+            _racer(f"{name} (beside {rival})" if name == "scalewright" else name, entry)
+            for name, entry in entries.items()
+        ]
+        if "ours_is_faster_by" in value:
+            ratio, how = (
+                value["ours_is_faster_by"],
+                "in turns" if value["in_turns"] else "one after the other",
+            )
+            agree = "yes" if value["losses"].get("agree") else "**no**"
+            ratios.append(
+                [rival, f"{ratio['median']:.3f} ({ratio['p20']:.3f}–{ratio['p80']:.3f})", how, agree]
+            )
+    model = values.get("model", {})
+    return [
+        f"{model.get('name')}: {values.get('parameters', 0) / 1e6:.0f}M parameters, "
+        f"{values.get('tokens_per_step')} tokens a step. MFU is against {against}.",
         "",
         table(STEP_HEADS, rows),
-    )
+        *(["", table(["its step time / ours", "", "measured", "losses agree"], ratios)] if ratios else []),
+    ]
 
 
 def _racer(name: str, entry: dict[str, Any]) -> list[object]:
-    if "tokens_per_s" not in entry:
-        return [name, str(entry.get("skipped") or entry.get("error")), *["–"] * (len(STEP_HEADS) - 2)]
-    step, host = entry["step_s"], entry["host_launch_s_per_step"]
-    faster = entry.get("ours_is_faster_by")
+    step, host, predicted = entry["step_s"], entry["host_launch_s_per_step"], entry.get("predicted")
+    times = predicted["step_time_s"] if predicted else None
     return [
         name + (" (suspicious)" if entry["suspicious"] else ""),
         f"{entry['tokens_per_s']:.0f}",
@@ -124,17 +202,23 @@ def _racer(name: str, entry: dict[str, Any]) -> list[object]:
         f"{step['median'] * 1e3:.1f} ({step['p20'] * 1e3:.1f}–{step['p80'] * 1e3:.1f})",
         f"{host['median'] * 1e3:.1f}",
         _gib(entry.get("peak_allocated_gib")),
-        _gib(entry.get("peak_reserved_gib")),
         f"{entry['first_step_s']:.1f}",
-        f"{faster['median']:.3f} ({faster['p20']:.3f}–{faster['p80']:.3f})" if faster else "–",
+        f"{times['p50'] * 1e3:.1f} ({times['p10'] * 1e3:.1f}–{times['p90'] * 1e3:.1f})" if times else "–",
+        _gib(predicted["memory_gib"] if predicted else None),
         ", ".join(entry.get("attention_launched", [])) or "unknown",
     ]
 
 
 def _row(key: str, entry: dict[str, Any], columns: tuple[str, ...]) -> list[object]:
     if "error" in entry or "skipped" in entry:
-        return [key, str(entry.get("error") or entry["skipped"]), *["–"] * (len(columns) - 1)]
+        return [key, _line(str(entry.get("error") or entry["skipped"])), *["–"] * (len(columns) - 1)]
     return [key, *(_cell(entry.get(column)) for column in columns)]
+
+
+def _line(text: str) -> str:
+    """One cell's worth of a message: its last line, without a table's bars."""
+    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
+    return lines[-1].replace("|", "/")[:200] if lines else ""
 
 
 def _cell(value: Any) -> str:
@@ -147,7 +231,7 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "**no**"}.get(value, "–") if value is not None else "–"
     if isinstance(value, float):
-        return f"{value:.3g}" if value < 10 else f"{value:.0f}"
+        return f"{value:.3g}" if abs(value) < 10 else f"{value:.0f}"
     return ", ".join(value) if isinstance(value, list) else str(value)
 
 
@@ -157,3 +241,8 @@ def _percent(value: float | None) -> str:
 
 def _gib(value: float | None) -> str:
     return "–" if value is None else f"{value:.1f}"
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    write_text(folder / "gpu-check.md", page(read_json(folder / "gpu-check.json")) + "\n")

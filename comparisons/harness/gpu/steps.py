@@ -1,10 +1,12 @@
 """Whole training steps of a real shape: ours beside plain compiled loops and transformers' module, in turns.
 
-    build -> first step (compiles) -> warm up alone, memory read -> rounds A B C, C B A, ...
+    ours -> first step (compiles) -> warm-up, memory read ─┐
+    rival -> the same ──────────────────────────────────────┴─► rounds A B, B A, ... ──► the rival is freed
 
-Memory is a racer's own: its peak less what the others held before it was built. Step times are between events
-on the device; tokens/s by the wall clock of whole segments stand beside them, since only those see work that
-is put off. MFU counts model FLOPs (causal and full attention) against the published bf16 peak.
+Two that don't fit beside each other run one after the other. Memory is a racer's own: its peak less what the
+other held before it was built. The planner's step time and peak stand beside the measured ones.
+Step times are between events on the device; tokens/s are by the wall clock of whole segments, since only
+those see work that is put off. MFU counts model FLOPs (causal and full attention) against the published peak.
 """
 
 from __future__ import annotations
@@ -19,14 +21,15 @@ from typing import Any
 
 import torch
 
-from harness.gpu.budget import Check, OutOfTime
+from harness.gpu.budget import Check
 from harness.gpu.clock import synchronize
 from harness.gpu.kernels import attention_backends, attention_kernels, kernels_of, shares
-from harness.gpu.racers import Ours, Race, Racer, hugging_face, plain, start_weights
+from harness.gpu.racers import Ours, Race, Racer, hugging_face, plain
 from harness.models import TINY
 from harness.statistics import in_turns, paired_ratio, spread
 from scalewright.machine.local import find_cluster
 from scalewright.spec.errors import UserError
+from scalewright.spec.model import ModelSpec
 from scalewright.spec.operators import flops_per_token
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.run import OptimizerSpec
@@ -36,62 +39,156 @@ SAMPLES = 8
 TOO_GOOD = 0.85  # an MFU above this is a mistake until it is explained
 # The same start, samples and update: bf16 losses of the first steps differ by what each fuses and rounds.
 AGREEMENT = 2e-2
+OURS = "scalewright"
+BLOCKS, WHOLE = "plain, blocks compiled", "plain, whole model compiled"
+HF, LIGER = "HF module, layers compiled", "HF module with Liger, eager"
+WANTED_S = {OURS: 30.0, BLOCKS: 35.0, WHOLE: 85.0, HF: 45.0, LIGER: 25.0}  # build, compile and race
+USABLE = 0.92  # of a device's memory, for shapes that are cut to fit
+STATES, SMALL_STATES = (
+    18.0,
+    12.0,
+)  # bytes a parameter: master 4, copy 2, gradient 4, states 8; of adamw_8bit 2
+KEPT = 30.0  # bytes a token, layer and hidden unit that blocks keep for the backward: 25 of a Llama, and room
 
 
-def steps_of(name: str, *, whole: bool) -> Callable[[Check], None]:
-    """The part for one model; `whole`: with the loop that compiles the model as one, which takes a minute."""
-    return lambda check: steps(check, name, whole=whole)
+def steps_1b(check: Check) -> None:
+    """Everyone."""
+    steps(check, "llama-3.2-1b", (BLOCKS, HF, LIGER, WHOLE))
 
 
-def steps(check: Check, name: str, *, whole: bool) -> None:
-    """Builds everyone that fits in memory and time, then races them."""
-    race = make_race(check, name)
+def steps_half_b(check: Check) -> None:
+    """All but the model that is compiled as one."""
+    steps(check, "qwen2.5-0.5b", (BLOCKS, HF, LIGER))
+
+
+def steps_3b(check: Check) -> None:
+    """Beside the plain loop; then alone with 8 bytes of state a parameter: master, copy, bytes of moments."""
+    steps(check, "llama-3.2-3b", (BLOCKS,), small_states=True)
+
+
+def steps_8b(check: Check) -> None:
+    """The same, with as many layers as fit the device."""
+    steps(check, "llama-3.1-8b", (BLOCKS,), small_states=True)
+
+
+def steps(check: Check, name: str, rivals: tuple[str, ...], small_states: bool = False) -> None:
+    """Ours beside each rival in turn, then ours with small states."""
+    race = make_race(check, name, STATES)
     check.note("model", race.model.dump())
     check.note("parameters", count(race.model).total)
     check.note("tokens_per_step", race.tokens)
-    makers: dict[str, tuple[float, Callable[[], Racer]]] = {
-        "scalewright": (30, lambda: Ours(race)),
-        "plain, blocks compiled": (25, lambda: plain(race, whole=False)),
-    }
-    if importlib.util.find_spec("transformers"):
-        makers["HF module, layers compiled"] = (35, lambda: hugging_face(race))
-    else:
-        check.note("HF module, layers compiled", {"skipped": "transformers is not installed"})
-    if whole:
-        makers["plain, whole model compiled"] = (75, lambda: plain(race, whole=True))
-    racers: dict[str, Racer] = {}
-    first: dict[str, list[float]] = {}
-    for racer, (wanted, make) in makers.items():
-        try:
-            check.need(2.0 if check.quick else wanted, racer)
-        except OutOfTime as error:
-            check.note(racer, {"skipped": str(error)})
+    ours: Entrant | None = None
+    for rival in rivals:
+        if not check.want(
+            rival, 2.0 if check.quick else WANTED_S[rival] + (WANTED_S[OURS] if ours is None else 0.0)
+        ):
             continue
-        with check.trying(racer):
-            racers[racer], facts, first[racer] = introduce(check, make)
-            check.note(racer, facts)
-    check.note("largest_loss_difference", disagreement(first))
-    if racers:
-        compete(check, race, racers)
-        look_inside(check, racers)
-    racers.clear()
-    gc.collect()
-    if check.device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch._dynamo.reset()
+        with check.trying(rival):
+            needed = {HF: "transformers", LIGER: "liger_kernel"}.get(rival)
+            if needed and importlib.util.find_spec(needed) is None:
+                check.note(rival, {"skipped": f"{needed} isn't installed"})
+                continue
+            if rival == LIGER and check.device.type == "cpu":
+                check.note(rival, {"skipped": "Liger's kernels need a GPU"})
+                continue
+            ours = ours or Entrant(OURS, check, race)
+            check.note(rival, pair(check, race, ours, rival))
+    if ours is not None:
+        ours.free()
+    if small_states and check.want("8 bytes of state", 2.0 if check.quick else 40.0):
+        with check.trying("8 bytes of state"):
+            race = make_race(check, name, SMALL_STATES, "adamw_8bit")
+            alone = Entrant(OURS, check, race)
+            check.note(
+                "8 bytes of state",
+                {"layers": race.model.num_hidden_layers, **compete(check, race, [alone])[OURS]},
+            )
+            alone.free()
 
 
-def make_race(check: Check, name: str) -> Race:
-    """The model, random samples on the device, and everyone's first weights."""
-    model = TINY if check.quick else load_model_spec(name)
+class Entrant:
+    """A racer that can be freed and built again, with what is known of it."""
+
+    def __init__(self, name: str, check: Check, race: Race) -> None:
+        self.name, self.check, self.race = name, check, race
+        self.racer: Racer | None = None
+        self.facts: dict[str, Any] = {}
+        self.losses: list[float] = []
+
+    def ready(self) -> Racer:
+        """The racer, built, compiled and warm."""
+        if self.racer is None:
+            makers: dict[str, Callable[[], Racer]] = {
+                OURS: lambda: Ours(self.race), BLOCKS: lambda: plain(self.race, whole=False),
+                WHOLE: lambda: plain(self.race, whole=True), HF: lambda: hugging_face(self.race),
+                LIGER: lambda: hugging_face(self.race, liger=True),
+            }  # fmt: skip
+            self.racer, self.facts, self.losses = introduce(self.check, makers[self.name])
+        return self.racer
+
+    def free(self) -> None:
+        """Gives its memory back."""
+        self.racer = None
+        memory(self.check)
+
+
+def pair(check: Check, race: Race, ours: Entrant, rival: str) -> dict[str, Any]:
+    """Both in turns where both fit, else one after the other; what is measured of each, and the ratio."""
+    other = Entrant(rival, check, race)
+    ours.ready()
+    together = fit_together(check, race, ours.facts)
+    if together:
+        other.ready()
+        found = compete(check, race, [ours, other])
+    else:
+        found = compete(check, race, [ours])
+        ours.free()
+        found |= compete(check, race, [other])
+    other.free()
+    first = disagreement({OURS: ours.losses, rival: other.losses})
+    walls = {name: entry.pop("walls") for name, entry in found.items()}
+    least = min(len(each) for each in walls.values())
+    ratio = paired_ratio(walls[rival][:least], walls[OURS][:least])
+    return {**found, "in_turns": together, "ours_is_faster_by": ratio.dump(), "losses": first}
+
+
+def fit_together(check: Check, race: Race, facts: dict[str, Any]) -> bool:
+    """Whether a second one like ours fits beside it."""
+    if check.device.type != "cuda":
+        return True
+    total = torch.cuda.get_device_properties(check.device).total_memory / 2**30
+    return bool(
+        2 * STATES * count(race.model).total / 2**30 + facts["peak_allocated_gib"] * 0.5 < USABLE * total
+    )
+
+
+def make_race(check: Check, name: str, bytes_each: float, optimizer: str = "adamw") -> Race:
+    """The model, with the layers that fit, and random samples on the device."""
+    model = TINY if check.quick else cut(load_model_spec(name), check.device, bytes_each)
     length = 64 if check.quick else 8192
     samples = []
     for _ in range(SAMPLES):
         ids = torch.randint(model.vocab_size, (1, length + 1), device=check.device)
         samples.append((ids[:, :-1].contiguous(), ids[:, 1:].contiguous()))
     backend = "aot_eager" if check.quick else "inductor"
-    optimizer = OptimizerSpec(lr=1e-4)
-    return Race(model, check.device, samples, backend, optimizer, start_weights(model, check.device))
+    return Race(model, check.device, samples, backend, OptimizerSpec.parse({"name": optimizer, "lr": 1e-4}))
+
+
+def cut(model: ModelSpec, device: torch.device, bytes_each: float, length: int = 8192) -> ModelSpec:
+    """The model with as many of its layers as fit the device, at most all; said by its name."""
+    total = torch.cuda.get_device_properties(device).total_memory * USABLE if device.type == "cuda" else 0.0
+    for layers in range(model.num_hidden_layers, 0, -2):
+        shorter = model.replace(num_hidden_layers=layers)
+        kept = KEPT * length * model.hidden_size * layers
+        logits = 6.0 * length * model.vocab_size
+        if bytes_each * count(shorter).total + kept + logits < total:
+            name = (
+                model.name
+                if layers == model.num_hidden_layers
+                else f"{model.name}, {layers} of {model.num_hidden_layers} layers"
+            )
+            return shorter.replace(name=name)
+    raise ValueError(f"not even two layers of {model.name} fit")
 
 
 def introduce(check: Check, make: Callable[[], Racer]) -> tuple[Racer, dict[str, Any], list[float]]:
@@ -147,42 +244,57 @@ def disagreement(first: dict[str, list[float]]) -> dict[str, Any]:
     return {**found, "agree": all(value <= AGREEMENT for value in found.values())}
 
 
-def compete(check: Check, race: Race, racers: dict[str, Racer]) -> None:
-    """Rounds of short segments, every second one in the opposite order."""
-    count_, rounds = (2, 2) if check.quick else (5, 8)
+def compete(check: Check, race: Race, entrants: list[Entrant]) -> dict[str, dict[str, Any]]:
+    """Rounds of short segments, every second one in the opposite order; what was measured of each."""
+    steps_each, rounds = (2, 2) if check.quick else (5, 8)
+    racers = {each.name: each.ready() for each in entrants}
     times: dict[str, list[float]] = {name: [] for name in racers}
     walls: dict[str, list[float]] = {name: [] for name in racers}
     hosts: dict[str, list[float]] = {name: [] for name in racers}
 
     def run(name: str, number: int) -> None:
-        if number > 1:
-            check.need(3.0, f"round {number + 1}")
+        if number > 1 and check.left < 3.0:
+            return
         marks = Marks(check.device)
         synchronize(check.device)
         started = time.perf_counter()
         marks()
-        racers[name].steps(count_, marks)
+        racers[name].steps(steps_each, marks)
         synchronize(check.device)
-        walls[name].append((time.perf_counter() - started) / count_)
-        hosts[name].append((marks.last_launch - started) / count_)
+        walls[name].append((time.perf_counter() - started) / steps_each)
+        hosts[name].append((marks.last_launch - started) / steps_each)
         times[name] += marks.seconds()
 
-    try:
-        in_turns(list(racers), rounds, run)
-    except OutOfTime as error:
-        check.note("rounds_cut", str(error))
-    least = min(len(each) for each in walls.values())
+    in_turns(list(racers), rounds, run)
     peak = bf16_peak(check)
-    check.note("peak", peak)
-    for name in racers:
-        check.part[name] |= speeds(check, race, times[name], walls[name], hosts[name], peak["flops"])
-        ratio = (
-            paired_ratio(walls[name][:least], walls["scalewright"][:least])
-            if "scalewright" in walls
-            else None
-        )
-        check.part[name]["ours_is_faster_by"] = ratio.dump() if ratio else None
-        check.result.write()
+    check.part["peak"] = peak
+    found: dict[str, dict[str, Any]] = {}
+    for each in entrants:
+        name = each.name
+        found[name] = {
+            **each.facts,
+            **speeds(check, race, times[name], walls[name], hosts[name], peak["flops"]),
+        }
+        found[name] |= {"walls": walls[name], **look_inside(check, racers[name])}
+        if name == OURS:
+            found[name]["predicted"] = predicted(check, race)
+    return found
+
+
+def predicted(check: Check, race: Race) -> dict[str, Any]:
+    """The planner's step time and peak for the same shape and batch; on a CPU, of an H100."""
+    import scalewright as sw
+
+    place = "local" if check.device.type == "cuda" else "dgx-h100"
+    layout = {"devices": 1, "micro_batch": 1, "global_batch": 1, "precision": "bf16"}
+    length = race.samples[0][0].shape[1]
+    answer = sw.predict(race.model.dump(), place, layout, seq_len=length, optimizer=race.optimizer.name)
+    return {
+        "step_time_s": answer["step_time_s"],
+        "memory_gib": answer["memory_gib"]["peak"],
+        "mfu": answer["mfu"],
+        "on": place,
+    }
 
 
 class Marks:
@@ -223,14 +335,13 @@ def speeds(
     length = race.samples[0][0].shape[1]
     causal, full = (flops_per_token(race.model, length, causal) for causal in (True, False))
     mfu = tokens_per_s * causal / peak if peak else None
-    matmul = check.result.data["ceilings"]["start"]["matmul_bf16_tflops"]["per_s"] * 1e12
     return {
         "step_s": step.dump(),
         "wall_s_per_step": spread(walls).dump(),
         "host_launch_s_per_step": spread(hosts).dump(),
         "tokens_per_s": tokens_per_s,
         "mfu_causal": mfu,
-        "share_of_measured_matmul_rate": tokens_per_s * causal / matmul,
+        "share_of_measured_matmul_rate": tokens_per_s * causal / check.matmul_flops,
         "mfu_full_attention": tokens_per_s * full / peak if peak else None,
         "flops_per_token_causal": causal,
         "suspicious": bool(mfu and mfu > TOO_GOOD),
@@ -248,18 +359,11 @@ def bf16_peak(check: Check) -> dict[str, Any]:
     return {"flops": device.peak("bf16"), "source": device.peak_source, "device": device.name}
 
 
-def look_inside(check: Check, racers: dict[str, Racer]) -> None:
-    """The kernels of one step of everyone: which attention ran, and where the time went."""
-    for name, racer in racers.items():
-
-        def one(racer: Racer = racer) -> object:
-            return racer.steps(1, nothing)
-
-        with check.trying(f"{name}: kernels"):
-            kernels = kernels_of(one, check.device)
-            check.part[name] |= {
-                "attention_launched": attention_backends(kernels),
-                "attention_kernels": attention_kernels(kernels),
-                "kernels": shares(kernels),
-            }
-            check.result.write()
+def look_inside(check: Check, racer: Racer) -> dict[str, Any]:
+    """The kernels of one step: which attention ran, and where the time went."""
+    kernels = kernels_of(lambda: racer.steps(1, nothing), check.device)
+    return {
+        "attention_launched": attention_backends(kernels),
+        "attention_kernels": attention_kernels(kernels),
+        "kernels": shares(kernels),
+    }
