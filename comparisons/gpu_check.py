@@ -145,7 +145,7 @@ def look(environ: dict[str, str], out: Path, device: str) -> dict[str, Any]:
     """What this machine has, printed; leaves with exit code 2 where nothing can run."""
     code = (
         "import json; from harness.facts import facts; from harness.result import facts_text;"
-        "found = facts(); print(facts_text(found));"
+        "found = facts(); print(facts_text(found)); import scalewright.spec.run;"
         "import torch; print('\\n' + json.dumps({'facts': found, 'cuda': torch.cuda.is_available()}))"
     )
     done = subprocess.run([sys.executable, "-c", code], env=environ, cwd=out, capture_output=True, text=True)

@@ -13,28 +13,19 @@ from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Any
 
-# Distributions that were seen on such an image (torch 2.11, CUDA 13, Python 3.12), in November 2026.
-PRESENT = """
-absl-py accelerate aiohttp annotated-doc anyio attrs certifi charset-normalizer click cloudpickle
-contourpy cycler einops execnet filelock fonttools frozenlist fsspec grpcio h11 hf-xet httpcore httpx
-huggingface-hub hypothesis idna iniconfig jinja2 joblib kiwisolver lightning lxml markdown markdown-it-py
-markupsafe matplotlib mdurl ml-dtypes mpmath multidict networkx numpy packaging pandas peft pillow pip
-platformdirs pluggy propcache protobuf psutil pyarrow pygments pyparsing pytest pytest-timeout
-pytest-xdist python-dateutil pyyaml regex requests rich sacrebleu safetensors scikit-learn scipy
-sentencepiece setuptools shellingham six sympy tabulate tensorboard tiktoken tokenizers torch torchvision
-tqdm transformers triton typer typing-extensions urllib3 werkzeug wheel wrapt xxhash yarl zipp
-""".split()
-
-ABSENT = "pydantic pydantic-core annotated-types typing-inspection msgspec liger-kernel".split()  # looked for
+LIST = Path(__file__).with_name("bare_image.txt")
+# What the image was looked through for, and lacks.
+ABSENT = {"pydantic", "pydantic-core", "annotated-types", "typing-inspection", "msgspec", "liger-kernel"}
 
 
 def blocked() -> set[str]:
     """Top-level modules of what is installed here and neither there nor needed by what is."""
     installed = {str(found.metadata["Name"]).replace("_", "-").lower(): found for found in distributions()}
-    there, new = set(PRESENT), set(PRESENT)
+    there = set(LIST.read_text(encoding="utf-8").partition("\n")[2].split())
+    new = there
     while new:
         needed = {need for name in new & installed.keys() for need in _needs(installed[name])}
-        new = needed - there - set(ABSENT)
+        new = needed - there - ABSENT
         there |= new
     modules = {name: _modules(found) for name, found in installed.items()}
     present = {module for name in there & modules.keys() for module in modules[name]}

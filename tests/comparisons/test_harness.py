@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 from harness.contest import Contest, Plan, Timed
 from harness.gpu.attention import documents, gradients, plain
-from harness.gpu.budget import Check, OutOfTime, run_part
+from harness.gpu.budget import Check, OutOfTime
 from harness.gpu.ceilings import drift
 from harness.gpu.clock import time_call
-from harness.gpu.kernels import attention_backends, kind_of
+from harness.gpu.kernels import attention_backends, is_annotation, kind_of
 from harness.gpu.losses import chunked, whole
+from harness.gpu.steps import cut
+from harness.gpu.store import read_json
 from harness.meter import Meter
 from harness.profile import kind_of as operator_kind
-from harness.result import Result, table
+from harness.result import table
 from harness.setting import take
+
+from scalewright.spec.presets import load_model_spec
 
 CPU = torch.device("cpu")
 
@@ -102,38 +107,49 @@ def test_a_contestant_that_trains_something_else_is_seen():
     assert found["b"] == pytest.approx(0.1)
 
 
-def test_parts_end_in_time_and_failures_stay_theirs(tmp_path):
-    result = Result("test", "Test", {"command": ""}, tmp_path)
-    check = Check(CPU, True, result, end=time.monotonic() + 100)
-
-    def late(check: Check) -> None:
-        check.note("first", 1)
-        check.need(50.0, "second")
-
-    def broken(check: Check) -> None:
-        with check.trying("impossible"):
-            raise NotImplementedError("not here")
-        raise ZeroDivisionError("a mistake")
-
-    run_part(check, "late", 10.0, late)
-    run_part(check, "broken", 10.0, broken)
-    assert result.data["late"]["first"] == 1
-    assert result.data["late"]["status"].startswith("cut: second was left out")
-    assert result.data["broken"]["impossible"] == {"error": "NotImplementedError: not here"}
-    assert result.data["broken"]["status"] == "failed: ZeroDivisionError: a mistake"
-    check.end = time.monotonic()
-    run_part(check, "too late", 10.0, late)
-    assert "first" not in result.data["too late"]
-    with pytest.raises(OutOfTime):
-        check.need(1.0, "anything")
+def test_what_was_measured_is_on_disk_and_isnt_measured_again(tmp_path):
+    check = Check(CPU, True, tmp_path / "part.json", "part", end=time.monotonic() + 10)
+    assert check.want("first")
+    assert read_json(check.file)["record"]["at"] == "first"
+    with check.trying("first"):
+        assert check.part == {1: 2}, "not here"  # any exception is one measurement's alone
+    assert read_json(check.file)["record"] == {"values": {"first": {"error": "AssertionError: not here"}}}
+    assert not check.want("first")
+    check.record["deaths"] = {"second": ["SIGSEGV", "SIGKILL"]}
+    assert not check.want("second")
+    assert "2 times: SIGKILL" in check.part["second"]["error"]
+    with pytest.raises(OutOfTime, match="third waits: "):
+        check.want("third", 50.0)
+    with pytest.raises(OutOfTime), check.trying("third"):
+        raise OutOfTime("later")
+    assert "third" not in check.part
 
 
-def test_drift_voids_a_run():
+def test_ranges_around_kernels_are_none():
+    """The profiler puts them on the device's timeline, over the kernels that they contain."""
+    ranges = ("Optimizer.step#AdamW.step", "Torch-Compiled Region: 0/0", "## Call CompiledFxGraph ##")
+    assert all(is_annotation(SimpleNamespace(name=name)) for name in ranges)
+    assert is_annotation(SimpleNamespace(name="anything", is_user_annotation=True))
+    assert not is_annotation(SimpleNamespace(name="nvjet_hsh_128x256", is_user_annotation=False))
+
+
+def test_a_shape_is_cut_to_the_layers_that_fit(monkeypatch):
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=80 * 2**30)
+    )
+    model, cuda = load_model_spec("llama-3.1-8b"), torch.device("cuda")
+    large, small = cut(model, cuda, 18.0), cut(model, cuda, 12.0)
+    assert large.num_hidden_layers < small.num_hidden_layers < 32
+    assert large.name == f"llama-3.1-8b, {large.num_hidden_layers} of 32 layers"
+    assert cut(load_model_spec("llama-3.2-1b"), cuda, 18.0) == load_model_spec("llama-3.2-1b")
+
+
+def test_drift_is_said():
     def ceilings(matmul: float) -> dict[str, dict[str, float]]:
         return {"matmul_bf16_tflops": {"per_s": matmul}, "copy_gb": {"per_s": 100.0}}
 
-    assert not drift(ceilings(790), ceilings(770))["void"]
-    assert drift(ceilings(790), ceilings(750))["void"]
+    assert not drift(ceilings(790), ceilings(770))["drifted"]
+    assert drift(ceilings(790), ceilings(750))["drifted"]
 
 
 def test_time_call_takes_turns_and_times_one_call():

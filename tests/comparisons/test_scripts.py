@@ -62,26 +62,27 @@ def test_overhead(script):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_gpu_check_on_a_cpu(script):
-    parts = ["tests", "steps-1b", "activations", "attention", "gemm", "memory", "losses", "fp8", "mask-trap"]
-    data, text = script("gpu_check.py", "--device", "cpu", "--quick", "--parts", *parts)
-    check_facts(data, text)
-    assert {name: data[name]["status"] for name in parts} == dict.fromkeys(parts, "done")
-    assert set(data["drift"]) == {"matmul_bf16_tflops", "copy_gb", "void", "allowed"}
-    steps = data["steps-1b"]
-    assert steps["largest_loss_difference"]["agree"]
-    for racer in ("scalewright", "plain, blocks compiled", "plain, whole model compiled"):
-        assert steps[racer]["tokens_per_s"] > 0
-        assert steps[racer]["attention_launched"] == ["flash (CPU)"]
-    assert data["tests"]["exit_code"] == 0
-    outcomes = {entry["outcome"] for entry in data["tests"]["tests"].values()}
-    assert "passed" in outcomes
-    assert outcomes <= {"passed", "skipped"}  # those for a GPU alone
-    assert data["attention"]["torch's choice, length 64, head dim 16"]["forward_backward_tflops"] > 0
-    assert data["mask-trap"]["math"]["finite"]
+    """The whole of it; what each part makes of a kill is test_gpu_kit.py's."""
+    data, _ = script("gpu_check.py", "--device", "cpu", "--quick", "--minutes", 14, timeout=880)
+    parts = {name: record["values"] for name, record in data["parts"].items()}
+    assert {record["status"] for record in data["parts"].values()} == {"done"}
+    steps = parts["steps-1b"]
+    for racer in ("plain, blocks compiled", "plain, whole model compiled"):
+        assert steps[racer]["losses"]["agree"]
+        for name in (racer, "scalewright"):
+            assert steps[racer][name]["tokens_per_s"] > 0
+            assert steps[racer][name]["attention_launched"] == ["flash (CPU)"]
+    outcomes = [value["outcome"] for value in (parts["tests-first"] | parts["tests-rest"]).values()]
+    assert outcomes.count("passed") >= 30
+    assert set(outcomes) <= {"passed", "skipped"}  # those for a GPU alone
+    assert parts["attention"]["torch's choice, length 64, head dim 16"]["forward_backward_tflops"] > 0
+    assert parts["mask-trap"]["math"]["finite"]
     for name in ("none, again", "selective", "budget 0.5", "full", "offload", "offload, full"):
-        assert data["activations"][name]["equal_bits"], name
-    assert data["losses"]["chunks of 32, plain torch"]["loss_differs_by"] < 1e-2  # bf16 logits
+        assert parts["activations"][name]["equal_bits"], name
+    assert parts["losses"]["chunks of 32, plain torch"]["loss_differs_by"] < 1e-2  # bf16 logits
+    assert parts["profile"]["plan"]["layout"]["devices"] == 1
 
 
 @pytest.mark.slow
@@ -100,6 +101,14 @@ def test_gpu_check_says_when_there_is_no_gpu(script):
         pytest.skip("there is a GPU")
     with pytest.raises(AssertionError, match="error: no CUDA device"):
         script("gpu_check.py")
+
+
+def test_the_page_of_gpu_results_is_made_of_them():
+    import gpu_page
+
+    assert gpu_page.DOCS.read_text(encoding="utf-8") == gpu_page.text(gpu_page.results())
+    readme = (gpu_page.DOCS.parents[1] / "README.md").read_text(encoding="utf-8")
+    assert ("nothing measured, nothing tried ([on a GPU]" in readme) == (not gpu_page.results())
 
 
 @pytest.mark.slow
