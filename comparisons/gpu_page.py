@@ -50,7 +50,7 @@ def text(found: list[tuple[str, dict[str, Any]]]) -> str:
     if not found:
         lines += [
             "No part of this has run on a GPU yet: no machine with one was at hand. This page will hold",
-            "what [the GPU check](gpu-checks.md#run-this-first) measures, with hardware, versions and commit.",
+            "what [the GPU check](gpu-checks.md#run-this-first) measures, with its hardware and versions.",
             "",
             table(["part", "what it answers"], [[part.name, part.answers] for part in PARTS]),
             "",

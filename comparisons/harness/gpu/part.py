@@ -37,7 +37,8 @@ def main() -> int:
     options = parser.parse_args()
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     part, file = find(options.name), options.out / "part.json"
-    check = Check(torch.device(options.device), options.quick, file, part.name)
+    device = torch.device("cuda", 0) if options.device == "cuda" else torch.device("cpu")
+    check = Check(device, options.quick, file, part.name)
     check.end = time.monotonic() + options.seconds
     stored = read_json(file)
     if stored.get("name") == part.name:
