@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from harness.gpu.store import end_with_parent
+
 MESSAGE = 600  # characters of what went wrong
 BROKEN = 3  # the exit code with which the process ends when its CUDA context is no use any more
 
@@ -60,6 +62,7 @@ def pytest_configure(config: Any) -> None:
     for name in ("slow", "gpu", "parity", "timeout"):
         config.addinivalue_line("markers", f"{name}: of the project")
     if "GPU_CHECK_TESTS" in os.environ:
+        end_with_parent()
         names, file = (Path(os.environ[f"GPU_CHECK_{word}"]) for word in ("TESTS", "OUTCOMES"))
         config.pluginmanager.register(Outcomes(names, file))
 

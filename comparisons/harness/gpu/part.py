@@ -10,7 +10,6 @@ import argparse
 import importlib
 import os
 import sys
-import threading
 import time
 import traceback
 from pathlib import Path
@@ -20,7 +19,7 @@ import torch
 from harness.gpu.budget import Check, OutOfTime, short
 from harness.gpu.ceilings import drift, measure
 from harness.gpu.parts import Part, find
-from harness.gpu.store import read_json
+from harness.gpu.store import end_with_parent, read_json
 
 AGAIN, CUT = 3, 4
 RESERVED = 5.0  # seconds for the ceilings at the end
@@ -35,7 +34,7 @@ def main() -> int:
     parser.add_argument("--device", choices=("cuda", "cpu"), required=True)
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    end_with_parent()
     part, file = find(options.name), options.out / "part.json"
     device = torch.device("cuda", 0) if options.device == "cuda" else torch.device("cpu")
     check = Check(device, options.quick, file, part.name)
@@ -85,13 +84,6 @@ def _is_broken(device: torch.device) -> bool:
     except RuntimeError:
         return True
     return False
-
-
-def _end_with(parent: int) -> None:
-    """Ends this process and its children when the one that started it is gone."""
-    while os.getppid() == parent:
-        time.sleep(0.2)
-    os.killpg(0, 9) if os.getpgrp() == os.getpid() else os._exit(5)
 
 
 if __name__ == "__main__":

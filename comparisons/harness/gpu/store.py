@@ -1,9 +1,11 @@
-"""Results on disk, without torch: a file is whole or as it was, whenever the process or the machine ends."""
+"""Results on disk and ends of processes, without torch: a file is whole or as it was, whatever ends."""
 
 from __future__ import annotations
 
 import json
 import os
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -34,3 +36,14 @@ def read_json(path: Path) -> dict[str, Any]:
         return {}
     data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return data
+
+
+def end_with_parent() -> None:
+    """From now on, ends this process and its group when the one that started it is gone."""
+
+    def watch(parent: int) -> None:
+        while os.getppid() == parent:
+            time.sleep(0.2)
+        os.killpg(0, 9) if os.getpgrp() == os.getpid() else os._exit(5)
+
+    threading.Thread(target=watch, args=(os.getppid(),), daemon=True).start()
