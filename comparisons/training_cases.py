@@ -4,7 +4,7 @@ DIR has a folder a case, `train-NN-name`, with scripts of our own writing in the
 is copied, run by bash as it stands, and judged by what the report established:
 
     01 the end of a text in exports     02 BOS in prepared data       03 BOS in a rolling likelihood
-    04 RoPE scaling that Megatron fixes 06, 20 ids of cut texts          07 windows and RoPE beside transformers
+    04 RoPE scaling that Megatron fixes 06, 20 ids of cut texts       07 windows and RoPE by transformers
     09 a mixture's balancing loss       11 order and rate after a resume 12 partial rotary in exports
     14 killed in a save                 17 weight decay                  18 a separator across a cut
     19 DiLoCo's moments after a resume
@@ -182,12 +182,21 @@ def bitwise(folder: Path, output: str) -> str:
 
 
 CASES: dict[str, tuple[list[str], Judge]] = {
-    "01": (["run.sh"], ends), "02": (["run.sh"], begins), "03": (["try.py", "siblings.py"], rolling),
-    "04": (["run.sh", "siblings.sh"], megatron), "07": (["try.py"], oracle), "09": (["run.sh"], one_loss),
-    "06": (["try.py", "siblings.py"], no_difference), "11": (["run.sh"], same_resume),
-    "12": (["try.py"], partial_rotary), "14": (["run.sh", "run2.sh"], killed_saves), "17": (["try.py"], no_decay),
-    "18": (["try.py"], no_difference), "19": (["run.sh", "run2.sh"], bitwise), "20": (["try.py"], no_difference),
-}  # fmt: skip
+    "01": (["run.sh"], ends),
+    "02": (["run.sh"], begins),
+    "03": (["try.py", "siblings.py"], rolling),
+    "04": (["run.sh", "siblings.sh"], megatron),
+    "06": (["try.py", "siblings.py"], no_difference),
+    "07": (["try.py"], oracle),
+    "09": (["run.sh"], one_loss),
+    "11": (["run.sh"], same_resume),
+    "12": (["try.py"], partial_rotary),
+    "14": (["run.sh", "run2.sh"], killed_saves),
+    "17": (["try.py"], no_decay),
+    "18": (["try.py"], no_difference),
+    "19": (["run.sh", "run2.sh"], bitwise),
+    "20": (["try.py"], no_difference),
+}
 
 if __name__ == "__main__":
     sys.exit(main())
