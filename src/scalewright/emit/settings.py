@@ -9,7 +9,7 @@ whose value is always something (lr, betas, seq_len) are never neutral: an emitt
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from scalewright.emit.emitted import Changed, Dropped
@@ -18,6 +18,7 @@ from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.run import DataSpec, OptimizerSpec, PythonRef, RunSpec
+from scalewright.spec.same import below
 
 # Of this machine, this project's files or its supervision: they say nothing about what is trained.
 OUTSIDE = (
@@ -154,10 +155,6 @@ def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[name] = value
     return flat
-
-
-def below(key: str, prefixes: Iterable[str]) -> bool:
-    return any(key == prefix or key.startswith(f"{prefix}.") for prefix in prefixes)
 
 
 def _defaults() -> dict[str, Any]:

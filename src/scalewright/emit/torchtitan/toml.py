@@ -14,13 +14,13 @@ from typing import Any
 from scalewright.emit.emitted import Emitted, Reading
 from scalewright.emit.nodes import nodes_of
 from scalewright.emit.settings import Settings
-from scalewright.emit.theirs import flat
 from scalewright.emit.torchtitan.layout import Keys, write_layout
 from scalewright.emit.torchtitan.model import Network, write_model
 from scalewright.emit.torchtitan.own import own_model
 from scalewright.emit.torchtitan.reading import read_values
 from scalewright.emit.torchtitan.training import write_training
 from scalewright.emit.torchtitan.words import OLDER, V01, renamed
+from scalewright.spec.same import flat
 
 TITLE = "torchtitan"
 FILE, MODULE = "titan.toml", "own_model.py"
