@@ -45,6 +45,7 @@ class Settings:
     def __init__(self, run: RunSpec, model: ModelSpec) -> None:
         self.run, self.model, self.layout = run, model, run.layout
         self.version: str | None = None  # of the trainer, where the user asks for one
+        self.network: ModelSpec | None = None  # that is written, where the target's files aren't read back
         self.stated = frozenset(_flat(run.model_dump(mode="json", by_alias=True, exclude_unset=True)))
         self.values = _flat({**run.dump(), "model": model.dump()})
         self.changed: list[Changed] = []

@@ -21,6 +21,11 @@ USED = {  # keys of each kind of scaling
     "longrope": ("kind", "factor", "original_context", "attention_factor", "short_factor", "long_factor"),
 }  # fmt: skip
 
+SPELLED = {  # what is compared by one key and may be given by others
+    "moe.first_k_dense": ("moe.every", "moe.dense_layers"),
+    "moe.num_shared_experts": ("moe.shared_intermediate_size",),
+    "rope.scaling.attention_factor": ("rope.scaling.mscale", "rope.scaling.mscale_all_dim"),
+}  # fmt: skip
 UNIFORM = ("linear", "llama3", "yarn")  # kinds that change nothing by a factor of 1
 
 
@@ -33,13 +38,22 @@ class Difference(NamedTuple):
 
 
 def differences(model: ModelSpec, other: ModelSpec) -> list[Difference]:
-    """What `other` computes otherwise; empty for the same network, whatever its names are."""
+    """What `other` computes otherwise; empty for the same network, whatever its names are.
+
+    What only follows from a key that differs (a scores' scale, from the heads' width) isn't named beside it.
+    """
     keys, others = canonical(model), canonical(other)
     differing = [key for key in {**keys, **others} if not alike(keys.get(key), others.get(key))]
-    groups = {key: key.rpartition(".")[0] or key for key in differing}  # a part that one of them lacks, whole
-    lacking = [key for key, group in groups.items() if None in (_at(model, group), _at(other, group))]
-    names = dict.fromkeys(groups[key] if key in lacking else key for key in differing)
-    return [Difference(name, _at(model, name), _at(other, name)) for name in names]
+    names = [name for key in differing for name in (key, *SPELLED.get(key, ()))]
+    parts = dict.fromkeys(_part(model, other, name) for name in names)
+    named = [Difference(part, _at(model, part), _at(other, part)) for part in parts]
+    return [item for item in named if not alike(item.value, item.other)] or named
+
+
+def _part(model: ModelSpec, other: ModelSpec, key: str) -> str:
+    """A key, or the part that it is in (moe, rope.scaling) where only one of them has that."""
+    group = key.rpartition(".")[0]
+    return group if group and None in (_at(model, group), _at(other, group)) else key
 
 
 def canonical(model: ModelSpec) -> dict[str, Any]:
@@ -54,7 +68,7 @@ def canonical(model: ModelSpec) -> dict[str, Any]:
         "layer_pattern": [(mixer, mlp is not None) for mixer, mlp in parts],
         "query_scale": model.query_scale or model.dim_per_head**-0.5,
     }
-    useless = ["name", "family", "version", "rope.scaling"]
+    useless = ["name", "family", "version", "context", "rope.scaling"]  # numbers by the context are below
     if moe is not None:
         keys["moe.first_k_dense"] = [model.is_moe(layer) for layer in layers]
         keys["moe.num_shared_experts"] = moe.shared_size

@@ -92,12 +92,10 @@ def _network(s: Settings) -> Words:
     written |= {"use_bias_in_attn_linear": qkv or out, "use_bias_in_mlp": mlp}
     if qkv != out:
         s.nearly("model.o_bias", str(not out).lower(), "GPT-NeoX has one switch for attention's biases")
-    if model.qk_norm == "head":
-        s.take("model.qk_norm")
-        written["use_qk_layernorm"] = True
+    s.drop("model.qk_norm", "GPT-NeoX norms all heads of q and of k by the same weights")
     if model.sliding_window and model.window_pattern == (True,):
         s.take("model.window_pattern")
-        written["sliding_window_width"] = s.take("model.sliding_window")
+        written["sliding_window_width"] = s.take("model.sliding_window") - 1  # tokens before the query's own
     why = f"it is its tokenizer's, padded to a multiple of 128: {model.vocab_size} tokens are expected"
     s.nearly("model.vocab_size", f"that of {TOKENIZER}", why)
     return written | {

@@ -88,7 +88,7 @@ def _network(s: Settings) -> Words:
         )
     written: Words = {
         "decoder_block": block, "mlp_activations": list(mlp or ()), "base_mlp_dim": _width(s),
-        "normalize_embedding_logits": False, "enable_dropout": False,
+        "normalize_embedding_logits": False, "enable_dropout": False, "use_qk_norm": normed,
     }  # fmt: skip
     scaling = take_scaling(s, TITLE, "llama3")
     if scaling is not None:

@@ -105,7 +105,9 @@ def read_model(t: Theirs, run: Words) -> None:
     model["norm_type"] = "rmsnorm"
     model.setdefault("norm_eps", 1e-6)  # models_config.py
     if (window := t.take(CONFIG + "sliding_window_size")) is not None:
-        model |= {"sliding_window": whole(window), "window_pattern": [True]}
+        every = model.get("rope_every_not")  # its layers without RoPE have no window either
+        pattern = [True] * (every - 1) + [False] if every else [True]
+        model |= {"sliding_window": whole(window), "window_pattern": pattern}
     if t.take(CONFIG + "interleaved_rotary"):  # its name before
         put(run, "model.rope.interleaved", True)
     t.refuse(CONFIG + "rope_scaling", "nanotron's attention doesn't apply it")
