@@ -1,5 +1,5 @@
-"""What is exported is what transformers computes: with one thing changed, a family is refused or its logits are
-the same there (in training mode: a config's own dropout would show).
+"""What is exported is what transformers computes: a family with one thing changed is refused, or its logits
+are the same there (in training mode: a config's own dropout would show).
 """
 
 from __future__ import annotations
