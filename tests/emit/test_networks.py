@@ -1,7 +1,7 @@
 """A network with one thing changed, for every trainer: it is written, or what differs is listed.
 
-EXACT is what each trainer has, by its sources (Megatron-LM, Megatron-Bridge, torchtitan, litgpt, MaxText: those
-of the releases in docs/your-trainer.md). Everything else must be listed, so that `--strict` fails.
+EXACT is what each trainer has by its sources (Megatron-LM, Megatron-Bridge, torchtitan, litgpt and MaxText:
+the releases in docs/your-trainer.md). Everything else must be listed, so that `--strict` fails.
 """
 
 from __future__ import annotations
