@@ -15,7 +15,7 @@ from typing import Any
 from scalewright.emit.emitted import Changed, Dropped
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
-from scalewright.spec.model import ModelSpec
+from scalewright.spec.model import ModelSpec, RopeScaling
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.run import DataSpec, OptimizerSpec, PythonRef, RunSpec
 from scalewright.spec.same import below
@@ -168,6 +168,8 @@ def _defaults() -> dict[str, Any]:
     run = RunSpec.parse({"model": "plain", "data": "plain"}).dump()
     layout = Layout().dump() | {"zero_stage": 0, "sp": False}
     flat = _flat({**run, "layout": layout, "model": plain}) | _flat({"model": mixture})
+    scaling = RopeScaling(kind="linear").dump()
+    flat |= {f"model.rope.scaling.{key}": value for key, value in scaling.items() if key != "kind"}
     return flat | {"model.moe": None}
 
 

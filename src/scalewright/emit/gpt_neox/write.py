@@ -81,10 +81,6 @@ def _network(s: Settings) -> Words:
     }
     written["pos_emb"] = choose(s, "model.positions", POSITIONS, "GPT-NeoX has no such positions", "rope")
     s.take("model.learned_positions")
-    if model.rope.theta != int(model.rope.theta):
-        s.nearly(
-            "model.rope.theta", str(int(model.rope.theta)), "GPT-NeoX's rotary_emb_base is a whole number"
-        )
     take_scaling(s, TITLE, "")
     parallel, tied = choose(s, "model.residual", RESIDUALS, "") or (False, False)
     written |= {"gpt_j_residual": parallel, "gpt_j_tied": tied}

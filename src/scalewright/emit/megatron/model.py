@@ -77,12 +77,6 @@ def _attention(s: Settings) -> Arguments:
         written |= {"disable-bias-linear": True, "add-qkv-bias": True}
     elif not any(biases):
         written["disable-bias-linear"] = True
-    elif not all(biases):
-        s.nearly(
-            "model.o_bias",
-            "a bias on every matrix",
-            "Megatron-LM has biases on all matrices, on q, k, v or none",
-        )
     if model.qk_norm == "head":
         s.take("model.qk_norm")
         written["qk-layernorm"] = True
@@ -106,12 +100,7 @@ def _positions(s: Settings) -> Arguments:
     written: Arguments = {"position-embedding-type": POSITIONS[kind]}
     if kind != "rope":
         return written
-    theta = s.model.rope.theta
-    written["rotary-base"] = round(theta)  # theirs is a whole number
-    if theta == round(theta):
-        s.take("model.rope.theta")
-    else:
-        s.nearly("model.rope.theta", str(round(theta)), "Megatron-LM's base is a whole number")
+    written["rotary-base"] = round(s.take("model.rope.theta"))  # theirs is a whole number
     if (fraction := s.take("model.rope.fraction")) != 1:
         written["rotary-percent"] = fraction
     if s.take("model.rope.interleaved") and not s.model.mla:

@@ -173,8 +173,6 @@ def _latent(s: Settings, release: str) -> dict[str, Any]:
     s.take_all("model.mla.")
     if s.take("model.tie_word_embeddings"):
         s.nearly("model.tie_word_embeddings", "false", "torchtitan's latent attention has two ends")
-    if model.norm_eps != 1e-5:
-        s.nearly("model.norm_eps", "1e-05", "torchtitan's latent attention has it")
     s.take("model.norm_eps")
     scaling = model.rope.scaling
     arguments = {

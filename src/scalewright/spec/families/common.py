@@ -43,7 +43,7 @@ class ModelFamily:
                     "config.json",
                     f"only {only!r} is",
                 )
-        nested = (given.get(key) or {} for key in ("rope_scaling", "rope_parameters"))
+        nested = (rope_parameters(given, kind) for kind in ("full_attention", "sliding_attention"))
         for part in () if self.partial_rotary else (given, *nested):
             if (fraction := part.get("partial_rotary_factor")) not in (None, 1.0):
                 what = f"partial_rotary_factor {fraction!r}: transformers' {self.name} turns whole heads"
