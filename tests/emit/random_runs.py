@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from scalewright.emit.emitted import Emitted, Reading
-from scalewright.emit.settings import OUTSIDE, Settings, below, settings_of
+from scalewright.emit.settings import OUTSIDE, Settings, settings_of
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.layout_check import check_layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import RunSpec
+from scalewright.spec.same import below
 
 DENSE: dict[str, Any] = {
     "name": "dense", "vocab_size": 32000, "hidden_size": 1024, "intermediate_size": 2816,

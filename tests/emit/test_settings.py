@@ -26,7 +26,8 @@ def test_everything_that_does_something_is_left_until_it_is_taken():
 
 def test_every_key_is_neutral_always_reported_or_outside():
     """A new key of a run file is reported until someone decides otherwise."""
-    from scalewright.emit.settings import OUTSIDE, below
+    from scalewright.emit.settings import OUTSIDE
+    from scalewright.spec.same import below
 
     s = settings(layout={"devices": 4, "pp": 2})
     for key in s.values:

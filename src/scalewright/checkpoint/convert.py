@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from scalewright.checkpoint.format import committed, step_folder
+from scalewright.checkpoint.logits import compare_logits, why_not
 from scalewright.checkpoint.read import CheckpointReader, find_checkpoint
 from scalewright.checkpoint.theirs.folder import TheirFolder, find_theirs
 from scalewright.checkpoint.write import Chunk, commit, make_empty, merge, write_chunks
@@ -42,6 +43,7 @@ class Converted:
     parameters: int
     tensors_checked: int  # read back and compared, all of them
     dtype: str
+    compared: str = ""  # with transformers: what, or why not
 
     def dump(self) -> dict[str, Any]:
         """Plain data."""
@@ -56,6 +58,7 @@ def convert(
     *,
     verify: bool = True,
     model: str | None = None,
+    check: bool | None = False,
 ) -> Converted:
     """Converts a checkpoint (or a run's newest) to a Hugging Face folder, or such a folder to a checkpoint.
 
@@ -63,7 +66,8 @@ def convert(
     `dtype` is that of the Hugging Face folder (default float32, as checkpoints are), `max_shard_bytes` the
     size of its files, and of the memory that is needed beside one tensor. `verify` compares the checkpoint's
     files with their checksums before they are converted. Raises UserError when the source is
-    neither kind or `out` holds something already, RunError when the result reads back otherwise.
+    neither kind or `out` holds something already, RunError when the result reads back otherwise. `check`
+    compares a Hugging Face folder's logits with transformers' (null: a small one's); none that differs stays.
     """
     source, out = Path(source), Path(out)
     if not source.exists():
@@ -75,7 +79,9 @@ def convert(
     if model is not None and is_checkpoint(source):
         raise UserError("a checkpoint of ours has its model", "--model", "leave it out")
     if is_checkpoint(source):
-        return _to_huggingface(find_checkpoint(source), out, dtype or "float32", max_shard_bytes, verify)
+        return _to_huggingface(
+            find_checkpoint(source), out, dtype or "float32", max_shard_bytes, verify, check
+        )
     theirs = find_theirs(source)
     if dtype is not None and (theirs or (source / "config.json").exists()):
         raise UserError("checkpoints are kept in float32", "--dtype", "leave it out")
@@ -92,7 +98,9 @@ def convert(
     )
 
 
-def _to_huggingface(folder: Path, out: Path, dtype: str, max_shard_bytes: int, verify: bool) -> Converted:
+def _to_huggingface(
+    folder: Path, out: Path, dtype: str, max_shard_bytes: int, verify: bool, check: bool | None
+) -> Converted:
     reader = CheckpointReader(folder, verify)
     if "python" in reader.manifest.model:
         raise UserError(
@@ -107,7 +115,13 @@ def _to_huggingface(folder: Path, out: Path, dtype: str, max_shard_bytes: int, v
     write_huggingface(out, spec, get, dtype, max_shard_bytes, tokenizer)
     kind, written = torch_dtype(dtype), open_huggingface(out)
     checked = _compare(spec, out, written.read, lambda name: get(name).to(kind))
-    return Converted(str(out), "huggingface", spec.name, _parameters(spec), checked, dtype)
+    reason = why_not(_parameters(spec), check)
+    try:
+        compared = f"not compared with transformers: {reason}" if reason else compare_logits(out)
+    except RunError:
+        shutil.rmtree(out)
+        raise
+    return Converted(str(out), "huggingface", spec.name, _parameters(spec), checked, dtype, compared)
 
 
 def _to_checkpoint(folder: TensorReader, source: Path, out: Path) -> Converted:

@@ -46,10 +46,15 @@ def read_text(text: str, suffix: str, where: str) -> Reading:
     document = _document(text, suffix, where)
     for name, trainer in TRAINERS.items():
         if trainer.reads and module_of(name).recognises(document, text):
-            read = partial(module_of(name).read, document, text, where)
-            return _checked(trainer.title, where, read)
+            return read_own(name, text, suffix, where)
     titles = ", ".join(trainer.title for trainer in TRAINERS.values() if trainer.reads)
     raise UserError("no trainer's configuration that is known here", where, f"it reads {titles}")
+
+
+def read_own(name: str, text: str, suffix: str, where: str) -> Reading:
+    """A file of this trainer, as its reader takes it; raises UserError."""
+    read = partial(module_of(name).read, _document(text, suffix, where), text, where)
+    return _checked(TRAINERS[name].title, where, read)
 
 
 def read_argv(line: str | Sequence[str]) -> Reading:

@@ -9,15 +9,16 @@ whose value is always something (lr, betas, seq_len) are never neutral: an emitt
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from scalewright.emit.emitted import Changed, Dropped
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
-from scalewright.spec.model import ModelSpec
+from scalewright.spec.model import ModelSpec, RopeScaling
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.run import DataSpec, OptimizerSpec, PythonRef, RunSpec
+from scalewright.spec.same import below
 
 # Of this machine, this project's files or its supervision: they say nothing about what is trained.
 OUTSIDE = (
@@ -44,6 +45,7 @@ class Settings:
     def __init__(self, run: RunSpec, model: ModelSpec) -> None:
         self.run, self.model, self.layout = run, model, run.layout
         self.version: str | None = None  # of the trainer, where the user asks for one
+        self.network: ModelSpec | None = None  # that is written, where the target's files aren't read back
         self.stated = frozenset(_flat(run.model_dump(mode="json", by_alias=True, exclude_unset=True)))
         self.values = _flat({**run.dump(), "model": model.dump()})
         self.changed: list[Changed] = []
@@ -156,10 +158,6 @@ def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def below(key: str, prefixes: Iterable[str]) -> bool:
-    return any(key == prefix or key.startswith(f"{prefix}.") for prefix in prefixes)
-
-
 def _defaults() -> dict[str, Any]:
     """Values of keys that nobody set: those of a plain run and of a plain mixture."""
     size = {"vocab_size": 1, "hidden_size": 1, "intermediate_size": 1, "num_hidden_layers": 1,
@@ -170,6 +168,8 @@ def _defaults() -> dict[str, Any]:
     run = RunSpec.parse({"model": "plain", "data": "plain"}).dump()
     layout = Layout().dump() | {"zero_stage": 0, "sp": False}
     flat = _flat({**run, "layout": layout, "model": plain}) | _flat({"model": mixture})
+    scaling = RopeScaling(kind="linear").dump()
+    flat |= {f"model.rope.scaling.{key}": value for key, value in scaling.items() if key != "kind"}
     return flat | {"model.moe": None}
 
 

@@ -66,14 +66,3 @@ class Theirs:
         """Why a key isn't read; a key that is nearly one that readers ask for may be mistyped."""
         near = get_close_matches(key, self._taken - self.values.keys(), 1, ALIKE)
         return f"{UNKNOWN}; did you mean '{near[0]}'?" if near else UNKNOWN
-
-
-def flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted keys of nested sections; lists are values."""
-    keys: dict[str, Any] = {}
-    for key, value in data.items():
-        if isinstance(value, Mapping):
-            keys.update(flat(value, f"{prefix}{key}."))
-        else:
-            keys[f"{prefix}{key}"] = value
-    return keys

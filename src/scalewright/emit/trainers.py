@@ -43,15 +43,16 @@ ALIASES = {"megatron-lm": "megatron", "hf": "transformers", "trainer": "transfor
 
 
 def emit(name: str, settings: Settings) -> Emitted:
-    """A run in a trainer's words.
+    """A run in a trainer's words, read back: what the target computes otherwise is among the changes.
 
     Raises UserError for a trainer that isn't here, or a layout that it can't run.
     """
     name = ALIASES.get(name, name)
     if name not in TRAINERS:
         raise unknown("trainer", name, TRAINERS, "emit")
-    emitted: Emitted = module_of(name).write(settings)
-    return emitted
+    from scalewright.emit.checked import checked
+
+    return checked(settings, module_of(name).write(settings))
 
 
 def module_of(name: str) -> ModuleType:

@@ -67,9 +67,8 @@ def _frequencies(
     if kind == "llama3":
         return _llama3(1.0 / theta**exponents, scaling, scaling.original_context or context), 1.0
     if kind == "yarn":
-        return _yarn(theta, size, scaling, scaling.original_context or context, exponents), _yarn_stretch(
-            scaling
-        )
+        trained = scaling.original_context or context
+        return _yarn(theta, size, scaling, trained, exponents), scaling.stretch
     raise UserError(
         f"rope scaling '{kind}' is counted but doesn't run yet",
         "rope.scaling.kind",
@@ -109,16 +108,3 @@ def _yarn(theta: float, size: int, scaling: RopeScaling, trained: int, exponents
     slowed = ((steps - low) / (high - low if high != low else 0.001)).clamp(0, 1)
     frequencies = 1.0 / theta**exponents
     return frequencies / scaling.factor * slowed + frequencies * (1 - slowed)
-
-
-def _yarn_stretch(scaling: RopeScaling) -> float:
-    """YaRN §3.4: cos and sin grow by 0.1 ln(factor) + 1, which scales the logits of attention."""
-    if scaling.attention_factor is not None:
-        return scaling.attention_factor
-
-    def grown(weight: float) -> float:
-        return 0.1 * weight * math.log(scaling.factor) + 1.0 if scaling.factor > 1 else 1.0
-
-    if scaling.mscale and scaling.mscale_all_dim:
-        return grown(scaling.mscale) / grown(scaling.mscale_all_dim)
-    return grown(1.0)

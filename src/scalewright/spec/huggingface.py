@@ -10,11 +10,13 @@ The readers themselves are in `spec/families/`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.families import FAMILIES
 from scalewright.spec.model import Mixer, Mlp, ModelSpec
+from scalewright.spec.same import differences
 
 # Families whose network `model/` builds, with the outputs of transformers.
 RUNS: frozenset[str] = frozenset(name for name, family in FAMILIES.items() if family.write is not None)
@@ -74,34 +76,42 @@ def to_huggingface(model: ModelSpec) -> dict[str, Any]:
         raise UserError(
             f"cannot write a config.json: {reason}", "model", "use one of " + ", ".join(sorted(RUNS))
         )
-    config: dict[str, Any] = {
+    config = _config(model)
+    lost = differences(model, read_huggingface(config, name=model.name))
+    if lost:
+        key, value, other = lost[0]
+        others = _others(model)
+        usual = f"no family here has it: train with {key} {other}, which transformers computes"
+        how = f"use the family that has it: {' or '.join(others)}" if others else usual
+        raise UserError(f"a {model.family} config.json can't express {key} {value!r}", "model", how)
+    return config
+
+
+def _config(model: ModelSpec) -> dict[str, Any]:
+    """The config.json of a model's family, whether or not it expresses all of it."""
+    family = FAMILIES[model.family]
+    assert family.write is not None
+    keys = family.write(model)
+    if not family.partial_rotary:
+        keys.pop("partial_rotary_factor", None)
+    return {
         "architectures": [family.architecture],
         "model_type": model.family,
-        **family.write(model),
+        **keys,
         "bos_token_id": None,  # set where the tokenizer is known
         "eos_token_id": None,
         "pad_token_id": None,
     }
-    lost = _differences(model, read_huggingface(config, name=model.name))
-    if lost:
-        key, value = lost[0]
-        raise UserError(
-            f"a {model.family} config.json can't express {key} {value!r}",
-            "model",
-            "use the family that has it",
-        )
-    return config
 
 
-def _differences(model: ModelSpec, back: ModelSpec) -> list[tuple[str, Any]]:
-    """Keys that a round trip changed; patterns of windows and of RoPE are compared layer by layer."""
-    layers = range(model.num_hidden_layers)
-    same_windows = [model.window(i) for i in layers] == [back.window(i) for i in layers]
-    skip = {"window_pattern", "sliding_window"} if same_windows else set()
-    if [model.has_rope(i) for i in layers] == [back.has_rope(i) for i in layers]:
-        skip.add("rope_every_not")
-    keys, keys_back = model.dump(), back.dump()
-    return [(key, value) for key, value in keys.items() if key not in skip and value != keys_back[key]]
+def _others(model: ModelSpec) -> list[str]:
+    """The families that run here and whose config.json expresses all of a model."""
+    with_it = []
+    for name in sorted(RUNS - {model.family}):
+        with suppress(UserError):
+            other = model.replace(family=name)
+            with_it += [] if differences(model, read_huggingface(_config(other))) else [name]
+    return with_it
 
 
 def _last_parts(model: ModelSpec) -> tuple[Mixer | None, Mlp | None]:

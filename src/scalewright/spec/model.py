@@ -15,6 +15,7 @@ by `spec/huggingface.py`; every tensor and its exact size follow from here, in `
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -63,6 +64,18 @@ class RopeScaling(Spec):
     truncate: bool = True  # yarn: round the correction range to whole dimensions
     short_factor: tuple[float, ...] | None = None  # longrope
     long_factor: tuple[float, ...] | None = None  # longrope
+
+    @property
+    def stretch(self) -> float:
+        """What YaRN multiplies cos and sin by (§3.4: 0.1 ln(factor) + 1), which scales attention's logits."""
+        if self.kind != "yarn":
+            return 1.0
+        if self.attention_factor is not None:
+            return self.attention_factor
+        log = math.log(max(self.factor, 1.0))
+        if self.mscale and self.mscale_all_dim:
+            return (0.1 * self.mscale * log + 1.0) / (0.1 * self.mscale_all_dim * log + 1.0)
+        return 0.1 * log + 1.0
 
 
 class Rope(Spec):

@@ -198,6 +198,7 @@ def test_a_checkpoint_that_has_its_model_takes_no_other(tmp_path: Path) -> None:
     [
         ({"normalization": "LayerNorm"}, "argument normalization is 'LayerNorm'"),
         ({"use_rope_scaling": True}, "argument use_rope_scaling is True"),
+        ({"window_size": (511, 0)}, "argument window_size is"),
         ({"hidden_size": None}, "settings don't make a model .*hidden_size"),
         ({"num_attention_heads": 0, "kv_channels": None}, "settings don't make a model"),
     ],

@@ -66,6 +66,10 @@ _EXPECTED: dict[str, tuple[Any, ...]] = {
     "apply_layernorm_1p": (False, None),
     "use_rope_scaling": (False, None),
     "rotary_percent": (1.0, None),
+    "rotary_interleaved": (False, None),
+    "rotary_seq_len_interpolation_factor": (None,),
+    "no_rope_freq": (None,),
+    "window_size": (None,),
     "mtp_num_layers": (None, 0),
 }
 

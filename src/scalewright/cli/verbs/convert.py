@@ -32,18 +32,25 @@ def convert(
         ),
     ] = None,
     no_verify: NoVerify = False,
+    check: Annotated[
+        bool | None,
+        typer.Option(
+            "--check/--no-check",
+            help="Compare logits with transformers'; default: up to 1e9 parameters, where it is installed.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Checkpoint to Hugging Face folder, or back; checkpoints of other trainers.
 
-    What was written is read back and compared.
+    What was written is read back and compared, logits of a Hugging Face folder with those of transformers.
     """
     from scalewright.checkpoint.convert import convert as convert_folder
     from scalewright.cli.output import only_answer, print_json, working
     from scalewright.spec.text.words import count, printable
 
     with only_answer(json), working("converting, and reading back what was written"):
-        made = convert_folder(source, out, dtype, verify=not no_verify, model=model)
+        made = convert_folder(source, out, dtype, verify=not no_verify, model=model, check=check)
     if json:
         print_json(made.dump())
         return
@@ -51,3 +58,5 @@ def convert(
     parameters = f"{count(made.parameters)} parameters in {made.dtype}"
     print(printable(f"{made.out}: {kind} of {made.model}, {parameters}"))
     print(f"{made.tensors_checked} tensors read back, all equal")
+    if made.compared:
+        print(made.compared)

@@ -16,8 +16,9 @@ from scalewright.emit.deepspeed.read import fit_batch, read_sections
 from scalewright.emit.emitted import Reading
 from scalewright.emit.scripts.model import linked, read_beside
 from scalewright.emit.scripts.values import real, true, whole
-from scalewright.emit.theirs import Theirs, flat
+from scalewright.emit.theirs import Theirs
 from scalewright.emit.words import put
+from scalewright.spec.same import flat
 
 MEGATRON = {"tp": "tp_degree", "pp": "pp_degree"}
 

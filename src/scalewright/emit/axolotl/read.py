@@ -11,11 +11,12 @@ from scalewright.emit.deepspeed.read import fit_batch
 from scalewright.emit.emitted import Reading
 from scalewright.emit.scripts.model import read_model
 from scalewright.emit.scripts.values import real, true, whole
-from scalewright.emit.theirs import Theirs, flat
+from scalewright.emit.theirs import Theirs
 from scalewright.emit.transformers.read import read_deepspeed, read_memory, read_numbers, read_steps
 from scalewright.emit.transformers.schedule import read_optimizer, read_schedule
 from scalewright.emit.transformers.words import aside
 from scalewright.emit.words import put
+from scalewright.spec.same import flat
 
 MARKS = {"micro_batch_size", "sequence_len", "datasets", "pretraining_dataset", "num_epochs", "lr_scheduler"}
 

@@ -22,7 +22,7 @@ MODEL = {
     "num-virtual-stages-per-pipeline-rank": "virtual_pipeline_model_parallel_size",
     "decoder-first-pipeline-num-layers": "num_layers_in_first_pipeline_stage",
     "decoder-last-pipeline-num-layers": "num_layers_in_last_pipeline_stage",
-    "use-rope-scaling": "rope_scaling",
+    "use-rope-scaling": "rope_scaling", "bias-gelu-fusion": "bias_activation_fusion",
     "microbatch-group-size-per-virtual-pipeline-stage": "microbatch_group_size_per_vp_stage",
 }  # fmt: skip
 SAME = {  # arguments that are fields of the same name, by section
@@ -31,7 +31,9 @@ SAME = {  # arguments that are fields of the same name, by section
         "normalization", "seq-length", "attention-dropout", "hidden-dropout", "add-qkv-bias",
         "qk-layernorm", "window-size", "window-attn-skip-freq", "position-embedding-type", "rotary-base",
         "rotary-percent", "rotary-interleaved", "rope-scaling-factor", "rope-type",
-        "rotary-scaling-factor", "mscale", "mscale-all-dim", "mtp-num-layers", "mtp-loss-scaling-factor",
+        "rotary-scaling-factor", "mscale", "mscale-all-dim",
+        "original-max-position-embeddings", "beta-fast", "beta-slow",
+        "mtp-num-layers", "mtp-loss-scaling-factor",
         "multi-latent-attention", "q-lora-rank", "kv-lora-rank", "qk-head-dim", "qk-pos-emb-head-dim",
         "v-head-dim", "moe-router-topk", "moe-ffn-hidden-size", "moe-router-score-function",
         "moe-router-topk-scaling-factor", "moe-router-num-groups", "moe-router-group-topk",

@@ -21,9 +21,10 @@ from scalewright.emit.emitted import Reading, Unread
 from scalewright.emit.megatron.model import VOCABULARIES, Arguments
 from scalewright.emit.megatron.read import read_arguments
 from scalewright.emit.megatron.words import ASIDE, whole
-from scalewright.emit.theirs import Theirs, flat
+from scalewright.emit.theirs import Theirs
 from scalewright.emit.words import put
 from scalewright.spec.presets import is_preset, load_model_spec
+from scalewright.spec.same import flat
 
 
 def read_nemo(document: Mapping[str, Any]) -> Reading:

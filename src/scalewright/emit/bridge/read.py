@@ -15,15 +15,16 @@ from scalewright.emit.emitted import Reading, Unread
 from scalewright.emit.megatron.read import read_arguments
 from scalewright.emit.megatron.words import ASIDE
 from scalewright.emit.python_code import Call, Module, Unknown
-from scalewright.emit.theirs import Theirs, flat
+from scalewright.emit.theirs import Theirs
 from scalewright.spec.errors import UserError
+from scalewright.spec.same import flat
 
 TEST = {  # sections of a NeMo 2 test; a field goes to the section here that has one of its name
     "trainer.strategy": ("model", "ddp"), "model.config": ("model",), "data": ("train", "dataset", "model"),
     "optim.config": ("optimizer",), "optim.lr_scheduler": ("scheduler",),
 }  # fmt: skip
 QUIET = frozenset({  # what is kept of fields that say nothing about the run
-    "model.apply_rope_fusion", "model.bias_activation_fusion", "model.bias_dropout_fusion", "gelu",
+    "model.apply_rope_fusion", "model.bias_dropout_fusion", "gelu",
     "model.masked_softmax_fusion", "model.persist_layer_norm", "model.cross_entropy_loss_fusion",
     "model.cross_entropy_fusion_impl", "model.attention_softmax_in_fp32",
     "model.apply_query_key_layer_scaling", "model.gradient_accumulation_fusion",
@@ -94,6 +95,10 @@ def read_test(document: Mapping[str, Any]) -> Reading:
 def _read(fields: dict[str, Any], world: int | None, notes: list[str], recipe: bool = False) -> Reading:
     fields = _merged(fields)
     arguments, names = arguments_of(fields)
+    if arguments.get("multi-latent-attention"):
+        arguments.setdefault("rotary-scaling-factor", 40.0)  # MLATransformerConfig's
+    if recipe:
+        arguments.setdefault("bias-gelu-fusion", False)  # TransformerConfig's
     theirs = Theirs(arguments, ASIDE | QUIET)
     theirs.assumed += notes
     if not recipe:

@@ -52,10 +52,9 @@ def _read_network(t: Theirs, run: Words) -> None:
     attention, mlp = bool(t.take("use_bias_in_attn_linear", True)), bool(t.take("use_bias_in_mlp", True))
     model |= {"qkv_bias": attention, "o_bias": attention, "mlp_bias": mlp}
     model.setdefault("tie_word_embeddings", True)
-    if t.take("use_qk_layernorm"):
-        model["qk_norm"] = "head"
+    t.refuse("use_qk_layernorm", "its norm is over all heads, by the same weights for q and k")
     if (window := t.take("sliding_window_width")) is not None:
-        model |= {"sliding_window": whole(window), "window_pattern": [True]}
+        model |= {"sliding_window": whole(window) + 1, "window_pattern": [True]}
     model["vocab_size"] = whole(t.take("padded_vocab_size", 50304))
     t.assume(f"vocab_size {model['vocab_size']}: its tokenizer's isn't in the file, set model.vocab_size")
     for key in ("hidden_dropout", "attention_dropout"):

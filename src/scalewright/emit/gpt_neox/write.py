@@ -81,10 +81,6 @@ def _network(s: Settings) -> Words:
     }
     written["pos_emb"] = choose(s, "model.positions", POSITIONS, "GPT-NeoX has no such positions", "rope")
     s.take("model.learned_positions")
-    if model.rope.theta != int(model.rope.theta):
-        s.nearly(
-            "model.rope.theta", str(int(model.rope.theta)), "GPT-NeoX's rotary_emb_base is a whole number"
-        )
     take_scaling(s, TITLE, "")
     parallel, tied = choose(s, "model.residual", RESIDUALS, "") or (False, False)
     written |= {"gpt_j_residual": parallel, "gpt_j_tied": tied}
@@ -92,12 +88,10 @@ def _network(s: Settings) -> Words:
     written |= {"use_bias_in_attn_linear": qkv or out, "use_bias_in_mlp": mlp}
     if qkv != out:
         s.nearly("model.o_bias", str(not out).lower(), "GPT-NeoX has one switch for attention's biases")
-    if model.qk_norm == "head":
-        s.take("model.qk_norm")
-        written["use_qk_layernorm"] = True
+    s.drop("model.qk_norm", "GPT-NeoX norms all heads of q and of k by the same weights")
     if model.sliding_window and model.window_pattern == (True,):
         s.take("model.window_pattern")
-        written["sliding_window_width"] = s.take("model.sliding_window")
+        written["sliding_window_width"] = s.take("model.sliding_window") - 1  # tokens before the query's own
     why = f"it is its tokenizer's, padded to a multiple of 128: {model.vocab_size} tokens are expected"
     s.nearly("model.vocab_size", f"that of {TOKENIZER}", why)
     return written | {

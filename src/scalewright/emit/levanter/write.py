@@ -94,8 +94,6 @@ def _network(s: Settings) -> Words:
         s.drop("model.moe.first_k_dense", "Levanter's Mixtral has experts in every layer")
         why = "Levanter's experts are as wide as its dense MLPs"
         s.nearly("model.moe.moe_intermediate_size", str(model.intermediate_size), why)
-    if not model.moe.normalize_top_k:
-        s.nearly("model.moe.normalize_top_k", "true", "its weights of the chosen experts sum to 1")
     return written | write_words(s, MIXTURE)
 
 

@@ -81,8 +81,6 @@ def _network(s: Settings) -> Words:
         s, "model.norm_type", NORMS, "litgpt's norms are RMSNorm and LayerNorm", "rmsnorm"
     )
     choose(s, "model.positions", {"rope": None}, "litgpt has rotary positions")
-    if model.rope.theta != int(model.rope.theta):
-        s.nearly("model.rope.theta", str(int(model.rope.theta)), "litgpt's rope_base is a whole number")
     parallel, shared = choose(s, "model.residual", RESIDUALS, "") or (False, False)
     written |= {CONFIG + "parallel_residual": parallel, CONFIG + "shared_attention_norm": shared}
     biases = [s.take(f"model.{part}_bias") for part in ("qkv", "o", "mlp")]
@@ -100,8 +98,6 @@ def _network(s: Settings) -> Words:
     if model.moe:
         written |= {**write_words(s, MIXTURE), CONFIG + "mlp_class_name": "LLaMAMoE"}
         take_expert_split(s, TITLE)
-        if not model.moe.normalize_top_k:
-            s.nearly("model.moe.normalize_top_k", "true", "its weights are a softmax of the chosen experts")
         if not is_all_sparse(s):
             s.drop("model.moe.first_k_dense", "litgpt's LLaMAMoE is in every layer")
     return written

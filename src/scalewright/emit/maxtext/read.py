@@ -53,7 +53,7 @@ def _read_network(t: Theirs, run: Words) -> None:
     if t.values.get("rope_type") == "llama3.1":
         model["rope"]["scaling"] = {"kind": "llama3", "factor": 8.0, "original_context": 8192}
     block = str(t.values.get("decoder_block", "llama2"))
-    if block.startswith("qwen3"):
+    if t.take("use_qk_norm") and block.startswith("qwen3"):
         model["qk_norm"] = "head"
     elif block not in ("llama2", "mixtral", "mistral"):
         t.assume(f"the network is a Llama's: theirs is {block}")

@@ -82,23 +82,15 @@ def _network(s: Settings) -> Words:
         "MaxText's GELU is the tanh form",
         "geglu_tanh" if model.gated else "gelu_tanh",
     )
-    if model.rope.theta != int(model.rope.theta):
-        s.nearly(
-            "model.rope.theta", str(int(model.rope.theta)), "MaxText's rope_max_timescale is a whole number"
-        )
     written: Words = {
         "decoder_block": block, "mlp_activations": list(mlp or ()), "base_mlp_dim": _width(s),
-        "normalize_embedding_logits": False, "enable_dropout": False,
+        "normalize_embedding_logits": False, "enable_dropout": False, "use_qk_norm": normed,
     }  # fmt: skip
     scaling = take_scaling(s, TITLE, "llama3")
     if scaling is not None:
         written["rope_type"] = "llama3.1"
-        if (scaling["factor"], scaling["original_context"]) != (8.0, 8192):
-            s.nearly("model.rope.scaling.factor", "8", "MaxText's llama3.1 has the numbers of that model")
     if model.moe:
         written |= {**write_words(s, MIXTURE), "norm_topk_prob": True}
-        if not model.moe.normalize_top_k:
-            s.nearly("model.moe.normalize_top_k", "true", "its weights are a softmax of the chosen experts")
         if not is_all_sparse(s):
             s.drop("model.moe.first_k_dense", "MaxText's mixtral block has experts in every layer")
     return written

@@ -10,6 +10,7 @@ num_key_value_heads 8 of 32        group-query-attention, num-query-groups 8
 
 from __future__ import annotations
 
+from math import log
 from typing import Any
 
 from scalewright.emit.megatron.words import LATENT, MIXTURE, MODEL, PREDICTION, real, whole
@@ -18,7 +19,9 @@ from scalewright.emit.theirs import Theirs
 from scalewright.emit.words import put, read_words, write_words
 
 Arguments = dict[str, Any]  # name without dashes -> value; True: a flag alone
-MLP = {"swiglu": "swiglu", "relu2": "squared-relu", "gelu_tanh": None, "gelu": None}
+MLP = {"swiglu": "swiglu", "relu2": "squared-relu", "gelu_tanh": "bias-gelu-fusion",
+       "gelu": "no-bias-gelu-fusion"}  # fmt: skip
+GELU = ("gelu", "gelu_tanh")
 POSITIONS = {"rope": "rope", "learned": "learned_absolute", "none": "none"}
 NORMS = {
     "rmsnorm": ("RMSNorm", False), "rmsnorm_plus_one": ("RMSNorm", True), "layernorm": ("LayerNorm", False),
@@ -32,7 +35,7 @@ def write_model(s: Settings) -> Arguments:
     """Their arguments for the network."""
     written = write_words(s, MODEL)
     written |= _attention(s) | _positions(s) | _norms(s)
-    written |= _mlp(s)
+    written |= _mlp(s, "disable-bias-linear" not in written)
     if not s.take("model.tie_word_embeddings"):
         written["untie-embeddings-and-output-weights"] = True
     written["attention-dropout"] = written["hidden-dropout"] = 0.0
@@ -43,19 +46,21 @@ def write_model(s: Settings) -> Arguments:
     if s.model.moe:
         written |= _mixture(s)
     if s.model.mla:
-        written |= {"multi-latent-attention": True, **write_words(s, LATENT)}
+        latent = {"multi-latent-attention": True, "qk-layernorm": True}  # its norms of both latents
+        written |= {**latent, **write_words(s, LATENT)}
     return written
 
 
-def _mlp(s: Settings) -> Arguments:
+def _mlp(s: Settings, biased: bool) -> Arguments:
     kind = s.model.mlp_type
     if kind not in MLP:
         s.drop("model.mlp_type", "Megatron-LM's MLPs are SwiGLU, GELU and squared ReLU")
-    elif kind == "gelu":
-        s.nearly("model.mlp_type", "GELU by tanh", "Megatron-LM's fused GELU is the tanh form")
+    elif kind == "gelu_tanh" and not biased:
+        why = "Megatron-LM's tanh form is fused with a bias, and there are none"
+        s.nearly("model.mlp_type", "GELU by erf", why)
     else:
         flag = MLP[s.take("model.mlp_type")]
-        return {flag: True} if flag else {}
+        return {flag: True} if biased or kind not in GELU else {}
     return {}
 
 
@@ -72,12 +77,6 @@ def _attention(s: Settings) -> Arguments:
         written |= {"disable-bias-linear": True, "add-qkv-bias": True}
     elif not any(biases):
         written["disable-bias-linear"] = True
-    elif not all(biases):
-        s.nearly(
-            "model.o_bias",
-            "a bias on every matrix",
-            "Megatron-LM has biases on all matrices, on q, k, v or none",
-        )
     if model.qk_norm == "head":
         s.take("model.qk_norm")
         written["qk-layernorm"] = True
@@ -86,7 +85,8 @@ def _attention(s: Settings) -> Arguments:
     if window is not None and any(pattern):
         written["window-size"] = f"{window - 1},0"
         if not all(pattern):
-            written["window-attn-skip-freq"] = f"[{','.join(str(int(w)) for w in s.model.window_pattern)}]"
+            marks = [str(int(model.window(layer) is not None)) for layer in range(model.num_hidden_layers)]
+            written["window-attn-skip-freq"] = f"[{','.join(marks)}]"  # a mark of every layer
     return written
 
 
@@ -100,27 +100,35 @@ def _positions(s: Settings) -> Arguments:
     written: Arguments = {"position-embedding-type": POSITIONS[kind]}
     if kind != "rope":
         return written
-    theta = s.model.rope.theta
-    written["rotary-base"] = round(theta)  # theirs is a whole number
-    if theta == round(theta):
-        s.take("model.rope.theta")
-    else:
-        s.nearly("model.rope.theta", str(round(theta)), "Megatron-LM's base is a whole number")
+    written["rotary-base"] = round(s.take("model.rope.theta"))  # theirs is a whole number
     if (fraction := s.take("model.rope.fraction")) != 1:
         written["rotary-percent"] = fraction
     if s.take("model.rope.interleaved") and not s.model.mla:
         written["rotary-interleaved"] = True
     scaling = s.model.rope.scaling
-    if scaling is not None and scaling.kind == "llama3":
+    if scaling is not None and scaling.kind == "llama3" and not s.model.mla:
         s.take_all("model.rope.scaling.")
         written |= {"use-rope-scaling": True, "rope-scaling-factor": scaling.factor}
-    elif scaling is not None and scaling.kind == "yarn" and s.model.mla:
-        s.take_all("model.rope.scaling.")
-        written |= {
-            "rope-type": "yarn", "rotary-scaling-factor": scaling.factor, "mscale": scaling.mscale or 1.0,
-            "mscale-all-dim": scaling.mscale_all_dim or 0.0,
-        }  # fmt: skip
+    elif s.model.mla and (scaling is None or scaling.kind == "yarn"):
+        written |= _yarn(s)
     return written
+
+
+def _yarn(s: Settings) -> Arguments:
+    """YaRN of latent attention, which is its default, with a factor of 40 in Megatron-Bridge: 1 is none.
+
+    The last three are fields of Megatron-Bridge's alone; Megatron-LM has their defaults.
+    """
+    s.take("model.query_scale"), s.take_all("model.rope.scaling.")
+    scaling = s.model.rope.scaling
+    if scaling is None:
+        return {"rope-type": "yarn", "rotary-scaling-factor": 1.0}
+    return {
+        "rope-type": "yarn", "rotary-scaling-factor": scaling.factor, "mscale": scaling.mscale or 1.0,
+        "mscale-all-dim": scaling.mscale_all_dim or 0.0,
+        "original-max-position-embeddings": scaling.original_context or s.model.context,
+        "beta-fast": scaling.beta_fast, "beta-slow": scaling.beta_slow,
+    }  # fmt: skip
 
 
 def _norms(s: Settings) -> Arguments:
@@ -147,8 +155,12 @@ def _mixture(s: Settings) -> Arguments:
     sparse = [int(s.model.parts(i)[1] == "experts") for i in range(s.model.num_hidden_layers)]
     if not all(sparse):
         written["moe-layer-freq"] = f"([{','.join(map(str, sparse))}])"
-    if not s.take("model.moe.normalize_top_k"):
+    if not s.take("model.moe.normalize_top_k") and moe.score == "softmax":
         written["moe-router-pre-softmax"] = True  # weights of all experts before the choice, not renormalised
+    largest = 1 if moe.score == "softmax" else 2  # of a group, which it is chosen by (model/router.py)
+    if moe.groups > moe.top_groups and moe.top_k // moe.top_groups != largest:
+        why = "Megatron-LM chooses a group by the sum of its top_k / top_groups largest scores"
+        s.nearly("model.moe.groups", f"by {moe.top_k // moe.top_groups} scores", why)
     rate = s.take("train.balance.bias_rate")
     if moe.router_bias and moe.score == "softmax":
         s.drop("model.moe.router_bias", "Megatron-LM has one beside sigmoid scores alone")
@@ -166,7 +178,9 @@ def read_model(t: Theirs, run: dict[str, Any]) -> None:
     read_words(t, (*MODEL, *PREDICTION), run)
     model = run.setdefault("model", {})
     swiglu = bool(t.take("swiglu"))
-    model["mlp_type"] = "swiglu" if swiglu else "relu2" if t.take("squared-relu") else "gelu_tanh"
+    fused = t.take("bias-gelu-fusion", True) and not t.take("no-bias-gelu-fusion")
+    gelu = "gelu_tanh" if fused and not t.values.get("disable-bias-linear") else "gelu"
+    model["mlp_type"] = "swiglu" if swiglu else "relu2" if t.take("squared-relu") else gelu
     hidden, heads = model.get("hidden_size"), model.get("num_attention_heads")
     if "intermediate_size" not in model and hidden:  # arguments.py: 4 h, and 8/3 h in steps of 64 when gated
         model["intermediate_size"] = int(4 * hidden * 2 / 3 / 64) * 64 if swiglu else 4 * hidden
@@ -186,9 +200,12 @@ def read_model(t: Theirs, run: dict[str, Any]) -> None:
     _read_mixture(t, run)
     if t.take("multi-latent-attention"):
         read_words(t, LATENT, run)
-        model["norm_type"] = "rmsnorm"
+        if model.get("qk_norm") is None:
+            t.assume("norms of both latents: theirs has them by --qk-layernorm")
+        model |= {"norm_type": "rmsnorm", "positions": "rope"}
         for key in ("head_dim", "qk_norm"):
             model.pop(key, None)
+        _read_yarn(t, model)
 
 
 def _read_biases(t: Theirs, model: dict[str, Any]) -> None:
@@ -225,12 +242,28 @@ def _read_positions(t: Theirs, model: dict[str, Any]) -> None:
             "factor": real(t.take("rope-scaling-factor", 8.0)),
             "original_context": 8192,
         }
-    elif t.take("rope-type") == "yarn":
-        rope["scaling"] = {"kind": "yarn", "factor": real(t.take("rotary-scaling-factor", 40.0)),
-                           "mscale": real(t.take("mscale", 1.0)),
-                           "mscale_all_dim": real(t.take("mscale-all-dim", 0.0)),
-                           "original_context": 4096}  # fmt: skip
     model["rope"] = rope
+
+
+def _read_yarn(t: Theirs, model: dict[str, Any]) -> None:
+    """RoPE of latent attention, whose pairs are neighbours: YaRN where `rope-type` isn't set."""
+    rope = model.setdefault("rope", {})
+    rope |= {"interleaved": True, "scaling": None}
+    kind, factor = t.take("rope-type", "yarn"), real(t.take("rotary-scaling-factor", 1.0))
+    mscale, everywhere = real(t.take("mscale", 1.0)), real(t.take("mscale-all-dim", 0.0))
+    numbers: dict[str, Any] = {
+        "original_context": whole(t.take("original-max-position-embeddings", 4096)),
+        "beta_fast": real(t.take("beta-fast", 32.0)), "beta_slow": real(t.take("beta-slow", 1.0)),
+    }  # fmt: skip
+    if kind != "yarn" or factor <= 1:
+        return
+    numbers |= {"factor": factor, "mscale": mscale, "mscale_all_dim": everywhere}
+    rope["scaling"] = {"kind": "yarn", **numbers}
+    if not everywhere and mscale != 1:
+        rope["scaling"]["attention_factor"] = 0.1 * mscale * log(factor) + 1
+    if everywhere:
+        size = model["mla"]["qk_nope_head_dim"] + model["mla"]["qk_rope_head_dim"]
+        model["query_scale"] = size**-0.5 * (0.1 * everywhere * log(factor) + 1) ** 2
 
 
 def _read_window(t: Theirs, model: dict[str, Any]) -> None:
@@ -240,6 +273,8 @@ def _read_window(t: Theirs, model: dict[str, Any]) -> None:
     first = window[0] if isinstance(window, list) else str(window).strip("()").split(",")[0]
     model["sliding_window"] = whole(first) + 1
     marks = _listed(pattern)
+    if len(marks) == 1 and marks[0] > 1:  # every n-th layer has none
+        marks = [1] * (marks[0] - 1) + [0]
     model["window_pattern"] = [mark != 0 for mark in marks] if marks else [True]
 
 
@@ -276,8 +311,8 @@ def _read_mixture(t: Theirs, run: dict[str, Any]) -> None:
     if dense := [i for i, mark in enumerate(sparse) if not mark]:
         leading = dense == list(range(len(dense)))
         moe |= {"first_k_dense": len(dense)} if leading else {"dense_layers": dense}
-    if t.take("moe-router-pre-softmax"):
-        moe["normalize_top_k"] = False
+    unnormalized = bool(t.take("moe-router-pre-softmax"))
+    moe["normalize_top_k"] = moe["top_k"] > 1 if moe.get("score") == "sigmoid" else not unnormalized
     rate = t.take("moe-router-bias-update-rate")
     if t.take("moe-router-enable-expert-bias"):
         moe["router_bias"] = True

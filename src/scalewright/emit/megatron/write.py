@@ -15,11 +15,14 @@ from scalewright.emit.settings import Settings
 TITLE, VERSION = "Megatron-LM", "core 0.16 to 0.19"
 FILE = "pretrain.sh"
 WIDTH = 100
+# It has no arguments for these fields of Megatron-Bridge's, or the same by default.
+FIELDS_ALONE = ("original-max-position-embeddings", "beta-fast", "beta-slow", "bias-gelu-fusion")
 
 
 def write(s: Settings) -> Emitted:
     """The complete script; raises UserError where it would be another layout."""
-    groups = {"MODEL": write_model(s), "LAYOUT": write_layout(s), "TRAINING": write_training(s)}
+    network = {name: value for name, value in write_model(s).items() if name not in FIELDS_ALONE}
+    groups = {"MODEL": network, "LAYOUT": write_layout(s), "TRAINING": write_training(s)}
     dropped = s.dropped(TITLE)
     nodes, each = nodes_of(s.layout.devices)
     fsdp = "use-megatron-fsdp" in groups["LAYOUT"]

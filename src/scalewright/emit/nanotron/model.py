@@ -68,10 +68,6 @@ def _mixture(s: Settings) -> Words:
     if moe.moe_intermediate_size != s.model.intermediate_size and not is_all_sparse(s):
         why = "nanotron's experts are as wide as its dense MLPs"
         s.nearly("model.moe.moe_intermediate_size", str(s.model.intermediate_size), why)
-    if not moe.normalize_top_k:
-        s.nearly("model.moe.normalize_top_k", "true", "its weights are a softmax of the chosen experts")
-    if moe.score != "softmax":
-        s.nearly("model.moe.score", "softmax", "nanotron's router is a softmax")
     shared = moe.num_shared_experts == 1 and moe.shared_gate and moe.shared_size == moe.moe_intermediate_size
     if shared:
         for key in ("num_shared_experts", "shared_intermediate_size", "shared_gate"):
@@ -105,7 +101,9 @@ def read_model(t: Theirs, run: Words) -> None:
     model["norm_type"] = "rmsnorm"
     model.setdefault("norm_eps", 1e-6)  # models_config.py
     if (window := t.take(CONFIG + "sliding_window_size")) is not None:
-        model |= {"sliding_window": whole(window), "window_pattern": [True]}
+        every = model.get("rope_every_not")  # its layers without RoPE have no window either
+        pattern = [True] * (every - 1) + [False] if every else [True]
+        model |= {"sliding_window": whole(window), "window_pattern": pattern}
     if t.take(CONFIG + "interleaved_rotary"):  # its name before
         put(run, "model.rope.interleaved", True)
     t.refuse(CONFIG + "rope_scaling", "nanotron's attention doesn't apply it")

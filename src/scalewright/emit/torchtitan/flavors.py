@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from scalewright.emit.settings import below
-from scalewright.emit.theirs import flat
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
+from scalewright.spec.same import below, flat
 
 
 class Flavor(NamedTuple):

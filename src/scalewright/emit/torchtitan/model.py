@@ -142,6 +142,13 @@ def _experts(s: Settings, release: str) -> dict[str, Any]:
         raise UserError(
             "its shared experts are as wide as the others", "model.moe.shared_intermediate_size", how
         )
+    if moe.score == "softmax" and moe.groups > moe.top_groups:
+        s.nearly(
+            "model.moe.groups", "by 2 scores", "torchtitan chooses a group by the sum of its two largest"
+        )
+    if moe.score == "softmax" and moe.router_bias:
+        why = "torchtitan's bias moves the choice alone, by the experts' loads"
+        s.nearly("model.moe.router_bias", "a bias of the choice", why)
     rate = s.take("train.balance.bias_rate")
     dense = [i for i in range(s.model.num_hidden_layers) if not s.model.is_moe(i)]
     arguments = {
@@ -166,8 +173,6 @@ def _latent(s: Settings, release: str) -> dict[str, Any]:
     s.take_all("model.mla.")
     if s.take("model.tie_word_embeddings"):
         s.nearly("model.tie_word_embeddings", "false", "torchtitan's latent attention has two ends")
-    if model.norm_eps != 1e-5:
-        s.nearly("model.norm_eps", "1e-05", "torchtitan's latent attention has it")
     s.take("model.norm_eps")
     scaling = model.rope.scaling
     arguments = {
@@ -198,8 +203,10 @@ def _mscale(s: Settings) -> float:
     """Their factor of YaRN that makes our scale of queries: d^-0.5 (0.1 mscale ln(factor) + 1)^2."""
     model = s.model
     scale, scaling = s.take("model.query_scale"), model.rope.scaling
-    if scaling is None or scaling.kind != "yarn" or scaling.factor <= 1 or scale is None:
+    if scaling is None or scaling.kind != "yarn" or scaling.factor <= 1:
         return 1.0
+    if scale is None:
+        return 0.0
     ratio = sqrt(scale * sqrt(model.dim_per_head))
     return float(f"{max(0.0, (ratio - 1) / (0.1 * log(scaling.factor))):.6g}")
 
@@ -215,7 +222,7 @@ def read_model(t: Theirs, run: dict[str, Any], unscaled: bool) -> int | None:
     """The model of a name and flavor, or of a `decoder` call; its layers, where it is known."""
     call = t.take("model_spec")
     if isinstance(call, Call) and call.name in ("decoder", "latent_decoder"):
-        run["model"] = _decoder_spec(call.values, run)
+        run["model"] = decoder_spec(call.values, run)
         return int(run["model"]["num_hidden_layers"])
     name, size = t.take("model.name", "llama3"), t.take("model.flavor", "debugmodel")
     t.take("model.norm_type")
@@ -228,7 +235,8 @@ def read_model(t: Theirs, run: dict[str, Any], unscaled: bool) -> int | None:
     return spec.num_hidden_layers
 
 
-def _decoder_spec(given: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
+def decoder_spec(given: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
+    """The model of the arguments of a decoder; what balances its experts goes into the run."""
     model: dict[str, Any] = {
         "vocab_size": given["vocab_size"], "hidden_size": given["dim"],
         "intermediate_size": given["hidden_dim"],
@@ -249,7 +257,7 @@ def _decoder_spec(given: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
                 "kind": "yarn",
                 **{back[key]: value for key, value in scaling.items()},
             }
-            model["rope"]["scaling"] |= {"mscale": latent["mscale"], "mscale_all_dim": latent["mscale"]}
+            model["rope"]["scaling"]["attention_factor"] = 1.0  # its RoPE is a rotation alone
             size, factor = latent["qk_nope_head_dim"] + latent["qk_rope_head_dim"], scaling["rope_factor"]
             grown = 0.1 * latent["mscale"] * log(factor) + 1 if factor > 1 else 1.0
             model["query_scale"] = float(f"{size**-0.5 * grown**2:.9g}")

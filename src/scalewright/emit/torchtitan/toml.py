@@ -14,13 +14,14 @@ from typing import Any
 from scalewright.emit.emitted import Emitted, Reading
 from scalewright.emit.nodes import nodes_of
 from scalewright.emit.settings import Settings
-from scalewright.emit.theirs import flat
 from scalewright.emit.torchtitan.layout import Keys, write_layout
-from scalewright.emit.torchtitan.model import Network, write_model
+from scalewright.emit.torchtitan.model import Network, decoder_spec, write_model
 from scalewright.emit.torchtitan.own import own_model
 from scalewright.emit.torchtitan.reading import read_values
 from scalewright.emit.torchtitan.training import write_training
 from scalewright.emit.torchtitan.words import OLDER, V01, renamed
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.same import flat
 
 TITLE = "torchtitan"
 FILE, MODULE = "titan.toml", "own_model.py"
@@ -47,6 +48,7 @@ def write(s: Settings, release: str) -> Emitted:
     ]
     files = {FILE: "\n".join([*head, *_sections(keys), ""])}
     if network.call is not None:
+        s.network = ModelSpec.parse(decoder_spec(network.call.values, {}))
         files[MODULE] = own_model(network, f"Written by `scalewright emit torchtitan` for {release}")
     return Emitted("torchtitan", release, files, command, dropped, tuple(s.changed), tuple(s.assumed))
 

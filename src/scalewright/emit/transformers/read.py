@@ -15,10 +15,11 @@ from scalewright.emit.deepspeed.read import fit_batch, read_sections
 from scalewright.emit.emitted import Reading
 from scalewright.emit.scripts.model import linked, read_model
 from scalewright.emit.scripts.values import real, true, whole
-from scalewright.emit.theirs import Theirs, flat
+from scalewright.emit.theirs import Theirs
 from scalewright.emit.transformers.schedule import read_optimizer, read_schedule
 from scalewright.emit.transformers.words import COMMON, DEFAULTS, aside
 from scalewright.emit.words import put
+from scalewright.spec.same import flat
 
 STAGES = {"full_shard": 3, "shard_grad_op": 2, "hybrid_shard": 3, "hybrid_shard_zero2": 2, "no_shard": 0}
 MICRO_BATCH = 8  # theirs where it isn't set

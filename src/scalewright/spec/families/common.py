@@ -31,6 +31,7 @@ class ModelFamily:
     write: Callable[[ModelSpec], Keys] | None = None
     aliases: Mapping[str, str] = field(default_factory=dict)  # other names of the same key
     refused: Config = field(default_factory=dict)  # key -> the only value that this package expresses
+    partial_rotary: bool = False  # its class has partial_rotary_factor; others turn all dimensions, or stop
 
     def full(self, config: Config) -> Config:
         """`config` with one name per key, and the family's defaults for missing keys."""
@@ -42,6 +43,11 @@ class ModelFamily:
                     "config.json",
                     f"only {only!r} is",
                 )
+        nested = (rope_parameters(given, kind) for kind in ("full_attention", "sliding_attention"))
+        for part in () if self.partial_rotary else (given, *nested):
+            if (fraction := part.get("partial_rotary_factor")) not in (None, 1.0):
+                what = f"partial_rotary_factor {fraction!r}: transformers' {self.name} turns whole heads"
+                raise UserError(what, "config.json", "remove the key to load it as transformers does")
         return {**defaults()[self.name], **given}
 
 

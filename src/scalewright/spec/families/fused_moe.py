@@ -78,13 +78,16 @@ def _read_llama4(c: Config) -> Keys:
     else:
         moe["dense_layers"] = tuple(sorted(set(range(layers)) - set(sparse)))
     heat = {"floor_scale": c["floor_scale"], "attn_scale": c["attn_scale"]}
+    positions = {**rope(c, c["default_theta"]), "interleaved": True}
+    if positions["scaling"] and c["use_qk_norm"]:  # the L2 norm comes after RoPE: YaRN's stretch is lost
+        positions["scaling"] |= {"attention_factor": 1.0}
     return {
         **gated(c),
         **biases(c),
         **windows(chunked, c["attention_chunk_size"]),
         "intermediate_size": c["intermediate_size_mlp"],
         "window_chunks": c["attention_chunk_size"] is not None and any(chunked),
-        "rope": {**rope(c, c["default_theta"]), "interleaved": True},
+        "rope": positions,
         "rope_every_not": without,
         "attention_temperature": heat if c["attn_temperature_tuning"] else None,
         "qk_norm": "l2" if c["use_qk_norm"] else None,

@@ -65,6 +65,8 @@ def _read_gemma3(c: Config) -> Keys:
     every = c["sliding_window_pattern"]
     local = rope_parameters(c, "sliding_attention").get("rope_theta") if _nested(c) else None
     base = rope(c, 1_000_000.0)
+    if base["scaling"]:
+        base["scaling"].pop("truncate", None)  # transformers looks for it beside the kinds of layers
     return {
         **_common(c),
         **by_layer_types(c, [(i + 1) % every != 0 for i in range(c["num_hidden_layers"])]),
@@ -72,7 +74,6 @@ def _read_gemma3(c: Config) -> Keys:
         "qk_norm": "head",
         "rope": {**base, "local_theta": float(first(local, c.get("rope_local_base_freq"), 10_000.0))},
         "query_scale": _query_scale(c),
-        "attention_softcap": c["attn_logit_softcapping"],
         "logit_softcap": c["final_logit_softcapping"],
     }
 
@@ -148,7 +149,7 @@ def _write_gemma2(m: ModelSpec) -> Keys:
     scale = m.query_scale
     return {
         **_write_common(m),
-        "sliding_window": m.sliding_window,
+        "sliding_window": m.sliding_window or m.context,  # its class wants one, though no layer has it
         "layer_types": write_layer_types(m),
         "query_pre_attn_scalar": m.dim_per_head if scale is None else round(scale**-2),
         "attn_logit_softcapping": m.attention_softcap,
@@ -167,7 +168,7 @@ GEMMA4: Keys = {"use_bidirectional_attention": "vision", "num_kv_shared_layers":
 FAMILIES = (
     ModelFamily("gemma", _read_gemma, "GemmaForCausalLM", _write_common, refused=CAUSAL),
     ModelFamily("gemma2", _read_gemma2, "Gemma2ForCausalLM", _write_gemma2, refused=CAUSAL),
-    ModelFamily("gemma4_text", _read_gemma4, refused=GEMMA4),
-    ModelFamily("gemma4_unified_text", _read_gemma4, refused=GEMMA4),
+    ModelFamily("gemma4_text", _read_gemma4, refused=GEMMA4, partial_rotary=True),
+    ModelFamily("gemma4_unified_text", _read_gemma4, refused=GEMMA4, partial_rotary=True),
     ModelFamily("gemma3_text", _read_gemma3, "Gemma3ForCausalLM", _write_gemma3, refused=CAUSAL),
 )

@@ -45,6 +45,7 @@ def _write_gpt2(m: ModelSpec) -> Keys:
         "layer_norm_epsilon": m.norm_eps,
         "tie_word_embeddings": m.tie_word_embeddings,
         "scale_attn_weights": m.query_scale is None,
+        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),  # its class has dropout of 0.1
     }
 
 
@@ -140,6 +141,7 @@ FAMILIES = (
         _read_neox,
         "GPTNeoXForCausalLM",
         _write_neox,
+        partial_rotary=True,
     ),
     ModelFamily(
         "bloom",

@@ -159,7 +159,7 @@ FAMILIES = (
     ModelFamily("qwen2", _read_qwen2, "Qwen2ForCausalLM", _write_qwen2),
     ModelFamily("qwen3", _read_qwen3, "Qwen3ForCausalLM", _write_qwen3),
     ModelFamily("smollm3", _read_smollm3, "SmolLM3ForCausalLM", _write_smollm3),
-    ModelFamily("phi3", _read_mistral),
+    ModelFamily("phi3", _read_mistral, partial_rotary=True),
     ModelFamily("olmo", _read_olmo, "OlmoForCausalLM", _write_olmo),
     ModelFamily("olmo2", _read_olmo2, "Olmo2ForCausalLM", _write_olmo2),
     ModelFamily("starcoder2", _read_starcoder2, "Starcoder2ForCausalLM", _write_starcoder2),

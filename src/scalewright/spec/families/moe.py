@@ -224,7 +224,7 @@ FAMILIES = (
     ModelFamily("mixtral", _read_mixtral, "MixtralForCausalLM", _write_mixtral, aliases=EXPERTS),
     ModelFamily("qwen2_moe", _read_qwen2_moe, "Qwen2MoeForCausalLM", _write_qwen2_moe, aliases=EXPERTS),
     ModelFamily("qwen3_moe", _read_qwen3_moe, "Qwen3MoeForCausalLM", _write_qwen3_moe, aliases=EXPERTS),
-    ModelFamily("qwen3_next", _read_qwen3_next, aliases=EXPERTS),
+    ModelFamily("qwen3_next", _read_qwen3_next, aliases=EXPERTS, partial_rotary=True),
     ModelFamily("olmoe", _read_olmoe, "OlmoeForCausalLM", _write_olmoe, aliases=EXPERTS),
     ModelFamily(
         "dbrx",
@@ -241,8 +241,9 @@ FAMILIES = (
         _read_glm4_moe,
         "Glm4MoeForCausalLM",
         _write_glm4_moe,
+        partial_rotary=True,
         aliases={"num_mtp_layers": "num_nextn_predict_layers", **EXPERTS},
     ),
-    ModelFamily("minimax_m2", _read_minimax_m2, aliases=EXPERTS),
+    ModelFamily("minimax_m2", _read_minimax_m2, aliases=EXPERTS, partial_rotary=True),
     ModelFamily("grok-1", _read_grok1, aliases=EXPERTS),
 )

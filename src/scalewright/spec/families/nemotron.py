@@ -91,7 +91,7 @@ def _experts(c: Config, dense: list[int]) -> Keys:
 
 
 FAMILIES = (
-    ModelFamily("nemotron", _read_nemotron),
+    ModelFamily("nemotron", _read_nemotron, partial_rotary=True),
     ModelFamily(
         "nemotron_h",
         _read_nemotron_h,

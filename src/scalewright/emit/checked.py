@@ -1,0 +1,52 @@
+"""What is written, read back by its own reader: a key of the network is expressed where its value comes back.
+
+run --write--> files --read--> the network that the target computes       differs, and not reported: changed
+
+So numbers that a trainer has fixed are reported wherever its reader has them. A config.json was compared when
+it was written (spec/huggingface.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import PurePath
+
+from scalewright.emit.emitted import Changed, Emitted
+from scalewright.emit.read import read_own
+from scalewright.emit.settings import Settings
+from scalewright.emit.trainers import TRAINERS
+from scalewright.spec.errors import UserError
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.presets import is_preset, load_model_spec
+from scalewright.spec.same import below, differences
+
+
+def checked(settings: Settings, emitted: Emitted) -> Emitted:
+    """The same files, with what the target computes otherwise and nothing has reported."""
+    title = TRAINERS[emitted.trainer].title
+    try:
+        back = settings.network or _read(emitted)
+    except UserError as error:
+        lost = Changed("model", settings.model.name, "unknown", f"it can't be read back: {error}")
+        return replace(emitted, changed=(*emitted.changed, lost))
+    if back is None:
+        return emitted
+    reported = [item.key for item in (*emitted.dropped, *emitted.changed)]
+    losses = [
+        Changed(f"model.{key}", value, str(other), f"{title} computes this in its place")
+        for key, value, other in differences(settings.model, back)
+        if not below(f"model.{key}", reported) and not any(below(item, [f"model.{key}"]) for item in reported)
+    ]
+    return replace(emitted, changed=(*emitted.changed, *losses))
+
+
+def _read(emitted: Emitted) -> ModelSpec | None:
+    """The network of the files; None where a config.json beside them has it, or there is no reader."""
+    if not TRAINERS[emitted.trainer].reads:
+        return None
+    name, text = next(iter(emitted.files.items()))
+    model = read_own(emitted.trainer, text, PurePath(name).suffix, name).run.get("model")
+    if isinstance(model, str):
+        return load_model_spec(model) if is_preset(model) else None
+    return ModelSpec.parse(dict(model), name) if isinstance(model, Mapping) else None
