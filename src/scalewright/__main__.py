@@ -15,7 +15,7 @@ from contextlib import suppress
 from scalewright.launch.stop import EARLY, heard_signals, stop_signals
 from scalewright.spec.errors import Stopped
 
-GO_ON = ("train", "sweep")
+GO_ON = ("train", "sweep", "launch")
 
 
 def main() -> int:
