@@ -16,6 +16,9 @@ LINES: list[Line] = []
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Read only when this folder is named on the command line."""
     parser.addoption("--save-stops", metavar="FOLDER", help="write what stops led to there as a dated table")
+    parser.addoption(
+        "--save-moments", metavar="PAGE", help="write what signals at random moments led to there"
+    )
 
 
 @pytest.fixture(scope="session")

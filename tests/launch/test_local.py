@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from runs import TESTS, alive, descendants, end, wait_for
+from scalewright.launch import local
 from scalewright.launch.local import _watch, _Worker, run_local
 from scalewright.launch.rank import RankContext
 from scalewright.spec.errors import RunError, Stopped, UserError
@@ -252,6 +253,47 @@ def test_a_signal_before_the_first_step_is_a_stop(tmp_path):
     with pytest.raises(Stopped, match="the same command"):
         run_local(dies_of_sigterm, (str(tmp_path),), 2, threads=1)
     asking.join()
+
+
+def trains(context: RankContext) -> str:
+    """A worker that outlives its supervisor's wish, unless it is asked itself."""
+    time.sleep(3)
+    return "trained"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM to catch")
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGINT])
+def test_a_signal_while_workers_start_is_a_stop(monkeypatch, number, before):
+    """It came before a worker was in the list of those to be asked, and nothing sent it again."""
+    start, pids = local._start, []
+
+    def start_and_ask(*arguments):
+        if before:
+            os.kill(os.getpid(), number)
+        worker = start(*arguments)
+        pids.append(worker.process.pid)
+        os.kill(os.getpid(), number)
+        return worker
+
+    monkeypatch.setattr(local, "_start", start_and_ask)
+    with pytest.raises(Stopped, match="the same command"):
+        run_local(trains, (), 2, threads=1)
+    assert len(pids) == (0 if before else 1)
+    wait_for(lambda: alive(pids) == [], SECONDS)
+
+
+def dies_of_hangup(context: RankContext) -> None:
+    """A worker that was signalled by itself, before it had a handler."""
+    if context.rank == 1:
+        os.kill(os.getpid(), signal.SIGHUP)
+    time.sleep(60)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGHUP")
+def test_a_worker_that_a_signal_ends_before_it_listens_is_a_stop():
+    with pytest.raises(Stopped, match="the same command"):
+        run_local(dies_of_hangup, (), 2, threads=1)
 
 
 def saves_for_a_minute(context: RankContext, folder: str) -> None:

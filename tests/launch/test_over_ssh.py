@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,6 +79,27 @@ def test_a_signal_here_is_a_sigterm_there(ssh: list[str], tmp_path: Path, name: 
     assert process.wait(20) == 75
     assert alive(programs) == []
     assert {p.name for p in (tmp_path / "marks").glob("left-*")} == {"left-0", "left-1"}
+
+
+@pytest.mark.parametrize("trap", ["trap 'exit 75' TERM;", ""])
+def test_a_signal_between_two_hosts_starts_no_other(
+    ssh: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trap: str
+) -> None:
+    """The first host was started when it came, and not yet among those to be asked."""
+    popen, hosts = subprocess.Popen, []
+
+    def start(command: list[str], **keys: Any) -> subprocess.Popen[bytes]:
+        hosts.append(command[1])
+        client = popen(command, **keys)
+        wait_for(lambda: (tmp_path / "marks").exists(), 20)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return client
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    monkeypatch.chdir(tmp_path)
+    script = f"{trap} mkdir marks; while :; do sleep 0.1; done"
+    assert run_over_ssh(["a", "b"], ssh, script) == 75
+    assert hosts == ["a"]
 
 
 def test_killed_it_leaves_no_orphans(ssh: list[str], tmp_path: Path) -> None:

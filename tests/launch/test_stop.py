@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 import sys
 
 import pytest
 
 from scalewright.launch.attempt import attempt_facts
-from scalewright.launch.stop import STOP_SIGNALS, save_at
+from scalewright.launch.stop import STOP_SIGNALS, heard_signals, run_with_signals, save_at
 from scalewright.spec.errors import UserError
 from scalewright.spec.launch import LaunchSpec
 
@@ -39,7 +41,7 @@ def test_a_limit_without_time_to_save_is_refused() -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has fewer signals")
 def test_which_signals_stop_a_run() -> None:
-    assert set(STOP_SIGNALS) == {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2}
+    assert set(STOP_SIGNALS) == {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP}
 
 
 def test_the_attempt_of_a_job() -> None:
@@ -49,3 +51,26 @@ def test_the_attempt_of_a_job() -> None:
     assert attempt_facts(again) == {"scheduler": "Slurm", "job": "12", "restarts": 3}
     assert attempt_facts({"LSB_JOBID": "9"}) == {"scheduler": "LSF", "job": "9"}
     assert attempt_facts({"RAY_JOB_ID": "01000000"}) == {"scheduler": "Ray", "job": "01000000"}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGHUP")
+def test_a_hangup_that_nohup_ignores_stays_ignored() -> None:
+    assert signal.SIGHUP in heard_signals()
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert set(heard_signals()) == {*STOP_SIGNALS} - {signal.SIGHUP}
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals to pass on")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+def test_a_command_is_told_also_while_it_starts(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    popen = subprocess.Popen
+
+    def start(*arguments: object, **keys: object) -> subprocess.Popen[bytes]:
+        os.kill(os.getpid(), number)
+        return popen(*arguments, **keys)  # type: ignore[call-overload, no-any-return]
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    assert run_with_signals(["sleep", "60"]) == -number

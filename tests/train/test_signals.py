@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from scalewright.launch.stop import STOP_SIGNALS
+from scalewright.spec.errors import Stopped
 from scalewright.train import signals
 from scalewright.train.record.callbacks import Callbacks
 from scalewright.train.signals import StopRequest
@@ -51,6 +52,18 @@ def test_what_a_signal_does_after_the_loop(name: str, last: bool) -> None:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM to catch")
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
+def test_before_the_ranks_meet_a_signal_ends_it_at_once(name: str) -> None:
+    with pytest.raises(Stopped, match=name), StopRequest(alone=True):
+        signal.raise_signal(signal.Signals[name])
+    with StopRequest(alone=True) as stop:
+        with stop.joins(tell=False):
+            pass
+        signal.raise_signal(signal.Signals[name])  # from here on all ranks agree
+        assert stop.asked
 
 
 def test_a_second_interrupt_ends_it_at_once() -> None:

@@ -8,7 +8,6 @@ real ones cost.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from scalewright.spec.base import write_yaml
 from scalewright.spec.errors import UserError
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.run import RunSpec, load_run
+from scalewright.spec.text.scratch import scratch_folder
 
 COLD = 3  # steps that set up memory and kernels
 SEQ_LEN = 128  # of a preset; overrides change it, and the layout
@@ -37,8 +37,7 @@ def step(
         problem = f"of {steps} steps there are none to time: the first {COLD} are left out"
         raise UserError(problem, "--steps", f"take {COLD + 10}")
     rows: list[Mapping[str, Any]] = []
-    with tempfile.TemporaryDirectory(prefix="scalewright-bench-") as name:
-        folder = Path(name)
+    with scratch_folder("bench") as folder:
         given = Path(source) if Path(source).is_file() else _preset(source, folder)
         run = load_run(given, list(overrides))
         result = train(_short(run, folder, steps), quiet=True, on_step=rows.append)

@@ -125,8 +125,9 @@ def _tell_bug(error: BaseException, debug: bool) -> int:
 
 
 def _say(text: str, code: int, prefix: str = "error: ") -> int:
-    sys.stdout.flush()
-    print(prefix + printable(" ".join(text.split())), file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError, ValueError):  # a terminal that was closed; the code counts
+        sys.stdout.flush()
+        print(prefix + printable(" ".join(text.split())), file=sys.stderr, flush=True)
     return code
 
 

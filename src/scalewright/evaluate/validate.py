@@ -41,13 +41,15 @@ def validate(
     micro_batch: int,
     samples: int,
     total: Callable[[Micro], Tensor] | None = None,
-) -> Score:
+    stops: Callable[[], bool] = lambda: False,
+) -> Score | None:
     """The loss over the first `samples` samples (fewer if the data ends), shared among all ranks.
 
     `total` returns this rank's loss sum of a micro-batch (an executor's; default: by the model's logits). The
     same samples on every layout: `micro_batch` is only how many are worked on at a time. Every rank runs
     the same number of forwards, since under FSDP each is a collective; a rank that has nothing left repeats
-    the first rows and counts none of them.
+    the first rows and counts none of them. `stops` is called before each, on all ranks, for which it returns
+    the same: with true the validation ends, and there is no score.
     """
     total = total or (lambda micro: _total(model, micro))
     was_training = model.training
@@ -55,13 +57,18 @@ def validate(
     sums = torch.zeros(
         2, dtype=torch.float64 if mesh.device.type != "mps" else torch.float32, device=mesh.device
     )
+    stopped = False
     for micro, counts in _shares(model, dataset, mesh, micro_batch, samples):
+        if stopped := stops():
+            break
         loss = total(micro)
         if counts:
             sums[0] += loss.to(sums.dtype) / mesh.size("tp")  # whose ranks all have the same
             sums[1] += (micro.targets != IGNORED).sum().to(sums.dtype) / (mesh.size("tp") * mesh.size("pp"))
     release(model)
     model.train(was_training)
+    if stopped:
+        return None
     summed, tokens = all_sum(sums, mesh, "world").tolist()
     loss_per_token = summed / max(tokens, 1.0)
     per_byte = loss_per_token / math.log(2) / dataset.bytes_per_token

@@ -1,6 +1,6 @@
 """torchrun with two habits more: a signal lets its ranks save, and its exit code is theirs.
 
-    TERM, USR1, USR2, Ctrl-C --> agent --TERM--> ranks: save, then leave with 75
+    TERM, USR1, USR2, HUP, Ctrl-C --> agent --TERM--> ranks: save, then leave with 75
                                  agent <---75--- ranks       torchrun would leave with 1, the agent with 75
     a second Ctrl-C          --> agent --KILL--> ranks: nobody saves anything
 
@@ -18,17 +18,16 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
-import psutil
-
+from scalewright.launch.stop import STOP_SIGNALS, heard_signals
 from scalewright.spec.errors import Stopped
 
-SIGNALS = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGINT")  # what schedulers send before they take a node, Ctrl-C
 INTERRUPTED = 128 + signal.SIGINT  # the shells' code
 MONITOR = "_monitor_workers"  # of torchrun's agent: a look at its ranks, ten times a second
-LEFT_TO_TORCHRUN = "SIGHUP,SIGQUIT"
+LEFT_TO_TORCHRUN = "SIGQUIT"
 ENDED_BY_US = (-signal.SIGTERM,)  # torchrun ends the ranks that are slower to leave than the first
 
 
@@ -36,22 +35,24 @@ def main(arguments: Sequence[str]) -> int:
     """Runs torchrun with these options; returns the exit code."""
     saved, options = _take_saved(list(arguments))
     asked: list[int] = []
+    told: set[int] = set()
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         asked.append(number)
         at_once = asked.count(signal.SIGINT) > 1
-        if not _end_ranks(at_once=at_once):
+        told.clear()
+        _end_ranks(told, at_once=at_once)
+        if not told:
             sys.exit(INTERRUPTED if at_once else saved)  # there is no rank yet, and nothing to save
 
-    for name in SIGNALS:
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), pass_on)
+    for number in heard_signals():
+        signal.signal(number, pass_on)
     # Seconds, in which a signal would have ended this process with its own code.
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main as torchrun
 
-    setattr(LocalElasticAgent, MONITOR, _ends_saved(getattr(LocalElasticAgent, MONITOR), asked))
+    setattr(LocalElasticAgent, MONITOR, _ends_saved(getattr(LocalElasticAgent, MONITOR), asked, told))
     try:
         torchrun(["--signals-to-handle", LEFT_TO_TORCHRUN, *options])
     except ChildFailedError as error:
@@ -66,13 +67,16 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _ends_saved(monitor: Callable[..., Any], asked: list[int]) -> Callable[..., Any]:
+def _ends_saved(monitor: Callable[..., Any], asked: list[int], told: set[int]) -> Callable[..., Any]:
     """torchrun's look at its ranks, after which it doesn't start again those that saved and left.
 
     `--max-restarts` is for crashes: ranks that leave with 75 were asked to, here or on another node.
+    Ranks that were started while a signal came are asked here.
     """
 
     def look(agent: Any, *arguments: Any) -> Any:
+        if asked:
+            _end_ranks(told, at_once=False)
         result = monitor(agent, *arguments)
         codes = [failure.exitcode for failure in result.failures.values()]
         if codes and were_saved(codes, asked=bool(asked)):
@@ -91,8 +95,10 @@ def were_saved(codes: Iterable[int], *, asked: bool) -> bool:
     """
     codes = set(codes)
     if asked:
-        killed = [-getattr(signal, name) for name in (*SIGNALS, "SIGKILL") if hasattr(signal, name)]
-        return codes <= {Stopped.exit_code, *killed}
+        return codes <= {
+            Stopped.exit_code,
+            *(-number for number in (*STOP_SIGNALS, getattr(signal, "SIGKILL", 9))),
+        }
     return Stopped.exit_code in codes and codes <= {Stopped.exit_code, *ENDED_BY_US}
 
 
@@ -110,15 +116,15 @@ def _take_saved(arguments: list[str]) -> tuple[int, list[str]]:
     return Stopped.exit_code, arguments
 
 
-def _end_ranks(*, at_once: bool) -> bool:
-    """Asks torchrun's workers, this process's children, to save, or kills them; false where there is none."""
-    ranks = psutil.Process(os.getpid()).children()
-    for rank in ranks:
-        try:
-            (rank.kill if at_once else rank.terminate)()
-        except psutil.NoSuchProcess:  # it has left meanwhile
-            continue
-    return bool(ranks)
+def _end_ranks(told: set[int], *, at_once: bool) -> None:
+    """Asks torchrun's workers, this process's children, to save, or kills them: those not yet in `told`."""
+    import psutil  # once the handlers are set
+
+    for rank in psutil.Process(os.getpid()).children():
+        if rank.pid not in told:
+            told.add(rank.pid)
+            with suppress(psutil.NoSuchProcess):  # it has left meanwhile
+                (rank.kill if at_once else rank.terminate)()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Imported by the fork server alone (launch/local.py): it outlives SIGTERM; its children get it.
 
-Slurm and systemd send SIGTERM, and Slurm USR1 and USR2, to every process of a job. The fork server reports
-how workers end; if it died, all of them would count as dead while they save.
+Slurm and systemd send SIGTERM, Slurm USR1 and USR2, and a closed terminal HUP, to every process of a job. The
+fork server reports how workers end; if it died, all of them would count as dead while they save.
 """
 
 from __future__ import annotations
@@ -10,20 +10,17 @@ import os
 import signal
 import sys
 
-
-def _sent() -> set[signal.Signals]:
-    """What schedulers send to ask for an end."""
-    return {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2}
+from scalewright.launch.stop import STOP_SIGNALS
 
 
 def outlive_signals() -> None:
     """Blocks them here, and unblocks them in every process forked from here: none is lost on the way."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, _sent())
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     os.register_at_fork(after_in_child=_listen)
 
 
 def _listen() -> None:
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _sent())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
 if any("multiprocessing.forkserver" in argument for argument in sys.orig_argv):

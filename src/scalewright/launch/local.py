@@ -2,7 +2,7 @@
 
     supervisor --pipe--> worker 0     a worker that dies takes the others down within seconds
         |     --pipe--> worker 1     a supervisor that dies closes the pipes, and the workers leave
-        '--- SIGTERM, SIGINT, USR1, USR2: the workers are asked to save and leave by themselves
+        '--- SIGTERM, SIGINT, USR1, USR2, HUP: the workers are asked to save and leave by themselves
                                        a second SIGINT closes the pipes
 
 On one of several nodes the workers are ranks of the bigger world, which meet over TCP.
@@ -19,7 +19,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
 import traceback
@@ -35,8 +34,9 @@ from typing import Any
 from scalewright.launch.killed import ADVICE, oom_kills
 from scalewright.launch.rank import RankContext, find_context
 from scalewright.launch.settings import use_loopback
-from scalewright.launch.stop import STOP_SIGNALS
+from scalewright.launch.stop import EARLY, STOP_SIGNALS, stop_signals
 from scalewright.spec.errors import RunError, Stopped, UserError
+from scalewright.spec.text.scratch import scratch_folder
 
 GRACE_SECONDS = 5.0  # between asking the survivors of a dead worker to leave and killing them
 CAUSE_SECONDS = 5.0  # between a broken connection and the error of its other end
@@ -85,37 +85,39 @@ def run_local(
     nothing of it can be among the arguments). `node`: this process's rank among nodes, each of which starts
     `world` workers of one bigger world.
     """
-    start_method, kills = _start_method(preload), oom_kills()
-    with tempfile.TemporaryDirectory(prefix="scalewright-") as folder:
+    workers: list[_Worker] = []
+    signals: list[int] = []
+
+    def forward(number: int) -> None:
+        signals.append(number)
+        if signals.count(signal.SIGINT) > 1:
+            raise KeyboardInterrupt
+        if len(workers) < world and len(signals) == 1:  # none can have met the others yet
+            raise Stopped(EARLY)
+        _ask_to_stop(workers, signal.SIGTERM if number == signal.SIGINT else number)
+
+    with stop_signals(forward), scratch_folder("ranks") as folder:
+        prepare_workers(preload)
+        start_method, kills = _start_method(preload), oom_kills()
         threads = threads or find_context().threads or max(1, cores() // world)
-        workers: list[_Worker] = []
-        signals: list[int] = []
-
-        def forward(number: int) -> None:
-            signals.append(number)
-            if signals.count(signal.SIGINT) > 1:
-                raise KeyboardInterrupt
-            _ask_to_stop(workers, signal.SIGTERM if number == signal.SIGINT else number)
-
-        with stop_signals(forward):
-            try:
-                for rank in range(world):
-                    context = _context(rank, world, Path(folder), threads, node)
-                    follow = on_row is not None and context.rank == 0
-                    with nullcontext() if import_main else _without_main():
-                        workers.append(_start(start_method, target, context, arguments, follow))
-                if on_start:
-                    on_start([worker.process.pid or 0 for worker in workers])
-                return _watch(workers, on_row)
-            except _Died as error:
-                if signals and error.number in STOP_SIGNALS:  # it came before a worker had its handler
-                    raise Stopped("stopped before the first step; the same command starts again") from None
-                if error.number == signal.SIGKILL and (oom_kills() or 0) > (kills or 0):
-                    reason = f"{error}; the kernel ended it: this machine ran out of memory: {ADVICE}"
-                    raise RunError(reason) from None
-                raise
-            finally:
-                _end(workers)
+        try:
+            for rank in range(world):
+                context = _context(rank, world, folder, threads, node)
+                follow = on_row is not None and context.rank == 0
+                with nullcontext() if import_main else _without_main():
+                    workers.append(_start(start_method, target, context, arguments, follow))
+            if on_start:
+                on_start([worker.process.pid or 0 for worker in workers])
+            return _watch(workers, on_row)
+        except _Died as error:
+            if error.number in STOP_SIGNALS:  # a worker that had no handler yet
+                raise Stopped(EARLY) from None
+            if error.number == signal.SIGKILL and (oom_kills() or 0) > (kills or 0):
+                reason = f"{error}; the kernel ended it: this machine ran out of memory: {ADVICE}"
+                raise RunError(reason) from None
+            raise
+        finally:
+            _end(workers)
 
 
 def _context(index: int, world: int, folder: Path, threads: int, node: RankContext | None) -> RankContext:
@@ -127,12 +129,21 @@ def _context(index: int, world: int, folder: Path, threads: int, node: RankConte
 
 
 def prepare_workers(preload: Sequence[str]) -> None:
-    """Starts the fork server (Linux), which imports `preload` while the caller goes on with other work."""
+    """Starts the fork server (Linux), which imports `preload` while the caller goes on with other work.
+
+    It and the resource tracker are born with stop signals blocked (fork_server.py), and so outlive them.
+    """
     _start_method(preload)
     if sys.platform == "linux":
-        from multiprocessing import forkserver
+        from multiprocessing import forkserver, resource_tracker
 
-        forkserver.ensure_running()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        try:
+            resource_tracker.ensure_running()  # which ends with some of them unblocked
+            signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+            forkserver.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def cores() -> int:
@@ -212,6 +223,8 @@ def _work(
         answer: tuple[str, Any] = ("ok", target(context, *arguments))
     except (UserError, RunError, Stopped) as error:
         answer = ("raise", error)
+    except KeyboardInterrupt:  # a terminal's, before this worker had a handler
+        answer = ("raise", Stopped(EARLY))
     except BaseException as error:
         text = "".join(traceback.format_exception(error))
         answer = ("crash", (f"{type(error).__name__}: {error}".splitlines()[0], text))
@@ -346,19 +359,3 @@ def _ask_to_stop(workers: list[_Worker], number: int = signal.SIGTERM) -> None:
         if worker.process.is_alive() and worker.process.pid:
             with suppress(ProcessLookupError):
                 os.kill(worker.process.pid, number)
-
-
-@contextmanager
-def stop_signals(handle: Callable[[int], None]) -> Iterator[None]:
-    """Signals that ask to stop are given to `handle` meanwhile; outside the main thread they can't be."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {
-        number: signal.signal(number, lambda received, frame: handle(received)) for number in STOP_SIGNALS
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

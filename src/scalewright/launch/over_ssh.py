@@ -14,13 +14,14 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
-from scalewright.launch.local import stop_signals
+from scalewright.launch.stop import stop_signals
 from scalewright.spec.errors import Stopped
 
 PATIENCE_S = 120.0  # that the other hosts have to leave in after the first one failed
@@ -53,13 +54,22 @@ def run_over_ssh(
 ) -> int:
     """Runs the script on each host. Returns 75 where they saved and left, else the first failure's code."""
     clients: dict[int, subprocess.Popen[bytes]] = {}
-    with stop_signals(lambda number: _ask(clients.values())):
+    asked: list[int] = []
+
+    def ask(number: int) -> None:
+        asked.append(number)
+        _ask(clients.values())
+
+    with stop_signals(ask):
         try:
             for number, host in enumerate(hosts):
                 command = [*ssh, host, remote_command(script, number, os.getcwd())]
                 # A session of its own: a Ctrl-C here is for this process, which tells the hosts in its way.
                 clients[number] = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-            return _wait(hosts, clients, patience_s)
+                if asked:  # before it could be asked; the hosts that are left aren't started
+                    _ask(clients.values())
+                    break
+            return _wait(hosts, clients, patience_s, asked)
         finally:
             _ask(clients.values())
             for client in clients.values():
@@ -82,7 +92,9 @@ def _ask(clients: Iterable[subprocess.Popen[bytes]]) -> None:
                 client.stdin.close()
 
 
-def _wait(hosts: Sequence[str], clients: dict[int, subprocess.Popen[bytes]], patience_s: float) -> int:
+def _wait(
+    hosts: Sequence[str], clients: dict[int, subprocess.Popen[bytes]], patience_s: float, asked: list[int]
+) -> int:
     """One code of all. The first failure ends the wait for the others, after some patience."""
     pending, answer = dict(clients), 0
     deadline: float | None = None
@@ -93,6 +105,8 @@ def _wait(hosts: Sequence[str], clients: dict[int, subprocess.Popen[bytes]], pat
             if code is None:
                 continue
             del pending[number]
+            if asked and code == 128 + signal.SIGTERM:  # the script's end before it had anything to save
+                code = Stopped.exit_code
             if code in (0, Stopped.exit_code):
                 answer = answer or code
             elif deadline is None:

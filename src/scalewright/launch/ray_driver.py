@@ -16,8 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from scalewright.launch.local import stop_signals
-from scalewright.launch.stop import STOP_FILE
+from scalewright.launch.stop import STOP_FILE, stop_signals
 
 
 class Trainer(Protocol):

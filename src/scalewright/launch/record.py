@@ -12,13 +12,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scalewright.launch.stop import run_with_signals
 from scalewright.spec.errors import RunError, UserError
 
 RECORDING = Path(__file__).parent / "recording"
@@ -51,7 +50,7 @@ def record(
     }
     environ.setdefault("TORCH_FR_BUFFER_SIZE", str(COLLECTIVES))
     try:
-        code = _wait(subprocess.Popen(list(command), env=environ))
+        code = run_with_signals(command, environ)
     except OSError as error:
         how = "give a command that the shell finds, such as: scalewright record -- python train.py"
         raise UserError(f"it can't be started: {error.strerror}", command[0], how) from None
@@ -82,19 +81,6 @@ def why_none(processes: Sequence[dict[str, Any]], steps: int, after: int, ranks:
         f"it ended after {done} optimizer steps, and step {after + steps} was to be the last one traced: "
         "give a smaller --after, or fewer --steps"
     )
-
-
-def _wait(process: subprocess.Popen[bytes]) -> int:
-    """The command's exit code. A Ctrl-C reaches it by itself, and a SIGTERM is passed on."""
-    before = signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))
-    try:
-        while True:
-            try:
-                return process.wait()
-            except KeyboardInterrupt:
-                continue  # the command decides what a Ctrl-C does
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _processes(out: Path) -> list[dict[str, Any]]:

@@ -2,30 +2,85 @@
 
 scheduler's end of the job, or this process's start + launch.time_limit
 └── less launch.save_before_s ──► save_at: the moment from which the next step is the last one
+
+Imported before anything heavy: until handlers are set, a signal ends a process with its own code.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from scalewright.launch.source import number_of
-from scalewright.spec.launch import LaunchSpec
+if TYPE_CHECKING:
+    from scalewright.spec.launch import LaunchSpec
 
-# Slurm sends USR1 or USR2 where a script asks for it, and TERM before it takes nodes away; INT is Ctrl-C.
+# Slurm sends USR1 or USR2 where a script asks for it, and TERM before it takes nodes away; INT is Ctrl-C, HUP
+# a terminal that was closed.
 STOP_SIGNALS = tuple(
-    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
+    getattr(signal, name)
+    for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP")
+    if hasattr(signal, name)
 )
 STOP_FILE = "STOP"  # in out_dir
 JOB_ENDS = ("SLURM_JOB_END_TIME",)  # in seconds since 1970 (srun(1), from Slurm 22.05 on)
+EARLY = "stopped while no step was made: the same command goes on"
+
+
+def heard_signals() -> list[int]:
+    """STOP_SIGNALS, without a SIGHUP that this process was started to ignore, as nohup does."""
+    ignored = {number for number in STOP_SIGNALS if signal.getsignal(number) == signal.SIG_IGN}
+    return [number for number in STOP_SIGNALS if number not in ignored or number.name != "SIGHUP"]
+
+
+@contextmanager
+def stop_signals(handle: Callable[[int], None]) -> Iterator[None]:
+    """Signals that ask to stop are given to `handle` meanwhile; outside the main thread they can't be."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {
+        number: signal.signal(number, lambda received, frame: handle(received)) for number in heard_signals()
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def run_with_signals(command: Sequence[str], env: Mapping[str, str] | None = None) -> int:
+    """A command's exit code. Signals that ask to stop are passed on to it, also those that came while it was
+    started; a Ctrl-C reaches it by itself. Raises OSError where it can't be started."""
+    import subprocess
+
+    asked: list[int] = []
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def pass_on(number: int) -> None:
+        asked.append(number)
+        for process in processes:
+            if number != signal.SIGINT:
+                process.send_signal(number)
+
+    with stop_signals(pass_on):
+        processes.append(subprocess.Popen(list(command), env=env))
+        for number in asked:
+            if number != signal.SIGINT:
+                processes[0].send_signal(number)
+        return processes[0].wait()
 
 
 def save_at(
     launch: LaunchSpec, environ: Mapping[str, str] | None = None, now: float | None = None
 ) -> float | None:
     """When to save and leave, in seconds since 1970; None where no limit is set."""
+    from scalewright.launch.source import number_of
+
     environ = os.environ if environ is None else environ
     ends: float | None = number_of(environ, JOB_ENDS)
     if ends is None and launch.limit_s is not None:

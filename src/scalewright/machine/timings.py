@@ -16,7 +16,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ from scalewright.machine.probe import load_torch
 from scalewright.machine.processor import Processor, read_processor
 from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.hardware.timings import Timings
+from scalewright.spec.text.scratch import scratch_folder
 
 VERSION = 4  # of the probe: a change in what it times makes what is remembered worthless
 SECONDS = 0.02  # of a kernel at one size
@@ -81,9 +81,9 @@ def probe(
     `python`: the words that start Python, where something goes before it.
     """
     load = _load()
-    with tempfile.TemporaryDirectory(prefix="scalewright-probe-") as folder:
+    with scratch_folder("probe") as folder:
         command = [*python, "-m", "scalewright.machine.ranks"]
-        rest = [str(processes), str(threads), str(Path(folder) / "store"), str(seconds), *PRECISIONS]
+        rest = [str(processes), str(threads), str(folder / "store"), str(seconds), *PRECISIONS]
         workers = [
             subprocess.Popen(
                 [*command, str(rank), *rest], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

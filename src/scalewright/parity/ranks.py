@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from scalewright.launch.local import prepare_workers, run_local
 from scalewright.launch.rank import RankContext
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import OptimizerSpec, RunSpec
+from scalewright.spec.text.scratch import scratch_folder
 from scalewright.train.resolve import resolve
 from scalewright.train.routes import Routes
 from scalewright.train.run import PRELOAD, enter
@@ -43,14 +45,15 @@ class Runs:
 
     def __init__(self, target: Target | None = None) -> None:
         self._target = target or train_in_turn
-        self._folder = tempfile.TemporaryDirectory(prefix="scalewright-parity-")
+        self._resources = ExitStack()
+        self._folder = self._resources.enter_context(scratch_folder("parity"))
         self._made: dict[str, Left] = {}
 
     def __enter__(self) -> Runs:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._folder.cleanup()
+        self._resources.close()
 
     def __call__(self, run: RunSpec) -> Left:
         """The folders that a control left, trained unless it was trained already; islands are simulated."""
@@ -65,7 +68,7 @@ class Runs:
         `simulated`: its islands in turn, in one process. Where choices of routers are given
         (`replays_routes`), a control writes its own down, and a run that `replays` it takes them over.
         """
-        folder = Path(tempfile.mkdtemp(dir=self._folder.name))
+        folder = Path(tempfile.mkdtemp(dir=self._folder))
         variants = [("own", run)]
         if not (isinstance(run.optimizer, OptimizerSpec) and run.optimizer.name == "sgd"):
             variants.append(("sgd", run.replace(optimizer=plain_sgd(run).dump())))

@@ -15,6 +15,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TextIO
 
 from scalewright.spec.text.words import duration, printable
@@ -88,7 +89,8 @@ class Console:
         if not self._enabled:
             return
         if self._live is not None:
-            self._live.console.print(printable(text), markup=False, highlight=False)
+            with suppress(OSError):  # its terminal was closed
+                self._live.console.print(printable(text), markup=False, highlight=False)
         else:
             self._print(text)
 
@@ -97,7 +99,8 @@ class Console:
         if not self._enabled:
             return
         if self._live is not None:
-            self._live.stop()
+            with suppress(OSError):
+                self._live.stop()
             self._live = None
         elif self._progress.row:
             self._print(plain_line(self._progress))

@@ -146,6 +146,7 @@ def build(
         guard=guard,
         left_out=left_out,
         watch=watch,
+        cut_short=bool(reader and reader.state.get("validation_cut_short")),
     )
 
 

@@ -2,6 +2,7 @@
 
 for step:  rate, seed -> step -> row            every `valid_every`: validate    every `every`: save
 until the last step, or until a signal (any rank) or a callback (rank 0) asks to stop: then save
+A signal is heard in every batch of a validation, which it cuts short, and after every save.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class Job:
     record: Record | None  # rank 0's
     health: Health
     save: Callable[[int], None]
-    validate: Callable[[int], None]
+    validate: Callable[[int, StopRequest], bool]  # false: cut short, which the checkpoint then records
+    stops: Callable[[StopRequest], bool]  # whether any rank was asked to stop; called by all
     first: int  # the next step, from 1
     last: int  # the last step of this call
     horizon: Horizon  # of the whole run, which the learning rate is laid over
@@ -76,6 +78,7 @@ def loop(job: Job, stop: StopRequest) -> tuple[int, StopReason | None]:
         with job.counter.step():
             report = job.step(micros, counted, asked)
         spans[step] = timers.take()
+        cut_short = False
         stopped = _write(job, readback.push(step, report), rates, spans, clock)
         _write_loads(job, step)
         job.watch.stepped(step)
@@ -85,15 +88,17 @@ def loop(job: Job, stop: StopRequest) -> tuple[int, StopReason | None]:
             stopped = max(stopped, _write(job, readback.flush(), rates, spans, clock))
             if validate:
                 with job.watch.phase("validate"):
-                    job.validate(step)
+                    cut_short = not job.validate(step, stop)
+                stopped = stopped or float(cut_short or job.stops(stop))
             ends = stopped or (step == job.last and job.run.checkpoint.at_end)
             if save or ends:
                 with job.watch.phase("save"):
                     job.save(step)
+                stopped = stopped or float(job.stops(stop))
             clock.restart()
             timers.take()
         collect_garbage(step, everything=bool(validate or save))
-        if stopped and step < job.last:
+        if stopped and (step < job.last or cut_short):
             return step, stop_reason(stopped, world)
     return step, None
 

@@ -37,6 +37,7 @@ from scalewright.track.store import find_store
 from scalewright.train.given import Overrides, read_overrides, read_run
 from scalewright.train.record.callbacks import Callback, Callbacks
 from scalewright.train.resolve import Resolved, check_workers, device_kind, resolve
+from scalewright.train.signals import StopRequest
 from scalewright.train.state.choices import keep_choices
 from scalewright.train.state.claim import check_folder, check_free
 
@@ -88,64 +89,68 @@ def train(
 
     Without it the run is not compared with the memory that is free.
     """
-    started = time.perf_counter()
-    callbacks = Callbacks(on_step, on_valid, on_event)
-    texts = read_overrides(overrides)
-    spec = keep_choices(read_run(run, [*texts, "device=cpu"] if simulate else texts))
-    context, variables = with_address(find_context()), tracking_variables()
-    world = spec.layout.devices
-    nodes = context.world if context.whole_node and world % context.world == 0 else 1
-    here = world // nodes
-    apart = here > 1 or spec.engine == "deepspeed"  # which lives once in a process, and changes its globals
-    local = apart and (context.alone or nodes > 1)
-    if local:
-        check_caller(spec)
-    if context.alone:  # else rank 0 checks, once it can reach all ranks
-        check_free(spec)
-    busy = mark()
-    find_store(spec.track, variables)
-    resolve(spec, read_data=False)  # what can't be is refused before a process starts
-    if local:
-        prepare_workers(PRELOAD)
-    resolved = replace(resolve(spec), variables=variables)
-    check_folder(resolved.run, force)
-    kind, count = device_kind(resolved.run)
-    job = {"resolved": resolved, "device": kind, "until": steps, "quiet": quiet, "busy": busy}
-    try:
+    with StopRequest(alone=True) as stop:
+        started = time.perf_counter()
+        callbacks = Callbacks(on_step, on_valid, on_event)
+        texts = read_overrides(overrides)
+        spec = keep_choices(read_run(run, [*texts, "device=cpu"] if simulate else texts))
+        context, variables = with_address(find_context()), tracking_variables()
+        world = spec.layout.devices
+        nodes = context.world if context.whole_node and world % context.world == 0 else 1
+        here = world // nodes
+        apart = (
+            here > 1 or spec.engine == "deepspeed"
+        )  # which lives once in a process, and changes its globals
+        local = apart and (context.alone or nodes > 1)
         if local:
-            check_workers(resolved.run, kind, count, simulate, nodes)
-        else:
-            _check_world(context, world)
-        file = Path(run) if isinstance(run, str | Path) else None
-        job["findings"] = look_here(resolved.run, context, kind, file)
-        if check_memory is not None:
-            check_memory(resolved, kind, replace(context, local_world=here) if nodes > 1 else context)
+            check_caller(spec)
+        if context.alone:  # else rank 0 checks, once it can reach all ranks
+            check_free(spec)
+        busy = mark()
+        find_store(spec.track, variables)
+        resolve(spec, read_data=False)  # what can't be is refused before a process starts
         if local:
-            threads = None if kind == "cpu" else max(1, cores() // here)
-            job["busy"] = others_busy(busy)  # here, since the fork server works for the run, too
-            answer = run_local(
-                enter,
-                (job,),
-                here,
-                preload=PRELOAD,
-                threads=threads,
-                on_start=on_start,
-                on_row=callbacks if callbacks else None,
-                import_main=False,
-                node=context if nodes > 1 else None,
-            )
-        else:
-            answer = enter(replace(context, tell=callbacks) if callbacks else context, job)
-    except Stopped:
-        if not (local and callbacks.stopped):  # local workers get a callback's wish as a signal
+            prepare_workers(PRELOAD)
+        resolved = replace(resolve(spec), variables=variables)
+        check_folder(resolved.run, force)
+        kind, count = device_kind(resolved.run)
+        job = {"resolved": resolved, "device": kind, "until": steps, "quiet": quiet, "busy": busy}
+        try:
+            if local:
+                check_workers(resolved.run, kind, count, simulate, nodes)
+            else:
+                _check_world(context, world)
+            file = Path(run) if isinstance(run, str | Path) else None
+            job["findings"] = look_here(resolved.run, context, kind, file)
+            if check_memory is not None:
+                check_memory(resolved, kind, replace(context, local_world=here) if nodes > 1 else context)
+            if local:
+                threads = None if kind == "cpu" else max(1, cores() // here)
+                job["busy"] = others_busy(busy)  # here, since the fork server works for the run, too
+                answer = run_local(
+                    enter,
+                    (job,),
+                    here,
+                    preload=PRELOAD,
+                    threads=threads,
+                    on_start=on_start,
+                    on_row=callbacks if callbacks else None,
+                    import_main=False,
+                    node=context if nodes > 1 else None,
+                )
+            else:
+                heard = replace(context, tell=callbacks) if callbacks else context
+                answer = enter(heard, {**job, "stop": stop})
+        except Stopped:
+            if not (local and callbacks.stopped):  # local workers get a callback's wish as a signal
+                raise
+            answer = callbacks.result(str(resolved.run.folder), time.perf_counter() - started)
+        except UserError:
             raise
-        answer = callbacks.result(str(resolved.run.folder), time.perf_counter() - started)
-    except UserError:
-        raise
-    except Exception as error:
-        if context.rank == 0:
-            _note_fault(resolved.run, error)
-        raise
+        except Exception as error:
+            if context.rank == 0:
+                _note_fault(resolved.run, error)
+            raise
     return Result(**answer)
 
 

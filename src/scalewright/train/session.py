@@ -12,12 +12,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import torch
+
 from scalewright.checkpoint.format import committed
 from scalewright.checkpoint.read import CheckpointReader, set_aside
 from scalewright.data.dataset import Dataset
 from scalewright.data.left_out import LeftOut, Range
 from scalewright.evaluate.validate import validate
-from scalewright.parallel.collectives import from_rank_zero
+from scalewright.parallel.collectives import all_sum, from_rank_zero, gather_json
 from scalewright.parallel.execute import Loss
 from scalewright.parallel.mesh import Mesh
 from scalewright.spec.errors import RunError, Stopped, UserError
@@ -41,6 +43,7 @@ from scalewright.train.network import Network, load_python, types_explained
 from scalewright.train.optimizer import base_rate
 from scalewright.train.record.callbacks import answer
 from scalewright.train.record.measured import Counter
+from scalewright.train.record.readback import Readback
 from scalewright.train.record.record import Record
 from scalewright.train.signals import StopRequest
 from scalewright.train.state.changes import data_settings, run_settings
@@ -68,6 +71,7 @@ class Session:
     guard: Guard
     left_out: list[Range]  # by rewinds
     watch: Watchdog
+    cut_short: bool = False  # a stop ended the validation of step `done`, which is made up
     health: Health | None = None
     batches: StepBatches | None = None  # of the loop that runs
     save_problem: str | None = None
@@ -99,7 +103,7 @@ class Session:
             self._probe()
             job = self._job(last)
             with garbage_at_steps():
-                stopped = self._run(job, stop)
+                stopped = self._stops_first(stop) or self._run(job, stop)
             self._count(job)
             self.watch.ends()
             if not stopped:
@@ -116,6 +120,8 @@ class Session:
         if stopped == "signal":
             stop.saved()
             where = f"stopped at step {self.done} of {total} and saved ({cause})"
+            if self.done == self.place.step:
+                where = f"stopped before step {self.done + 1} of {total} ({cause})"
             raise Stopped(f"{where}; the same command goes on from there")
         return self._answer(time.perf_counter() - started)
 
@@ -148,6 +154,7 @@ class Session:
             health=self.health,
             save=self.save,
             validate=self.validate,
+            stops=self._stops,
             first=self.done + 1,
             last=last,
             horizon=self.horizon,
@@ -161,6 +168,22 @@ class Session:
                 counts=self.engine.transparent,
             ),
         )
+
+    def _stops(self, stop: StopRequest) -> bool:
+        """Whether any rank was asked to stop; called by all, who wait for it."""
+        return any(gather_json(stop.asked, self.mesh))
+
+    def _stops_first(self, stop: StopRequest) -> StopReason | None:
+        """A signal that came while this rank was built; else makes up the validation that a stop cut short.
+
+        What else asks to stop waits for a step: a run whose every call comes to its time limit goes on.
+        """
+        if any(gather_json(stop.signalled, self.mesh)):
+            return "signal"
+        if self.cut_short:
+            with self.watch.phase("validate"):
+                self.validate(self.done, stop)
+        return "signal" if self.cut_short else None
 
     def _probe(self) -> None:
         """Looks for documents that see each other, where a layout makes the masks by parts."""
@@ -221,10 +244,20 @@ class Session:
             self.record.go_back(self.place)
         self.watch.begins(self.done, self.record)
 
-    def validate(self, step: int) -> None:
-        """Measures the held-out loss and writes it down."""
+    def validate(self, step: int, stop: StopRequest) -> bool:
+        """Measures the held-out loss and writes it down; false where a rank was asked to stop meanwhile.
+
+        The ranks' sum of that is read as a step's report is: no host waits for its newest batch.
+        """
+        self.cut_short = False
         if self.valid is None:
-            return
+            return True
+        readback, device = Readback(self.mesh.device), self.mesh.device
+
+        def stops() -> bool:
+            asked = all_sum(torch.full((1,), float(stop.asked), device=device), self.mesh, "world")
+            return any(count for _, (count,) in readback.push(step, asked))
+
         parallel, layout = self.network.parallel, self.run.layout
         samples = self.run.train.valid_batches * layout.global_batch
         loss = self._plain_loss()
@@ -237,9 +270,12 @@ class Session:
                 layout.micro_batch,
                 samples,
                 total=lambda micro: parallel.executor.total(micro, loss),
+                stops=stops,
             )
-        if self.record is not None:
+        self.cut_short = score is None
+        if score is not None and self.record is not None:
             self.record.valid(step, score.loss, score.bits_per_byte)
+        return not self.cut_short
 
     def save(self, step: int) -> None:
         """Saves a checkpoint. A save that fails is noted, and the run goes on: the next may succeed."""
@@ -253,6 +289,7 @@ class Session:
                 "guard": self.guard.state(),
                 "left_out": self.left_out,
                 "schedule_unit": self.horizon.unit,
+                "validation_cut_short": self.cut_short,
             }
             finite = self.health is None or not self.health.bad
             self.state.save(place, self.run_id, more, finite=finite)

@@ -1,58 +1,103 @@
 """Graceful shutdown: whatever asks a rank to stop, the loop agrees on a step, saves and ends.
 
-SIGTERM, SIGUSR1, SIGUSR2, one Ctrl-C    any rank; a second Ctrl-C ends it at once
+SIGTERM, USR1, USR2, HUP, one Ctrl-C     any rank; a second Ctrl-C ends it at once
 the end of torchrun, mpirun or srun      any rank: what started it has gone, and left it behind
 a file STOP in out_dir, a time limit     rank 0 looks at these; the file goes when the run has saved
+
+A signal from the first check of a run to its last save:
+
+    checks, reads data    meets the others           builds, steps, validates, saves      after the last step
+    Stopped, at once      the process leaves, 75     noted: the ranks agree to stop       the run is finished
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from scalewright.launch.stop import STOP_SIGNALS
+from scalewright.launch.stop import EARLY, heard_signals
+from scalewright.spec.errors import Stopped
 
 LOOK_S = 1.0  # between looks at the file: on a shared file system each may take a millisecond
+
+
+class _AtOnceError(BaseException):
+    """Ends the work of this process. After some KeyboardInterrupts Python ends itself by SIGINT, whatever
+    its exit code."""
 
 
 class StopRequest:
     """Whether something asked this process to stop; outside the main thread no handler can be set.
 
     `last`: this process ends with the run, as a local worker does; a signal that comes after the loop is
-    ignored then, where it would kill a worker that has saved. `file` and `save_at` (seconds since 1970) ask,
-    too, and so does the end of the `starter` (its name), this process's parent, which waits for its ranks.
+    ignored then, where it would kill a worker that has saved. `alone`: nobody waits for this process yet, so
+    that a signal ends it at once, until `joins`. `watch` names what else asks.
     """
 
     def __init__(
         self,
         *,
         last: bool = False,
+        alone: bool = False,
         file: Path | None = None,
         save_at: float | None = None,
         starter: str | None = None,
     ) -> None:
         self.cause = ""  # in words, of this process's own
-        self._starter, self._parent = starter, os.getppid()
-        self._file, self._save_at, self._last = file, save_at, last
+        self.signalled = False
+        self._last, self._alone, self._parent = last, alone, os.getppid()
+        self.watch(file, save_at, starter)
         self._look_again = 0.0
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():
-            for number in STOP_SIGNALS:
+            for number in heard_signals():
                 self._before[number] = signal.signal(number, self._ask)
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
         for number, handler in self._before.items():
             ends = self._last and number != signal.SIGINT
             signal.signal(number, signal.SIG_IGN if ends else handler)
+        if isinstance(error, _AtOnceError):
+            raise Stopped(f"{EARLY} ({self.cause})") from None
+
+    def watch(self, file: Path | None, save_at: float | None, starter: str | None) -> None:
+        """What asks beside signals: a file, a time (seconds since 1970), and the end of the `starter` (its
+        name), this process's parent, which waits for its ranks."""
+        self._file, self._save_at, self._starter = file, save_at, starter
+
+    @contextmanager
+    def joins(self, *, tell: bool) -> Iterator[None]:
+        """While this process meets others, outside Python and perhaps for minutes: a signal ends it from a
+        thread. From then on all ranks stop together. `tell`: with a line on stderr."""
+        if self._before and self._alone:
+            ours, theirs = os.pipe()
+            os.set_blocking(theirs, False)
+            thread = threading.Thread(
+                target=_leave_at_signal, args=(ours, list(self._before), tell), daemon=True
+            )
+            thread.start()
+            earlier = signal.set_wakeup_fd(theirs)
+            try:
+                yield
+            finally:
+                signal.set_wakeup_fd(earlier)
+                os.close(theirs)
+                thread.join()
+                os.close(ours)
+        else:
+            yield
+        self._alone = False
 
     @property
     def asked(self) -> bool:
@@ -76,6 +121,20 @@ class StopRequest:
                 self._file.unlink(missing_ok=True)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.cause and number == signal.SIGINT:
-            raise KeyboardInterrupt
+        twice = bool(self.cause) and number == signal.SIGINT
+        first, self.signalled = not self.signalled, True
         self.cause = self.cause or signal.Signals(number).name
+        if twice:
+            raise KeyboardInterrupt
+        if self._alone and first:
+            raise _AtOnceError
+
+
+def _leave_at_signal(pipe: int, numbers: list[int], tell: bool) -> None:
+    """Reads the numbers of signals until the pipe's other end is closed."""
+    while number := os.read(pipe, 1):
+        if number[0] in numbers:
+            if tell:
+                with suppress(OSError, ValueError):
+                    print(f"{EARLY} ({signal.Signals(number[0]).name})", file=sys.stderr, flush=True)
+            os._exit(Stopped.exit_code)

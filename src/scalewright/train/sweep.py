@@ -23,8 +23,9 @@ from statistics import median
 from typing import Any
 
 from scalewright.launch.child import Share, start_child
-from scalewright.launch.local import cores, stop_signals
+from scalewright.launch.local import cores
 from scalewright.launch.settings import tracking_variables
+from scalewright.launch.stop import stop_signals
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import MlflowSpec, RunSpec, load_run
 from scalewright.spec.sweep import Point, read_sweep

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -38,13 +38,14 @@ def work(
     patience: Patience | None = None,
     findings: tuple[Finding, ...] = (),
     prepare: Callable[[Session], None] | None = None,
+    stop: StopRequest | None = None,
 ) -> dict[str, Any]:
     """Trains as one rank; the answer has the keys of `train.run.Result`. Raises Stopped after a signal, not
     after a callback's "stop", on all ranks alike.
 
     `busy`: how busy others keep this machine (see `_thread_remark`). `patience`: the watchdog's.
     `findings`: by the look at this start. `prepare` is called with what was built, before it trains: parity
-    attaches to it.
+    attaches to it. `stop`: what hears signals already; a local worker is ended by one until it has joined.
     """
     started = time.perf_counter()
     place = own_device(device, context)
@@ -56,22 +57,23 @@ def work(
     if run.deterministic:
         torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.benchmark = False
-    if not context.alone:
-        join_world(
-            context.rank,
-            context.world,
-            context.rendezvous,
-            place,
-            attempt=context.attempt,
-            shared_store=context.shared_store,
-            timeout=timedelta(seconds=run.train.timeouts.start_s),
-        )
+    with stop.joins(tell=context.rank == 0) if stop is not None else nullcontext():
+        if not context.alone:
+            join_world(
+                context.rank,
+                context.world,
+                context.rendezvous,
+                place,
+                attempt=context.attempt,
+                shared_store=context.shared_store,
+                timeout=timedelta(seconds=run.train.timeouts.start_s),
+            )
     keep_history(run.profile.memory, place)
     together = False
     try:
         with (
             memory_explained(run, resolved.seq_len, context.rank, place),
-            _stop_request(run, context) as stop,
+            _stop_request(run, context, stop) as stop,
             ExitStack() as kept,
         ):
             session = build(resolved, context, place, quiet, kept, patience, findings)
@@ -89,15 +91,18 @@ def work(
         leave_world(together=together)
 
 
-def _stop_request(run: RunSpec, context: RankContext) -> StopRequest:
+def _stop_request(
+    run: RunSpec, context: RankContext, stop: StopRequest | None
+) -> AbstractContextManager[StopRequest]:
     """What may stop this rank; the clock and the file are rank 0's to look at."""
-    first, supervised = context.rank == 0, context.supervisor is not None
-    return StopRequest(
-        last=supervised,
-        file=run.folder / STOP_FILE if first else None,
-        save_at=save_at(run.launch) if first else None,
-        starter=context.starter if context.waited_for else None,
+    first = context.rank == 0
+    requested = stop or StopRequest(last=context.supervisor is not None)
+    requested.watch(
+        run.folder / STOP_FILE if first else None,
+        save_at(run.launch) if first else None,
+        context.starter if context.waited_for else None,
     )
+    return requested if stop is None else nullcontext(stop)
 
 
 def own_device(kind: str, context: RankContext) -> torch.device:

@@ -131,6 +131,7 @@ def measure(
     count = batches or (run.train.valid_batches if run else 16)
     samples = count * layout.global_batch
     score = validate(network, dataset, mesh, layout.micro_batch, samples)
+    assert score is not None  # nothing stops it
     whole = dataset.targets if isinstance(dataset, TokenDataset) else None
     return {
         "loss": score.loss,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -135,21 +133,14 @@ def _run(command: list[str], target: str, dry_run: bool) -> int:
     if not command:
         what = f"{target} has no check of its own" if dry_run else f"{target} isn't started from here"
         raise UserError(what, "scalewright launch", "use --print, and see the first lines of what it writes")
+    from scalewright.launch.stop import run_with_signals
+
     try:
-        process = subprocess.Popen(command)
+        return run_with_signals(command)  # as mpirun is run: its ranks save and leave
     except FileNotFoundError:
         raise UserError(
             f"{command[0]} is not installed here", "scalewright launch", "run it where it is, or use --print"
         ) from None
-    from scalewright.launch.local import stop_signals
-
-    def pass_on(number: int) -> None:
-        """To what runs here, as mpirun does: its ranks save and leave. A Ctrl-C it has had by itself."""
-        if number != signal.SIGINT:
-            process.send_signal(number)
-
-    with stop_signals(pass_on):
-        return process.wait()
 
 
 def _show(

@@ -1,0 +1,172 @@
+"""One signal at some moment of a run's life, whichever; then the same command until the run is finished.
+
+start ─ imports ─ checks ─ workers ─ meeting ─ build ─ steps, validations, saves ─ finish ─ report ─ end
+  └── before Python hears signals: the signal's own code      └── elsewhere: 75, or 0 once it is finished
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import psutil
+from tests.launch.launchers import Attempt, Launcher, Services, family
+from tests.launch.stopping import STARTS, _left, data_of
+
+from runs import bits, events, merge, steps_done, weights, write_run
+
+STEPS, EVERY, PAUSE_S = 8, 4, 0.03
+PHASES = ("start of Python", "before the first step", "steps", "validation", "save", "after the last step")
+
+
+@dataclass
+class Strike:
+    """What a signal led to."""
+
+    launcher: str
+    way: str
+    phase: str  # of PHASES, as the run's files and processes show it
+    at_s: float  # after the start
+    code: int | str
+    seconds: float  # from the signal to the end
+    left: list[str]
+    text: str
+    codes: list[int | str] = field(default_factory=list)  # of the attempts that followed
+    same: bool = False  # bit for bit: metrics, weights and states of the optimizer of an undisturbed run
+
+    @property
+    def expected(self) -> tuple[int | str, ...]:
+        """The codes that the moment allows."""
+        saved = 1 if self.launcher == "torchrun" else 75
+        if self.phase == PHASES[0]:
+            return (128 + signal.Signals[self.way], saved)
+        if self.phase == PHASES[-1]:
+            return (0, saved)
+        return (saved,) if self.text.count("finished") == 0 else (0, saved)
+
+
+def moments_of(folder: Path, ranks: int, **launch: Any) -> dict[str, Any]:
+    """A run whose validations and saves take a share of its life that a signal can hit."""
+    train = {"steps": STEPS, "valid_every": EVERY, "valid_batches": 40}
+    return merge(data_of(folder, ranks, **launch), {"train": train, "checkpoint": {"every": EVERY}})
+
+
+def strike(
+    folder: Path, launcher: Launcher, services: Services, way: str, when: Callable[[Attempt], bool]
+) -> Strike:
+    """Starts the run, sends a signal when `when` becomes true, and waits for the end of all."""
+    write_run(folder, moments_of(folder, launcher.ranks, **launcher.keys(services, folder)))
+    (folder / "marks" / "pause").write_text(str(PAUSE_S))
+    begun = time.monotonic()
+    attempt = launcher.begin(folder, services)
+    try:
+        while not when(attempt) and not attempt.over:
+            assert time.monotonic() < begun + 120, "the moment didn't come"
+            time.sleep(0.002)
+        phase, members, at = phase_of(attempt), family(folder), time.monotonic()
+        attempt.ask(way)
+        code = attempt.finish(60)
+        seconds = time.monotonic() - at
+        return Strike(
+            launcher.name, way, phase, at - begun, code, seconds, _left(folder, members), attempt.text
+        )
+    finally:
+        attempt.end()
+
+
+def go_on(folder: Path, launcher: Launcher, services: Services, strike: Strike, control: str) -> None:
+    """Starts it again until it is finished, and compares it with the undisturbed run."""
+    while [strike.code, *strike.codes][-1] != 0 and len(strike.codes) < STARTS:
+        attempt = launcher.begin(folder, services)
+        try:
+            strike.codes.append(attempt.finish(120))
+            strike.text += attempt.text
+        finally:
+            attempt.end()
+    out = folder / "out"
+    mine, theirs = weights(out, optimizer=True), weights(control, optimizer=True)
+    strike.same = bits(out) == bits(control) and all(mine[name].equal(theirs[name]) for name in theirs)
+
+
+def phase_of(attempt: Attempt) -> str:
+    """Where the run is, as its files and processes show it."""
+    out = attempt.folder / "out"
+    if not hears(attempt):
+        return PHASES[0] if not attempt.over else PHASES[-1]
+    kinds = {event["kind"] for event in events(out)} if (out / "events.jsonl").exists() else set()
+    done = steps_done(out)
+    if "finish" in kinds:
+        return PHASES[-1]
+    if not done:
+        return PHASES[1]
+    if validates(attempt):
+        return PHASES[3]
+    return PHASES[4] if saves(attempt) else PHASES[2]
+
+
+def hears(attempt: Attempt) -> bool:
+    """Whether what was started has a handler for SIGTERM."""
+    try:
+        status = Path(f"/proc/{attempt.processes[0].pid}/status").read_text()
+    except OSError:
+        return False
+    caught = re.search(r"SigCgt:\s*(\w+)", status)
+    return caught is not None and bool(int(caught[1], 16) & 1 << 14)
+
+
+def validates(attempt: Attempt) -> bool:
+    """Whether a step that is to be validated has its row, and the validation none."""
+    text = metrics(attempt)
+    done = steps_done(attempt.folder / "out")
+    return bool(done) and done % EVERY == 0 and f'"kind": "valid", "step": {done},' not in text
+
+
+def saves(attempt: Attempt) -> bool:
+    """Whether a checkpoint is being written."""
+    return any((attempt.folder / "out" / "checkpoints").glob("*.tmp"))
+
+
+def metrics(attempt: Attempt) -> str:
+    """The rows so far."""
+    path = attempt.folder / "out" / "metrics.jsonl"
+    return path.read_text() if path.exists() else ""
+
+
+def children(attempt: Attempt) -> list[str]:
+    """The commands below what was started."""
+    found = []
+    for child in psutil.Process(attempt.processes[0].pid).children(recursive=True):
+        try:
+            found.append(" ".join(child.cmdline()))
+        except psutil.Error:
+            continue
+    return found
+
+
+def markdown(strikes: Sequence[Strike], undisturbed: dict[str, float]) -> str:
+    """The page of a result: how many signals of each phase ended in which code."""
+    head = ["", *PHASES, "slowest end"]
+    rows = []
+    for name in undisturbed:
+        mine = [strike for strike in strikes if strike.launcher == name]
+        cells = []
+        for phase in PHASES:
+            codes = Counter(strike.code for strike in mine if strike.phase == phase)
+            cells.append(", ".join(f"{count} × {code}" for code, count in sorted(codes.items())))
+        rows.append([f"{name} ({undisturbed[name]:.0f} s)", *cells, f"{max(s.seconds for s in mine):.1f} s"])
+    table = [f"| {' | '.join(row)} |" for row in ([head, *rows])]
+    table.insert(1, "|---" * len(head) + "|")
+    left = sum(len(strike.left) for strike in strikes)
+    same = sum(strike.same for strike in strikes)
+    return "\n".join(
+        [f"# Signals at {len(strikes)} random moments, {date.today()}", "",
+         f"Processes left: {left}. Runs that the same command then finished with the metrics, weights and",
+         f"optimizer states of an undisturbed run, bit for bit: {same} of {len(strikes)}.", "", *table, ""]
+    )  # fmt: skip
