@@ -23,9 +23,10 @@ import numpy as np
 
 from scalewright.data.bad_lines import COUNT
 from scalewright.data.documents import Fragment, fragments
+from scalewright.data.metadata import SPLITS
 from scalewright.data.pieces import Part, Piece
 from scalewright.data.plan import Options
-from scalewright.data.shards import SPLITS, checksum, commit, commit_json, shard_name
+from scalewright.data.shards import block_checksums, checksum, commit, commit_json, shard_name
 from scalewright.data.words import Int32, WordEncoder
 from scalewright.spec.errors import UserError
 
@@ -81,9 +82,9 @@ class _SplitWriter:
         os.fsync(self._file.fileno())
         self._file.close()
         os.replace(self.temporary, self.path)
-        size = self.tokens * self.dtype.itemsize
         entry = {"file": self.path.name, "tokens": self.tokens, "documents": len(self.lengths)}
-        return {**entry, "text_bytes": self.text_bytes, "bytes": size, "sha256": self._digest.hexdigest()}
+        entry |= {"text_bytes": self.text_bytes, "bytes": self.tokens * self.dtype.itemsize}
+        return {**entry, "sha256": self._digest.hexdigest(), "block_crc32": block_checksums(self.path)}
 
     def abandon(self) -> None:
         """Removes the unfinished file."""
