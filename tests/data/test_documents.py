@@ -59,6 +59,22 @@ def test_small_bites_lose_nothing(tmp_path, monkeypatch):
     assert "<|endoftext|>".join(join(found)) == text
 
 
+@pytest.mark.parametrize("unit", ["天地玄黃", "QUJDREVGR0hJ", "alpha "])
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_separator_at_every_place_around_a_cut(tmp_path, monkeypatch, unit, count):
+    """Also where two ranges meet: without spaces a cut may come anywhere."""
+    monkeypatch.setattr(documents, "FRAGMENT", 256)
+    path, body = tmp_path / "a.txt", unit * 200
+    for shift in range(300 if count == 1 else 40):
+        first = body[: shift // len(unit[0].encode()) + (0 if count == 1 else 240)] + "x" * (shift % 3)
+        path.write_text(f"{first}<|endoftext|>{body[:500]}")
+        file = describe(path, "a.txt")
+        bounds = [0, file.size] if count == 1 else [0, len(first.encode()) + shift % 14, 900, file.size]
+        parts = [Part(file, a, b, b - a, a == 0, b == file.size) for a, b in pairwise(bounds)]
+        found = [fragment for part in parts for fragment in fragments(part, "text", Counter())]
+        assert join(found) == [first, body[:500]], shift
+
+
 @pytest.mark.parametrize("pattern", ["gpt2", "gpt4"])
 def test_cuts_change_no_token(tmp_path, monkeypatch, pattern):
     """Tokens of the bites, end to end, are the tokens of the whole text."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from scalewright.data.dataset import open_data
 from scalewright.data.encode import choose_split
@@ -283,3 +284,40 @@ def test_script_without_a_main_guard_works_with_one_worker(tmp_path):
         [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
     assert done.stdout == "uint16\n", done.stderr
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "txt"])
+@pytest.mark.parametrize("text", ["words", "han"])
+def test_a_text_in_many_pieces_has_the_tokens_of_the_whole(tmp_path, kind, text):
+    """With a tokenizer that puts a sign before every text it is given, as Llama 2's normalizer does."""
+    small = words(3000)
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    alphabet = [chr(0x4E00 + k) for k in range(60)]
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=["<unk>", "</s>"], initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator([small], trainer)
+    config = json.loads(tokenizer.to_str())
+    config["pre_tokenizer"] = {
+        "type": "Split",
+        "pattern": {"String": "\n"},
+        "behavior": "Isolated",
+        "invert": False,
+    }
+    steps = [
+        {"type": "Prepend", "prepend": "▁"},
+        {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+    ]
+    config["normalizer"] = {"type": "Sequence", "normalizers": steps}
+    (tmp_path / "t.json").write_text(json.dumps(config))
+    tokenizer = Tokenizer.from_str(json.dumps(config))
+    han = "".join(alphabet[(k * k * 7 + k) % 59] for k in range(600_000))
+    document = words(400_000)[:1_700_000] if text == "words" else han
+    path = tmp_path / f"a.{kind}"
+    path.write_text(json.dumps({"text": document}) if kind == "jsonl" else document)
+    quiet(path, tmp_path / "out", tokenizer=tmp_path / "t.json", eod="</s>", valid_fraction=0)
+    files = sorted((tmp_path / "out" / "train").glob("tokens-*.bin"))
+    ids = np.concatenate([np.fromfile(file, "<u2") for file in files]).tolist()
+    assert len(files) == 1 or kind == "txt"
+    assert ids == [*tokenizer.encode(document, add_special_tokens=False).ids, tokenizer.token_to_id("</s>")]

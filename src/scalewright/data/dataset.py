@@ -24,7 +24,7 @@ from scalewright.data.mixture_positions import Positions, Segment, SourceOf
 from scalewright.data.order import Permutation, mix
 from scalewright.data.packing import DocumentRows, PackedRows, Rows, fill
 from scalewright.data.readers import open_tokens
-from scalewright.data.tokens import TokenStore
+from scalewright.data.tokens import TokenStore, Vocabulary
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import DataSpec, PythonRef
 
@@ -70,6 +70,8 @@ class _Source:
 class TokenDataset:
     """Rows from one or several token stores, shuffled by `seed` ("train") or as they lie ("valid")."""
 
+    damage: UserError | None  # found meanwhile (data/check.py), raised in the place of the next batch
+
     def __init__(
         self,
         stores: Sequence[TokenStore],
@@ -99,6 +101,7 @@ class TokenDataset:
         self.eod: int | None = _same(store.eod for store in stores)
         self.vocab_size: int | None = _same(store.vocab_size for store in stores)
         self.tokenizer_path: Path | None = stores[0].tokenizer_path
+        self.stores, self.damage = tuple(stores), None
         self._masked = document_mask or not packing  # then a document's first token is no target
         self.bytes_per_token = self._bytes_per_token()
 
@@ -107,6 +110,8 @@ class TokenDataset:
 
     def batch(self, indices: Sequence[int] | range) -> Batch:
         """These samples; int64 [len(indices), seq_len]. Raises UserError when a token file is damaged."""
+        if self.damage is not None:
+            raise self.damage
         which, epochs, rows, ids = self._places(indices)
         groups: list[tuple[Int64, Batch]] = []  # of one source and one epoch: where in the batch, and what
         for source in self._sources:
@@ -118,6 +123,19 @@ class TokenDataset:
                 )
                 groups.append((chosen, filled))
         return groups[0][1] if len(groups) == 1 else _scatter(groups, ids, self.seq_len)
+
+    def limit(self, vocab_size: int) -> None:
+        """From here on every id is compared with a model's vocabulary, too; raises UserError."""
+        for source in self._sources:
+            store = source.store
+            if store.vocabulary is not None and store.vocabulary.size <= vocab_size:
+                continue
+            fix = "use a larger vocab_size, or the tokens that the model was made for"
+            store.vocabulary = Vocabulary(vocab_size, "the model's vocab_size", fix)
+            if source.pad >= vocab_size:
+                raise UserError(
+                    f"eod {source.pad} is not below the model's vocab_size {vocab_size}", "data", fix
+                )
 
     def sample_ids(self, indices: Sequence[int] | range) -> Int64:
         """The ids of these samples, without reading their tokens; int64 [len(indices)], all different."""

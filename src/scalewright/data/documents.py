@@ -1,7 +1,7 @@
 """The text of a part of the input, in chunks of bounded size: no file, however large, is held in memory.
 
-A document comes as one or more fragments of about a megabyte; a fragment ends where a tokenizer's words end,
-so that cutting changes no token:
+A document comes as one or more fragments of about a megabyte, which end where words of most tokenizers
+end, if there is such a place; `seams.py` mends other cuts:
 
     … the lobsters are blue| , only becoming …       before a space that follows something that isn't one,
     … a claw|\\n\\n= Habitat = …                        or before a line end that follows a letter or digit
@@ -27,11 +27,13 @@ from scalewright.data.pieces import Part
 from scalewright.spec.errors import UserError, nearest
 from scalewright.spec.text.untrusted import parse_json
 
-FRAGMENT = 1 << 20  # bytes read at a time, and the longest text that is tokenized at once
+FRAGMENT = 1 << 20  # bytes read at a time, and the longest text that is mostly tokenized at once
+OVERLAP = 4096  # characters beyond a cut that are tokenized with a fragment
 SEPARATOR = "<|endoftext|>"
 
 REPAIRED = {
     "cut": "documents cut into pieces",
+    "seams": "cuts where a token may differ",
     "bytes": "files with bytes that aren't UTF-8",
     "characters": "documents with broken characters",
 }
@@ -39,18 +41,23 @@ REPAIRED = {
 
 _DAMAGED = (EOFError, OSError, zlib.error)  # raised for a cut or altered .gz or .zst, or by a failing disk
 _SAFE = re.compile(rb"(?<=[^\s])(?= )|(?<=[0-9A-Za-z])(?=\r?\n)")
-_SAFE_TEXT = re.compile(r"(?<=\S)(?= )|(?<=[0-9A-Za-z])(?=\r?\n)")
+SAFE_TEXT = re.compile(r"(?<=\S)(?= )|(?<=[0-9A-Za-z])(?=\r?\n)")
 _NEARBY = 4096  # where a safe cut is looked for first
 _ARTICLE = re.compile(r"(?:\A \n|(?<=\n \n)) = [^=\n].* = (?=\n \n)")  # a title stands between blank lines
 
 
 @dataclass
 class Fragment:
-    """Some text of a document: `opens` when it is its first, `closes` when the document ends with it."""
+    """Some text of a document: `opens` when it is its first, `closes` when the document ends with it.
+
+    Where a part of a file begins or ends within a document: the document's text `before`, and `after`.
+    """
 
     text: str
     opens: bool = True
     closes: bool = True
+    before: str = ""
+    after: str | None = None
 
 
 def fragments(part: Part, text_key: str, notes: Counter[str], skip_bad: bool = False) -> Iterator[Fragment]:
@@ -111,6 +118,8 @@ def _text(part: Part, text_key: str, notes: Counter[str]) -> Iterator[Fragment]:
             start = _cut_from(stream, start, part.file.size)
         if not part.closes:
             stop = _cut_from(stream, part.stop, part.file.size)
+        before = "" if part.opens else _around(stream, start, -1)
+        after = None if part.closes else _around(stream, stop or 0, 1)
         replaced, opens = False, part.opens
         pending: Fragment | None = None
         for number, piece in enumerate(_safe_pieces(_blocks(stream, start, stop, part.file))):
@@ -124,13 +133,23 @@ def _text(part: Part, text_key: str, notes: Counter[str]) -> Iterator[Fragment]:
                 if pending is not None:
                     pending.closes = index > 0
                     yield pending
-                pending = Fragment(section, opens=opens or index > 0, closes=True)
-                opens = False
+                pending = Fragment(section, opens=opens or index > 0, before=before)
+                opens, before = False, ""
         if pending is not None:
-            pending.closes = part.closes
+            pending.closes, pending.after = part.closes, after
             notes[REPAIRED["cut"]] += not part.closes
             yield pending
     notes[REPAIRED["bytes"]] += replaced
+
+
+def _around(stream: IO[bytes], cut: int, side: int) -> str:
+    """A document's text before (side -1) or after (1) a cut."""
+    stream.seek(max(cut - 4 * OVERLAP, 0) if side < 0 else cut)
+    text = stream.read(min(4 * OVERLAP, cut) if side < 0 else 4 * OVERLAP).decode(errors="replace")
+    if side > 0:
+        return text.partition(SEPARATOR)[0][:OVERLAP]
+    text = text.removeprefix("\ufeff") if cut <= 4 * OVERLAP else text
+    return text.rpartition(SEPARATOR)[2][-OVERLAP:]
 
 
 def _safe_pieces(blocks: Iterator[bytes]) -> Iterator[bytes]:
@@ -157,26 +176,34 @@ def _last_cut(data: bytes) -> int:
     line = data.rfind(b"\n")
     if line > 0:
         return line
-    cut = len(data) - 1
+    cut = max(len(data) - len(SEPARATOR), 0)
     while cut > 0 and data[cut] & 0xC0 == 0x80:
         cut -= 1
-    return cut
+    return _beside_separator(data, cut)
+
+
+def _beside_separator(data: bytes, cut: int) -> int:
+    """The cut, moved to the front of a separator that it would divide."""
+    length = len(SEPARATOR)
+    first = data.find(SEPARATOR.encode(), max(cut - length + 1, 0), cut + length - 1)
+    return (first or length) if 0 <= first < cut else cut
 
 
 def _cut_from(stream: IO[bytes], start: int, size: int) -> int:
-    """The first safe place from `place` on: where one range of a file ends and the next begins."""
-    stream.seek(start)
-    window = stream.read(FRAGMENT)
-    cut_match = _SAFE.search(window, 1)
+    """The first safe place from `start` on: where one range of a file ends and the next begins."""
+    origin = max(start - len(SEPARATOR), 0)
+    stream.seek(origin)
+    window = stream.read(FRAGMENT + start - origin)
+    cut_match = _SAFE.search(window, start - origin + 1)
     if cut_match:
-        return start + cut_match.start()
-    line = window.find(b"\n", 1)
+        return origin + cut_match.start()
+    line = window.find(b"\n", start - origin + 1)
     if line > 0:
-        return start + line
-    cut = 0
+        return origin + line
+    cut = start - origin
     while cut < len(window) and window[cut] & 0xC0 == 0x80:
         cut += 1
-    return min(start + cut, size)
+    return min(origin + _beside_separator(window, cut), size)
 
 
 def _articles(part: Part, text_key: str, notes: Counter[str]) -> Iterator[Fragment]:
@@ -195,7 +222,7 @@ def whole(text: str) -> Iterator[Fragment]:
     start = 0
     while len(text) - start > FRAGMENT:
         cut = start + FRAGMENT
-        cuts = [match.start() for match in _SAFE_TEXT.finditer(text, cut - _NEARBY, cut)]
+        cuts = [match.start() for match in SAFE_TEXT.finditer(text, max(cut - _NEARBY, start + 1), cut)]
         cut = cuts[-1] if cuts else cut
         yield Fragment(text[start:cut], opens=start == 0, closes=False)
         start = cut

@@ -23,9 +23,11 @@ import numpy as np
 
 from scalewright.data.bad_lines import COUNT
 from scalewright.data.documents import Fragment, fragments
+from scalewright.data.metadata import SPLITS
 from scalewright.data.pieces import Part, Piece
 from scalewright.data.plan import Options
-from scalewright.data.shards import SPLITS, checksum, commit, commit_json, shard_name
+from scalewright.data.seams import Seams
+from scalewright.data.shards import block_checksums, checksum, commit, commit_json, shard_name
 from scalewright.data.words import Int32, WordEncoder
 from scalewright.spec.errors import UserError
 
@@ -81,9 +83,9 @@ class _SplitWriter:
         os.fsync(self._file.fileno())
         self._file.close()
         os.replace(self.temporary, self.path)
-        size = self.tokens * self.dtype.itemsize
         entry = {"file": self.path.name, "tokens": self.tokens, "documents": len(self.lengths)}
-        return {**entry, "text_bytes": self.text_bytes, "bytes": size, "sha256": self._digest.hexdigest()}
+        entry |= {"text_bytes": self.text_bytes, "bytes": self.tokens * self.dtype.itemsize}
+        return {**entry, "sha256": self._digest.hexdigest(), "block_crc32": block_checksums(self.path)}
 
     def abandon(self) -> None:
         """Removes the unfinished file."""
@@ -103,14 +105,14 @@ class PieceWork:
 
     def run(self, piece: Piece) -> dict[str, Any]:
         """Does the piece and commits its record, which it returns."""
-        out = Path(self.encoding.out)
+        out, seams = Path(self.encoding.out), Seams(self.encoder, self.notes)
         writers = {
             split: _SplitWriter(out / split / shard_name(piece.number), self.encoding.dtype)
             for split in SPLITS
         }
         try:
             for batch in _batches(self._documents(piece)):
-                self._encode(batch, writers)
+                self._encode(batch, seams, writers)
             entries = {split: writer.close() for split, writer in writers.items()}
             for split, writer in writers.items():
                 lengths = np.array(writer.lengths, dtype="<i8").tobytes()
@@ -146,9 +148,9 @@ class PieceWork:
                 self.advance(step)
             self.advance(part.size - reported)
 
-    def _encode(self, batch: _Waiting, writers: dict[str, _SplitWriter]) -> None:
+    def _encode(self, batch: _Waiting, seams: Seams, writers: dict[str, _SplitWriter]) -> None:
         end = np.array([self.encoding.eod], np.int32)
-        encoded = self.encoder([fragment.text for _, fragment in batch])
+        encoded = seams([fragment for _, fragment in batch])
         for (split, fragment), tokens in zip(batch, encoded, strict=True):
             ids = np.concatenate([tokens, end]) if fragment.closes else tokens
             writers[split].add(ids, len(fragment.text.encode()), fragment.opens)

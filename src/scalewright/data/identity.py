@@ -24,8 +24,8 @@ def store_identity(store: TokenStore) -> str:
     documents = store.offsets[:: max(1, store.documents // 1024)]  # at most about a thousand, evenly
     digest.update(f"{store.tokens} {store.documents} {store.eod}".encode())
     digest.update(np.ascontiguousarray(documents, dtype="<i8").tobytes())
-    if store.checksums:
-        digest.update(" ".join(store.checksums).encode())
+    if store.index is not None:
+        digest.update(" ".join(file.sha256 for file in (*store.files, store.index)).encode())
     else:
         for file in store.files:
             digest.update(f"{file.dtype.str} {file.count}".encode())

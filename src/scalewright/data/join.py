@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from scalewright.data.encode import Encoding, lengths_path
+from scalewright.data.metadata import FORMAT, METADATA, SPLITS, VERSION
 from scalewright.data.sample import Words
-from scalewright.data.shards import FORMAT, METADATA, SPLITS, VERSION, commit, commit_json
+from scalewright.data.shards import block_checksums, commit, commit_json
 from scalewright.data.statistics import length_statistics
 from scalewright.data.tokens import TokenFile
 from scalewright.spec.errors import UserError
@@ -50,7 +51,8 @@ def join_splits(
 def _join(
     out: Path, split: str, shards: list[dict[str, Any]], numbers: list[int], words: Words, encoding: Encoding
 ) -> dict[str, Any]:
-    index = commit(out / split / "documents.bin", _offsets(out, split, numbers))
+    path = out / split / "documents.bin"
+    index = commit(path, _offsets(out, split, numbers))
     counts = {key: sum(shard[key] for shard in shards) for key in ("tokens", "documents", "text_bytes")}
     data = {
         "format": FORMAT,
@@ -61,7 +63,7 @@ def _join(
         "eod": words.eod,
         "vocab_size": words.vocab_size,
         "tokenizer_sha256": words.sha256,
-        "index": {"file": "documents.bin", **index},
+        "index": {"file": path.name, **index, "block_crc32": block_checksums(path)},
         "shards": shards,
     }
     commit_json(out / split / METADATA, data)

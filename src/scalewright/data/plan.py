@@ -18,7 +18,8 @@ from typing import Any
 import psutil
 
 from scalewright.data.inputs import InputFile
-from scalewright.data.shards import METADATA, SPLITS, commit_json
+from scalewright.data.metadata import METADATA, SPLITS
+from scalewright.data.shards import commit_json
 from scalewright.spec.errors import UserError
 
 PLAN_VERSION = 1

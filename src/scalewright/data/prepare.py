@@ -24,20 +24,12 @@ from scalewright.data.documents import REPAIRED
 from scalewright.data.encode import Encoding, finished
 from scalewright.data.inputs import InputFile, find_files
 from scalewright.data.join import join_splits
+from scalewright.data.metadata import FORMAT, METADATA, SPLITS, VERSION
 from scalewright.data.pieces import Piece, cut_pieces, plan_key
 from scalewright.data.plan import Options, at_work, clear, settle, sweep
 from scalewright.data.progress import Progress, progress_of
 from scalewright.data.sample import Words, ready_tokenizer
-from scalewright.data.shards import (
-    FORMAT,
-    METADATA,
-    SPLITS,
-    VERSION,
-    checksum,
-    commit_json,
-    disk_error,
-    token_dtype,
-)
+from scalewright.data.shards import checksum, commit_json, disk_error, token_dtype
 from scalewright.data.tokenizer import SMALLEST_VOCABULARY, library, tokenizer_file
 from scalewright.data.workers import do_pieces
 from scalewright.spec.errors import UserError, nearest

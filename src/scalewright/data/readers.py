@@ -17,7 +17,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from scalewright.data.shards import METADATA, is_shards, open_shards
+from scalewright.data.metadata import METADATA
+from scalewright.data.shards import is_shards, open_shards
 from scalewright.data.tokens import TokenFile, TokenStore
 from scalewright.spec.errors import UserError
 

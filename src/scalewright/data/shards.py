@@ -2,7 +2,7 @@
 
     OUT/tokenizer.json            the tokenizer, copied in
     OUT/metadata.json             inputs, options, counts; written last: without it OUT isn't finished
-    OUT/train/metadata.json       counts, dtype, end-of-document id, checksums of everything below
+    OUT/train/metadata.json       counts, dtype, end-of-document id, checksums of files and of each MiB
     OUT/train/tokens-00000.bin    tokens, little-endian uint16 (or uint32 from 65,537 words on), end to end
     OUT/train/documents.bin       int64[documents + 1]: the token at which each document starts, and the end
     OUT/valid/...                 the same
@@ -17,23 +17,20 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from scalewright.data.tokens import TokenFile, TokenStore
+from scalewright.data.check import AT_OPENING, check_files, check_sample
+from scalewright.data.metadata import AGAIN, BLOCK, METADATA, SPLITS, Listed, SplitMetadata, read_split
+from scalewright.data.tokens import TokenFile, TokenStore, Vocabulary
 from scalewright.spec.errors import RunError, UserError
-from scalewright.spec.text.untrusted import inside, parse_json
+from scalewright.spec.text.untrusted import inside
 
-FORMAT, VERSION = "scalewright-tokens", 1
-METADATA = "metadata.json"
-SPLITS = ("train", "valid")
-
-_CHECKED_AT_OPENING = 32 << 20  # bytes; checksums of a smaller split are computed whenever it is opened
 _NOT_THERE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EEXIST}
-_AGAIN = "run `scalewright prepare` again with the same arguments: it redoes only what is damaged"
 
 
 def shard_name(number: int) -> str:
@@ -53,6 +50,12 @@ def checksum(path: Path) -> str:
         while chunk := file.read(1 << 20):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def block_checksums(path: Path) -> str:
+    """CRC-32 of every MiB of a file, 8 hexadecimal digits each."""
+    with open(path, "rb") as file:
+        return "".join(f"{zlib.crc32(block):08x}" for block in iter(lambda: file.read(BLOCK), b""))
 
 
 def commit(path: Path, chunks: Iterable[bytes]) -> dict[str, Any]:
@@ -94,71 +97,67 @@ def disk_error(error: OSError, out: Path) -> Exception:
     return RunError(f"cannot write to {out}: {error.strerror or error} (free some space): {kept}")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The plain data of a JSON file of ours; raises UserError when it is missing or damaged."""
-    try:
-        data = parse_json(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError("the metadata file is missing", str(path), _AGAIN) from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"the metadata file is damaged: {error}", str(path), _AGAIN) from None
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise UserError("not a folder of prepared tokens", str(path), "make one with `scalewright prepare`")
-    if data.get("version") != VERSION:
-        version = data.get("version")
-        raise UserError(
-            f"tokens of format version {version}, this version reads {VERSION}",
-            str(path),
-            "prepare them again",
-        )
-    return data
-
-
 def is_shards(folder: Path) -> bool:
     """Whether a folder holds one split of prepared tokens (finished or not)."""
     return (folder / METADATA).is_file() and any(folder.glob("tokens-*.bin"))
 
 
-def open_shards(folder: Path, check: bool | None = None) -> TokenStore:
-    """One split, memory-mapped. `check`: compute checksums (default: if that is quick); raises UserError."""
-    data = read_json(folder / METADATA)
-    size = sum(entry["bytes"] for entry in data["shards"])
-    check_split(folder, data, full=size <= _CHECKED_AT_OPENING if check is None else check)
-    dtype = np.dtype(data["dtype"]).newbyteorder("<")
-    files = tuple(
-        TokenFile(inside(folder, entry["file"]), dtype, entry["tokens"]) for entry in data["shards"]
-    )
-    offsets = TokenFile(inside(folder, data["index"]["file"]), np.dtype("<i8"), data["documents"] + 1).map()
-    tokenizer = folder.parent / "tokenizer.json"
+def open_shards(folder: Path) -> TokenStore:
+    """One split, memory-mapped. Compares the checksums of a small split, and of a large one those of some
+    blocks; raises UserError."""
+    data = read_split(folder)
+    *files, index = split_files(folder, data)
+    tokenizer = _tokenizer(folder, data)
+    own = own_vocabulary(data)
+    small = sum(shard.bytes for shard in data.shards) <= AT_OPENING
+    for _ in check_files(files, index, own) if small else check_sample([*files, index], own):
+        pass
+    offsets = index.map().astype(np.int64, copy=False)
+    if offsets[0] != 0 or offsets[-1] != data.tokens:
+        raise UserError("the file is damaged: it doesn't end where the tokens end", str(index.path), AGAIN)
     return TokenStore(
-        files=files,
-        offsets=offsets.astype(np.int64, copy=False),
-        eod=data["eod"],
-        vocab_size=data["vocab_size"],
-        tokenizer_path=tokenizer if tokenizer.is_file() else None,
-        tokenizer_checksum=data["tokenizer_sha256"],
-        text_bytes=data["text_bytes"],
-        checksums=tuple(str(entry["sha256"]) for entry in [*data["shards"], data["index"]]),
+        files=tuple(files),
+        offsets=offsets,
+        eod=data.eod,
+        vocab_size=data.vocab_size,
+        tokenizer_path=tokenizer,
+        tokenizer_checksum=data.tokenizer_sha256,
+        text_bytes=data.text_bytes,
+        index=index,
+        vocabulary=own,
+        checked=small,
     )
 
 
-def check_split(
-    folder: Path, data: dict[str, Any], full: bool, progress: Callable[[int], None] | None = None
-) -> None:
-    """Sizes of every file, and with `full` their checksums; raises UserError that names the first bad one."""
-    for entry in [*data["shards"], data["index"]]:
-        path = inside(folder, entry["file"])
+def own_vocabulary(data: SplitMetadata) -> Vocabulary:
+    """The ids that a split's tokens may have by their metadata."""
+    return Vocabulary(data.vocab_size, "vocab_size in metadata.json", AGAIN)
+
+
+def split_files(folder: Path, data: SplitMetadata) -> Iterator[TokenFile]:
+    """A split's token files, then its index; raises UserError for one that is missing or of another size."""
+
+    def listed(entry: Listed, dtype: str, count: int) -> TokenFile:
+        path = inside(folder, entry.file)
         if not path.is_file():
-            raise UserError("a token file is missing", str(path), _AGAIN)
-        size = path.stat().st_size
-        if size != entry["bytes"]:
-            raise UserError(f"the file has {size:,} bytes instead of {entry['bytes']:,}", str(path), _AGAIN)
-        if full and checksum(path) != entry["sha256"]:
-            raise UserError(
-                "the file is damaged: its checksum differs from the one in metadata.json", str(path), _AGAIN
-            )
-        if progress:
-            progress(size)
+            raise UserError("a token file is missing", str(path), AGAIN)
+        if (size := path.stat().st_size) != entry.bytes:
+            raise UserError(f"the file has {size:,} bytes instead of {entry.bytes:,}", str(path), AGAIN)
+        kind = np.dtype(dtype).newbyteorder("<")
+        return TokenFile(path, kind, count, sha256=entry.sha256, blocks=entry.block_crc32)
+
+    yield from (listed(shard, data.dtype, shard.tokens) for shard in data.shards)
+    yield listed(data.index, "int64", data.documents + 1)
+
+
+def _tokenizer(folder: Path, data: SplitMetadata) -> Path | None:
+    """The tokenizer beside a split; raises UserError for another than the one that made its tokens."""
+    path = folder.parent / "tokenizer.json"
+    if not path.is_file():
+        return None
+    if checksum(path) != data.tokenizer_sha256:
+        raise UserError("the tokenizer is not the one that made these tokens", str(path), AGAIN)
+    return path
 
 
 def verify(folder: str | Path, progress: Callable[[int], None] | None = None) -> dict[str, Any]:
@@ -174,13 +173,14 @@ def verify(folder: str | Path, progress: Callable[[int], None] | None = None) ->
         raise UserError(
             "no prepared tokens there", str(root), "make some with `scalewright prepare INPUT --out DIR`"
         )
-    files = size = 0
+    count = total = 0
     for split in splits:
-        data = read_json(split / METADATA)
-        check_split(split, data, full=True, progress=progress)
-        tokenizer = split.parent / "tokenizer.json"
-        if tokenizer.is_file() and checksum(tokenizer) != data["tokenizer_sha256"]:
-            raise UserError("the tokenizer is not the one that made these tokens", str(tokenizer), _AGAIN)
-        files += len(data["shards"]) + 1
-        size += sum(entry["bytes"] for entry in [*data["shards"], data["index"]])
-    return {"files": files, "bytes": size}
+        data = read_split(split)
+        *files, index = split_files(split, data)
+        for size in check_files(files, index, own_vocabulary(data)):
+            total += size
+            if progress:
+                progress(size)
+        _tokenizer(split, data)
+        count += len(files) + 1
+    return {"files": count, "bytes": total}

@@ -11,6 +11,7 @@ A document never crosses a file, so a piece of a document is one contiguous slic
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,12 +25,14 @@ _OPEN_FILES = 256  # a mapping holds a file descriptor; 1024 is the usual limit 
 
 @dataclass(frozen=True)
 class TokenFile:
-    """One file of tokens: `count` numbers of `dtype` from byte `start` on."""
+    """One file of tokens: `count` numbers of `dtype` from byte `start` on; checksums if metadata has them."""
 
     path: Path
     dtype: np.dtype[np.generic]
     count: int
     start: int = 0
+    sha256: str = ""
+    blocks: str = ""  # CRC-32 of every MiB, 8 hexadecimal digits each
 
     def map(self) -> NDArray[np.integer]:
         """The tokens, memory-mapped; raises UserError when the file is shorter than `count` numbers."""
@@ -48,6 +51,27 @@ class TokenFile:
         return mapped.view(np.ndarray)
 
 
+@dataclass(frozen=True)
+class Vocabulary:
+    """The ids that tokens may have: 0 to size - 1, since `name` is `size`."""
+
+    size: int
+    name: str
+    fix: str
+
+    def check(self, tokens: NDArray[np.integer], place: Callable[[int], tuple[TokenFile, int]]) -> None:
+        """Raises UserError for the first id outside; `place` returns its file, and its number in there."""
+        if not len(tokens) or (tokens.max() < self.size and tokens.min() >= 0):
+            return
+        index = int(np.argmax((tokens >= self.size) | (tokens < 0)))
+        file, number = place(index)
+        raise UserError(
+            f"the data has token {tokens[index]}, but {self.name} is {self.size}",
+            f"{file.path}, byte {file.start + number * file.dtype.itemsize}",
+            self.fix,
+        )
+
+
 @dataclass
 class TokenStore:
     """Many token files under one numbering. `offsets` (int64, documents + 1) may be memory-mapped itself."""
@@ -59,7 +83,9 @@ class TokenStore:
     tokenizer_path: Path | None = None
     tokenizer_checksum: str | None = None
     text_bytes: int | None = None  # UTF-8 bytes of the text behind the tokens; None when unknown
-    checksums: tuple[str, ...] = ()  # of all files, where metadata has them
+    index: TokenFile | None = None  # the file of `offsets`, where metadata has its checksums
+    vocabulary: Vocabulary | None = None  # that every id read is compared with
+    checked: bool = False  # every byte, when it was opened
     _starts: NDArray[np.int64] = field(init=False, repr=False)
     _mapped: OrderedDict[int, NDArray[np.integer]] = field(
         init=False, repr=False, default_factory=OrderedDict
@@ -86,14 +112,22 @@ class TokenStore:
         which = np.searchsorted(self._starts, starts, side="right") - 1
         if len(starts) and (which == which[0]).all():
             first = int(which[0])
-            return self._file(first)[spread(starts - self._starts[first], lengths)].astype(np.int64)
-        out = np.empty(int(lengths.sum()), dtype=np.int64)
-        places = np.cumsum(lengths) - lengths
-        for number in np.unique(which):
-            in_file = np.flatnonzero(which == number)
-            tokens = self._file(int(number))[spread(starts[in_file] - self._starts[number], lengths[in_file])]
-            out[spread(places[in_file], lengths[in_file])] = tokens
+            out = self._file(first)[spread(starts - self._starts[first], lengths)].astype(np.int64)
+        else:
+            out = np.empty(int(lengths.sum()), dtype=np.int64)
+            places = np.cumsum(lengths) - lengths
+            for number in np.unique(which):
+                in_file = np.flatnonzero(which == number)
+                slices = spread(starts[in_file] - self._starts[number], lengths[in_file])
+                out[spread(places[in_file], lengths[in_file])] = self._file(int(number))[slices]
+        if self.vocabulary is not None:
+            self.vocabulary.check(out, lambda index: self._place(spread(starts, lengths)[index]))
         return out
+
+    def _place(self, token: np.int64) -> tuple[TokenFile, int]:
+        """The file of a token by its number in the store, and its number in that file."""
+        which = int(np.searchsorted(self._starts, token, side="right")) - 1
+        return self.files[which], int(token - self._starts[which])
 
     def _file(self, number: int) -> NDArray[np.integer]:
         mapped = self._mapped.get(number)

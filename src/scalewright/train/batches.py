@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from scalewright.data.batch import IGNORED, Batch, sample_ids_hash
-from scalewright.data.dataset import Dataset
+from scalewright.data.dataset import Dataset, TokenDataset
 from scalewright.data.items import outside_vocabulary
 from scalewright.data.left_out import LeftOut
 from scalewright.data.prefetch import Prefetcher
@@ -157,7 +157,10 @@ def innermost(dataset: Any) -> Any:
 
 
 def in_vocabulary(dataset: Dataset, vocab_size: int | None) -> Dataset:
-    """The dataset; its tokens are checked where it isn't known that they fit the model."""
+    """The dataset; its tokens are checked where it isn't known that they fit the model. Raises UserError."""
+    if vocab_size is not None and isinstance(dataset, TokenDataset):
+        dataset.limit(vocab_size)
+        return dataset
     if vocab_size is None or dataset.vocab_size is not None:
         return dataset
     return _InVocabulary(dataset, vocab_size)

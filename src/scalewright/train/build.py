@@ -14,7 +14,8 @@ from datetime import timedelta
 import torch
 
 from scalewright.checkpoint.read import CheckpointReader, set_aside
-from scalewright.data.dataset import open_data
+from scalewright.data.check import BackgroundCheck, unchecked
+from scalewright.data.dataset import TokenDataset, open_data
 from scalewright.data.left_out import LeftOut, Range
 from scalewright.launch.preflight.rule import Finding
 from scalewright.launch.rank import RankContext
@@ -128,6 +129,10 @@ def build(
     if reader is not None and record is not None:
         _note_changed_islands(record, state.changed_islands(reader.state), begin.step)
     watch.begins(begin.step, record)
+    in_files = [data for data in (dataset, valid) if isinstance(data, TokenDataset)]
+    if record is not None:
+        record.remark(unchecked(store for data in in_files for store in data.stores))
+    resources.enter_context(BackgroundCheck(in_files, context.local_rank, context.local_world))
     return Session(
         run=run,
         horizon=horizon,

@@ -117,6 +117,7 @@ def measure(
     from scalewright.spec.layout import Layout
     from scalewright.spec.run import PythonRef
     from scalewright.spec.user_code import check_trusted
+    from scalewright.train.batches import in_vocabulary
 
     check_device(device)
     run = _run_of(model)
@@ -126,6 +127,7 @@ def measure(
     dataset = open_data(spec, "valid", run.seed if run else 0)
     network = load_model(model, device=device, trust_code=trust_code, verify=verify)
     _check_vocabulary(network, dataset.vocab_size)
+    dataset = in_vocabulary(dataset, getattr(getattr(network, "spec", None), "vocab_size", None))
     mesh = make_mesh(make_grid(Layout()), 0, torch.device(device))
     layout = run.layout if run else Layout()
     count = batches or (run.train.valid_batches if run else 16)
