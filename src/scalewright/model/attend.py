@@ -154,7 +154,7 @@ def _tile(visible: Visible, tile: Tile, q: Tensor) -> tuple[_At, _At, bool, Tens
     extra = _Extra(*(-number % EVEN if costs_by_shape(q) else 0 for number in numbers))
     mask = visible.mask(tile, _wide(q.dtype)) if tile.kind == "masked" else None
     if mask is None and tile.kind == "all" and extra.more_keys:
-        mask = torch.zeros(1, 1, *numbers, device=q.device)
+        mask = torch.zeros(1, 1, *numbers, dtype=_wide(q.dtype), device=q.device)
     if mask is not None and any(extra):
         mask = F.pad(mask, (0, extra.more_keys, 0, extra.more_queries), value=hidden_score(mask.dtype))
     at = (tile.rows, slice(None))
