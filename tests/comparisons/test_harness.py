@@ -18,6 +18,7 @@ from harness.gpu.steps import cut
 from harness.gpu.store import read_json
 from harness.meter import Meter
 from harness.profile import kind_of as operator_kind
+from harness.resident import growth, last_step
 from harness.result import table
 from harness.setting import take
 
@@ -191,3 +192,19 @@ def test_a_table_is_aligned():
         "| a  |  1 |",
         "| bb | 22 |",
     ]
+
+
+def test_growth_is_of_the_rank_that_grows_most_and_not_of_spikes():
+    """A save or a validation takes memory for a moment, at both ends alike."""
+    rising = [(step, [100.0 + 50.0 * (step % 100 == 0), 100.0 + 0.1 * step]) for step in range(10, 1001, 10)]
+    assert growth(rising, 200) == pytest.approx(100, rel=1e-6)
+    assert growth([(step, held[:1]) for step, held in rising], 200) == 0
+    with pytest.raises(ValueError, match="too few"):
+        growth(rising[:1], 0)
+
+
+def test_the_last_step_is_that_of_a_whole_training_row(tmp_path):
+    metrics = tmp_path / "metrics.jsonl"
+    assert last_step(metrics) == 0
+    metrics.write_text('{"kind": "train", "step": 7}\n{"kind": "valid", "step": 7}\n{"kind": "train", "st')
+    assert last_step(metrics) == 7

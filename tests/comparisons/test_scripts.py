@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 
 import pytest
 
@@ -131,3 +132,16 @@ def test_packed_rows(script):
     for answer in data["answers"].values():
         assert answer["tiles"]["kept"] < answer["masks"]["kept"]
         assert answer["away"] < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_flat_memory(script):
+    data, text = script("flat_memory.py", "--quick", timeout=600)
+    check_facts(data, text)
+    assert len(data["kinds"]) == 2
+    for answer in data["kinds"].values():
+        assert answer["steps"] > 50
+        assert answer["most"] > data["floor_mib"] > answer["counted"] > 0
+        assert answer["most"] == pytest.approx(data["floor_mib"] + answer["counted"] + answer["beside"])
+        assert {len(held) for _, held in answer["samples"]} <= {1, 2}

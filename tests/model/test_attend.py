@@ -45,13 +45,17 @@ def by_hand(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scores: Scores) -> tu
     return raw.softmax(dim=-1) @ v, raw.logsumexp(dim=-1)
 
 
+@pytest.mark.parametrize("even", [False, True])
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("cap", [None, 2.0])
 @pytest.mark.parametrize("rows", [512, 3])
 def test_parts_merge_to_the_whole_with_its_gradients(
-    monkeypatch: Any, cap: float | None, rows: int, biased: bool
+    monkeypatch: Any, cap: float | None, rows: int, biased: bool, even: bool
 ) -> None:
-    """Keys in three parts, one hidden from half of the queries of a row, and one from all; ALiBi or not."""
+    """Keys in three parts, one hidden from half of the queries of a row, and one from all; ALiBi or not;
+    with zeros behind tiles, as 16-bit ones have them, or not."""
+    if even:
+        monkeypatch.setattr(module, "costs_by_shape", lambda x: True)
     monkeypatch.setattr(module, "ROWS", rows)
     monkeypatch.setattr(module, "FEWEST", 1)
     q, k, v, grad = numbers(24)
@@ -103,7 +107,8 @@ def _of_keys(seen: Visible, columns: slice) -> Visible:
 @pytest.mark.parametrize("rows", [512, 3])
 @pytest.mark.parametrize("cap", [None, 2.0])
 def test_a_part_without_hidden_keys(monkeypatch: Any, cap: float | None, rows: int, causal: bool) -> None:
-    """Causal, or all keys of all queries."""
+    """Causal, or all keys of all queries; with zeros behind its tiles."""
+    monkeypatch.setattr(module, "costs_by_shape", lambda x: True)
     monkeypatch.setattr(module, "ROWS", rows)
     monkeypatch.setattr(module, "FEWEST", 1)
     q, k, v, grad = numbers(Q)

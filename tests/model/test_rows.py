@@ -90,6 +90,16 @@ def test_tiles_of_any_size_give_the_same(name: str, monkeypatch: pytest.MonkeyPa
         assert away(actual, wanted) < NEAR[torch.float64]
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_zeros_behind_a_tile_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As 16-bit tiles on a CPU have them; here in fp64, where the sums show it."""
+    rows = make(CASES[name])
+    expected = with_gradients(ours(rows), rows)
+    monkeypatch.setattr(attend_module, "costs_by_shape", lambda x: True)
+    for actual, wanted in zip(with_gradients(ours(rows), rows), expected, strict=True):
+        assert away(actual, wanted) < NEAR[torch.float64]
+
+
 @pytest.mark.parametrize("name", ["documents", "documents, cap, window"])
 def test_documents_that_the_host_lacks_are_hidden_all_the_same(name: str) -> None:
     """A GPU's fallback: masks hide what tiles don't leave out."""

@@ -52,4 +52,7 @@ def build_app() -> typer.Typer:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line (`sys.argv` when none is given) and returns its exit code."""
+    from scalewright.launch.settings import keep_few_kernels
+
+    keep_few_kernels()  # for verbs that compute, and for processes that they start
     return run_behind_door(build_app(), list(sys.argv[1:] if arguments is None else arguments))

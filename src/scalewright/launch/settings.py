@@ -31,6 +31,16 @@ def use_expandable_segments() -> None:
         os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 
 
+def keep_few_kernels() -> None:
+    """Makes oneDNN, and torch's own list in front of it, keep 128 kernels of 16-bit products on a CPU.
+
+    Their defaults are 1,024, at 0.3 to 1 MiB each, one for every shape that they met: prompts and batches of
+    all lengths fill them. To be called before the first product. Values of the user's environment stay.
+    """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
+    os.environ.setdefault("LRU_CACHE_CAPACITY", "128")
+
+
 def describe_rank(rank: int, world: int, local_rank: int, device: str) -> None:
     """Sets what DeepSpeed reads of a rank, and where it looks for a device: to be called before its import.
 

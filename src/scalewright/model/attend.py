@@ -31,6 +31,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from scalewright.model.few_shapes import EVEN, costs_by_shape
 from scalewright.model.visible import Span, Tile, Visible, hidden_score, tiles
 
 ROWS = 512  # queries whose scores, or whose mask, exist at once
@@ -67,11 +68,10 @@ def attend(q: Tensor, k: Tensor, v: Tensor, part: Part, scores: Scores) -> tuple
     out = q.new_zeros(q.shape[0], q.shape[2], q.shape[1], v.shape[-1]).transpose(1, 2)
     lse = torch.full(q.shape[:3], hidden_score(wide), dtype=wide, device=q.device)
     for tile in plan:
-        queries, keys = _at(tile)
-        mask = visible.mask(tile, wide) if tile.kind == "masked" else None
-        out[queries], lse[queries] = _attend(
-            q[queries], k[keys], v[keys], tile.kind == "causal", mask, scores
-        )
+        queries, keys, causal, mask, extra = _tile(visible, tile, q)
+        of_q, of_k, of_v = extra.queries(q[queries]), extra.keys(k[keys]), extra.keys(v[keys])
+        of_out, of_lse = _attend(of_q, of_k, of_v, causal, mask, scores)
+        out[queries], lse[queries] = extra.own_queries(of_out), extra.own_queries(of_lse)
     return out, lse
 
 
@@ -86,15 +86,14 @@ def attend_backward(
     grad_q = torch.zeros_like(q)
     grad_k, grad_v = torch.zeros_like(k, dtype=wide), torch.zeros_like(v, dtype=wide)
     for tile in plan:
-        queries, keys = _at(tile)
-        mask = visible.mask(tile, wide) if tile.kind == "masked" else None
+        queries, keys, causal, mask, extra = _tile(visible, tile, q)
         of_q, of_k, of_v = _attend_backward(
-            grad_output[queries], q[queries], k[keys], v[keys], out[queries], lse[queries].contiguous(),
-            tile.kind == "causal", mask, scores,
+            extra.queries(grad_output[queries]), extra.queries(q[queries]), extra.keys(k[keys]),
+            extra.keys(v[keys]), extra.queries(out[queries]), extra.lse(lse[queries]), causal, mask, scores,
         )  # fmt: skip
-        grad_q[queries] = of_q
-        grad_k[keys] += of_k
-        grad_v[keys] += of_v
+        grad_q[queries] = extra.own_queries(of_q)
+        grad_k[keys] += extra.own_keys(of_k)
+        grad_v[keys] += extra.own_keys(of_v)
     return grad_q, grad_k.to(k.dtype), grad_v.to(v.dtype)
 
 
@@ -146,9 +145,47 @@ def _unmasked(queries: int, keys: int, causal: bool, device: torch.device) -> Vi
     return Visible(*index, first, None, Span(*host, np.zeros((1, queries), np.int64)))
 
 
-def _at(tile: Tile) -> tuple[tuple[slice, slice, slice], tuple[slice, slice, slice]]:
-    """A tile's queries, and its keys, in tensors [B, heads, T, ...]."""
-    return (tile.rows, slice(None), tile.queries), (tile.rows, slice(None), tile.keys)
+_At = tuple[slice, slice, slice]
+
+
+def _tile(visible: Visible, tile: Tile, q: Tensor) -> tuple[_At, _At, bool, Tensor | None, _Extra]:
+    """A tile's queries and keys in tensors [B, heads, T, ...]; if it is causal; its mask; its padding."""
+    numbers = [part.stop - part.start for part in (tile.queries, tile.keys)]
+    extra = _Extra(*(-number % EVEN if costs_by_shape(q) else 0 for number in numbers))
+    mask = visible.mask(tile, _wide(q.dtype)) if tile.kind == "masked" else None
+    if mask is None and tile.kind == "all" and extra.more_keys:
+        mask = torch.zeros(1, 1, *numbers, dtype=_wide(q.dtype), device=q.device)
+    if mask is not None and any(extra):
+        mask = F.pad(mask, (0, extra.more_keys, 0, extra.more_queries), value=hidden_score(mask.dtype))
+    at = (tile.rows, slice(None))
+    return (*at, tile.queries), (*at, tile.keys), tile.kind == "causal", mask, extra
+
+
+class _Extra(NamedTuple):
+    """Zeros behind a tile's queries and behind its keys, which are hidden, so that tiles have few shapes."""
+
+    more_queries: int
+    more_keys: int
+
+    def queries(self, x: Tensor) -> Tensor:
+        """x [B, H, Q, K] with the zeros."""
+        return F.pad(x, (0, 0, 0, self.more_queries)) if self.more_queries else x
+
+    def keys(self, x: Tensor) -> Tensor:
+        """x [B, G, T, K] with the zeros."""
+        return F.pad(x, (0, 0, 0, self.more_keys)) if self.more_keys else x
+
+    def lse(self, x: Tensor) -> Tensor:
+        """x [B, H, Q] with the zeros, in one piece."""
+        return F.pad(x, (0, self.more_queries)) if self.more_queries else x.contiguous()
+
+    def own_queries(self, x: Tensor) -> Tensor:
+        """x [B, H, Q, ...] without what the zeros gave."""
+        return x[:, :, : x.shape[2] - self.more_queries]
+
+    def own_keys(self, x: Tensor) -> Tensor:
+        """x [B, G, T, K] without what the zeros gave."""
+        return x[:, :, : x.shape[2] - self.more_keys]
 
 
 def _attend(

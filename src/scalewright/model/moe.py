@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
+from scalewright.model.few_shapes import costs_by_shape, even_rows
 from scalewright.model.mlp import MLP, hidden_units
 from scalewright.model.router import Choice, Kept, Router, tally
 from scalewright.spec.model import ModelSpec
@@ -100,6 +101,19 @@ class Experts(nn.Module):
         On a GPU without grouped products the counts are copied to the host.
         """
         sizes = None if self._by_grouped_kernel(rows) else on_host([counts], [len(rows)])[0]
+        if sizes is None or not costs_by_shape(rows):
+            return self._apply_to(rows, counts, sizes)
+        even = [even_rows(size) for size in sizes]
+        zeros = rows.new_zeros(
+            max(more - size for more, size in zip(even, sizes, strict=True)), rows.shape[1]
+        )
+        parts = zip(torch.split(rows, sizes), even, strict=True)
+        filled = torch.cat([x for part, size in parts for x in (part, zeros[: size - len(part)])])
+        done = torch.split(self._apply_to(filled, counts, even), even)
+        return torch.cat([part[:size] for part, size in zip(done, sizes, strict=True)])
+
+    def _apply_to(self, rows: Tensor, counts: Tensor, sizes: list[int] | None) -> Tensor:
+        """As `forward`; `sizes`: the rows of each expert on the host, null for the grouped kernel."""
         gate = None if self.gate is None else self.gate(rows, counts, sizes)
         hidden = hidden_units(self.kind, gate, self.up(rows, counts, sizes))
         out: Tensor = self.down(hidden, counts, sizes)

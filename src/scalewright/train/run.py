@@ -23,6 +23,7 @@ from scalewright.launch.preflight.here import look_here
 from scalewright.launch.rank import RankContext, find_context
 from scalewright.launch.settings import (
     describe_rank,
+    keep_few_kernels,
     keep_flight_records,
     make_deterministic,
     raise_file_limit,
@@ -194,6 +195,8 @@ def enter(context: RankContext, job: dict[str, Any]) -> dict[str, Any]:
         describe_rank(context.rank, context.world, context.local_rank, job["device"])
     if job["device"] == "cuda":
         use_expandable_segments()  # before the first allocation
+    if job["device"] == "cpu":
+        keep_few_kernels()
     keep_flight_records(run.folder / "hangs")
     raise_file_limit()
     return work(context, **job)
