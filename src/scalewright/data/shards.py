@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 
 from scalewright.data.tokens import TokenFile, TokenStore
-from scalewright.spec.errors import RunError, UserError
-from scalewright.spec.text.untrusted import inside, parse_json
+from scalewright.spec.errors import RunError, UserError, reason
+from scalewright.spec.text.untrusted import JSON_BYTES, inside, parse_json, read_bytes
 
 FORMAT, VERSION = "scalewright-tokens", 1
 METADATA = "metadata.json"
@@ -97,11 +97,11 @@ def disk_error(error: OSError, out: Path) -> Exception:
 def read_json(path: Path) -> dict[str, Any]:
     """The plain data of a JSON file of ours; raises UserError when it is missing or damaged."""
     try:
-        data = parse_json(path.read_text(encoding="utf-8"))
+        data = parse_json(read_bytes(path, JSON_BYTES))
     except FileNotFoundError:
         raise UserError("the metadata file is missing", str(path), _AGAIN) from None
     except (OSError, ValueError) as error:
-        raise UserError(f"the metadata file is damaged: {error}", str(path), _AGAIN) from None
+        raise UserError(f"the metadata file is damaged: {reason(error)}", str(path), _AGAIN) from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise UserError("not a folder of prepared tokens", str(path), "make one with `scalewright prepare`")
     if data.get("version") != VERSION:
