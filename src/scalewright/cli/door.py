@@ -142,7 +142,8 @@ def _tell(error: BaseException, debug: bool) -> int:
             prefix="",
         )
     if isinstance(error, (UserError, RunError)):
-        return _say(str(error), error.exit_code)
+        mistaken = isinstance(error.__cause__, OSError) and error.__cause__.errno in _PATH
+        return _say(str(error), UserError.exit_code if mistaken else error.exit_code)
     if isinstance(error, UsageError):
         return _say(str(usage_error(error)), UserError.exit_code)
     module = str(getattr(error, "name", "")).split(".")[0]

@@ -57,7 +57,7 @@ def _check_processes(ranks: int) -> None:
     """Raises UserError for more CPU processes than this machine bears, whatever the model."""
     free = free_memory("cpu", ranks, False) / GIB
     most = int(min(free / PROCESS_GIB, PER_CORE * cores()))
-    if ranks > max(1, most):
+    if ranks > max(most, cores()):
         what = f"{ranks:,} CPU processes are more than {cores()} cores and {free:.1f} GiB of free memory bear"
         how = f"use at most {most:,} devices, or --dry-run: it plays all ranks in one process; {OVERRIDE}"
         raise UserError(what, "layout.devices", how)
