@@ -193,3 +193,18 @@ def test_other_jobs_gpus_do_not_stop_a_run_of_one_device(monkeypatch: pytest.Mon
     four = run_of(model, {"devices": 4, "zero_stage": 0, "recompute": "full", "global_batch": 4}, 256)
     with pytest.raises(UserError, match=r"1\.0 are free on a GPU here"):
         check_memory(four, "cuda", RankContext())
+
+
+@pytest.mark.parametrize(("devices", "free_gib", "most"), [(1000, 1e4, 128), (60, 4, 40), (120, 1e4, None)])
+def test_more_cpu_processes_than_the_machine_bears(
+    monkeypatch: pytest.MonkeyPatch, devices: int, free_gib: float, most: int | None
+) -> None:
+    """By its cores (two here), by its memory; a tiny model's tensors would fit in any number."""
+    monkeypatch.setattr(preflight, "cores", lambda: 2)
+    layout = {"devices": devices, "dp_replicate": devices, "zero_stage": 0, "global_batch": devices}
+    message = refusal(run_of(MODEL, layout, 16), monkeypatch, free_gib)
+    assert (message is None) == (most is None), message
+    if most is not None:
+        assert f"{devices:,} CPU processes" in str(message)
+        assert f"at most {most} devices" in str(message)
+        assert "--no-memory-check" in str(message)

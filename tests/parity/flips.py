@@ -1,4 +1,4 @@
-"""Ranks of a layout whose routers choose other experts than one device's, as rounding may make them."""
+"""Ranks of a layout whose routers choose other experts than one device's, by much or by little."""
 
 from __future__ import annotations
 
@@ -23,4 +23,29 @@ def train_with_flips(context: RankContext, jobs: Sequence[dict[str, Any]]) -> No
 
     if context.world > 1:
         Router.forward = flipped  # type: ignore[method-assign]  # in this worker, which ends with the run
+    train_in_turn(context, jobs)
+
+
+def train_with_ties(context: RankContext, jobs: Sequence[dict[str, Any]]) -> None:
+    """As `train_in_turn`, but two experts always tie; where there are several ranks, the other one is nearer.
+
+    Their rows in the router are the same, and a layout's scores of one are a unit in the last place higher,
+    as sums in another order may make them.
+    """
+    import torch
+
+    from scalewright.model.router import Router
+
+    plain = Router.forward
+
+    def tied(router: Router, rows: Any) -> Any:
+        with torch.no_grad():
+            router.weight[1].copy_(router.weight[0])
+        choice = plain(router, rows)
+        nudged = choice.scores.detach().clone()
+        nudged[:, 0 if context.world == 1 else 1] *= 1 + 2.0**-22
+        experts = nudged.topk(router.moe.top_k, dim=-1).indices
+        return router.choice(experts, choice.logits, choice.scores)
+
+    Router.forward = tied  # type: ignore[method-assign]  # in this worker, which ends with the run
     train_in_turn(context, jobs)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import io
 import itertools
 import json
 import sys
@@ -20,7 +21,9 @@ from typing import Any, TextIO
 
 from scalewright.cli.output import progress
 from scalewright.spec.errors import UserError, nearest, unknown
+from scalewright.spec.text.untrusted import open_regular
 
+LONGEST = 1 << 20  # characters of a line: a device has no end
 CHUNK = 2000  # rows priced together
 STDIN = "-"
 BROKEN = "_problem"  # marks a row that couldn't be read, with the reason
@@ -84,14 +87,11 @@ def line(answer: dict[str, Any]) -> str:
 
 
 @contextlib.contextmanager
-def opened(path: str) -> Iterator[TextIO]:
-    """The file, or stdin, as text; raises UserError when it can't be."""
-    if path == STDIN:
-        yield sys.stdin
-        return
+def opened(path: str) -> Iterator[Iterator[str]]:
+    """The lines of the file, or of stdin; raises UserError when it can't be read, or has an endless line."""
     try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            yield file
+        with contextlib.nullcontext(sys.stdin) if path == STDIN else _text(path) as file:
+            yield _bounded(file, path)
     except UnicodeDecodeError:
         raise UserError("this is not text", path, "give a CSV file with a header, or JSON lines") from None
     except FileNotFoundError:
@@ -99,8 +99,17 @@ def opened(path: str) -> Iterator[TextIO]:
         near = nearest(Path(path).name, [p.name for p in folder.iterdir()]) if folder.is_dir() else []
         how = f"did you mean '{folder / near[0]}'?" if near else "check the path; `-` reads stdin"
         raise UserError("no such file", path, how) from None
-    except IsADirectoryError:
-        raise UserError("this is a folder", path, "give a CSV file with a header, or JSON lines") from None
+
+
+def _text(path: str) -> TextIO:
+    return io.TextIOWrapper(open_regular(path, stream=True), encoding="utf-8-sig", newline="")
+
+
+def _bounded(file: TextIO, path: str) -> Iterator[str]:
+    while text := file.readline(LONGEST):
+        if len(text) == LONGEST:
+            raise UserError(f"a line of more than {LONGEST:,} characters", path, "end its lines")
+        yield text
 
 
 def read_rows(file: Iterable[str], path: str, notify: Callable[[str], None]) -> Iterator[Row]:

@@ -20,6 +20,8 @@ def write_files(
     """Writes those that were asked for; UserError where there is nothing to draw, RunError where it fails."""
     if perfetto is not None and drawing.lanes is None:
         raise UserError("only traces have a timeline", "--perfetto", "leave it out, or give traces")
+    if perfetto is not None and perfetto.is_fifo() and perfetto.parts[:2] != ("/", "dev"):  # not `>(...)`
+        raise UserError("nobody may read this pipe", str(perfetto), "give a file's name")
     lanes = drawing.lanes() if drawing.lanes is not None and (html or perfetto) else None
     if html is not None:
         from scalewright.report.diagnosis import write_diagnosis

@@ -5,6 +5,8 @@
     Stopped by a signal, and saved   75    "requeue me"
     Ctrl-C                           130
     a reader that went away          141   nothing is printed (as `... | head` wants it)
+    a path that can't be used        2     a link in a circle, a name too long, a folder in a file's place
+    stdout that can't be written     1     one that is closed is no error, and neither is anything on stderr
     anything else: a bug of ours     1     one line, and the file that the traceback went to
 
 `--debug`, before or after the verb, shows the traceback instead.
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import sys
 from collections.abc import Iterable
@@ -22,13 +25,23 @@ from typing import Any
 
 import typer
 
-from scalewright.spec.errors import RunError, Stopped, UserError, install, nearest
+from scalewright.spec.errors import RunError, Stopped, UserError, install, nearest, shortened
 from scalewright.spec.text.words import printable
 
 # typer's, wherever this version of it keeps that
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 INTERRUPTED = 130
 READER_GONE = 141
+
+_FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
+# What is wrong with a path that the user gave, and what is wrong with the machine.
+_PATH = {
+    errno.EEXIST, errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENODEV, errno.ENOTDIR,
+    errno.ENOTEMPTY, errno.ENXIO, errno.EPERM, errno.EROFS,
+}  # fmt: skip
+_MACHINE = {errno.EAGAIN, errno.EBADF, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ETIMEDOUT}
+# The complaints of Python itself about a path; those of newer versions are OSErrors.
+_PATHLIB = ("Symlink loop from", "Could not determine home", "Can't determine home", "embedded null")
 
 # The extra that installs a missing module.
 _EXTRAS = {
@@ -40,6 +53,7 @@ _EXTRAS = {
 
 def run_behind_door(app: typer.Typer, arguments: list[str]) -> int:
     """Runs the application and returns the exit code; prints an error as one line on stderr."""
+    _open_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a console without our box characters is no reason to fail
@@ -49,10 +63,8 @@ def run_behind_door(app: typer.Typer, arguments: list[str]) -> int:
         sys.stdout.flush()
         return code
     except BaseException as error:
-        if _reader_gone(error):
-            # Python's own flush at exit would complain of a dead stdout.
-            with contextlib.suppress(OSError, ValueError, AttributeError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        unwritten = _flush_or_discard()
+        if _reader_gone(error) or isinstance(unwritten, BrokenPipeError):
             return READER_GONE
         if isinstance(error, SystemExit):
             return error.code if isinstance(error.code, int) else int(error.code is not None)
@@ -61,6 +73,45 @@ def run_behind_door(app: typer.Typer, arguments: list[str]) -> int:
 
             traceback.print_exception(type(error), error, error.__traceback__)
         return _tell(error, debug)
+
+
+class _Unfailing(io.FileIO):
+    """stderr: what can't be written there is lost, and ends no run."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data) or 0
+        except OSError:
+            return len(data)
+
+
+def _open_streams() -> None:
+    """Makes stdin, stdout and stderr usable where they were closed (`>&-`) or can't be written.
+
+    A closed one becomes the null device: else the next file that is opened gets its number, and with it
+    whatever a library prints.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+    if sys.stderr is sys.__stderr__ and os.name == "posix":
+        raw = io.BufferedWriter(_Unfailing(2, "w", closefd=False))
+        sys.stderr = io.TextIOWrapper(raw, sys.stderr.encoding, line_buffering=True)
+
+
+def _flush_or_discard() -> OSError | None:
+    """Writes what stdout still holds; where that fails, drops it, as Python's own flush at exit complains."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return error
+    return None
 
 
 def _take_debug(arguments: list[str]) -> tuple[list[str], bool]:
@@ -91,18 +142,31 @@ def _tell(error: BaseException, debug: bool) -> int:
             prefix="",
         )
     if isinstance(error, (UserError, RunError)):
-        return _say(str(error), error.exit_code)
+        mistaken = isinstance(error.__cause__, OSError) and error.__cause__.errno in _PATH
+        return _say(str(error), UserError.exit_code if mistaken else error.exit_code)
     if isinstance(error, UsageError):
         return _say(str(usage_error(error)), UserError.exit_code)
     module = str(getattr(error, "name", "")).split(".")[0]
     if isinstance(error, ModuleNotFoundError) and module in _EXTRAS:
         fix = install(_EXTRAS[module])
         return _say(f"this command needs {module}, which is not installed: {fix}", UserError.exit_code)
-    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}:
+    if isinstance(error, OSError) and error.errno in _FULL:
         where = error.filename or "while writing"
         return _say(f"the disk is full ({where}): free some space and run it again", 1)
     if isinstance(error, PermissionError) and error.filename:
         return _say(f"no permission ({error.filename}): choose a path that you may use", UserError.exit_code)
+    if isinstance(error, OSError) and error.errno in _PATH and error.filename:
+        return _say(f"{error.strerror} ({error.filename}): choose another path", UserError.exit_code)
+    if isinstance(error, OSError) and error.errno in _MACHINE:
+        where = error.filename or "while reading or writing"
+        return _say(f"{error.strerror} ({where}): mend it and run it again", 1)
+    if isinstance(error, MemoryError):
+        return _say("this machine's memory is not enough: give it less to do, or more memory", 1)
+    if isinstance(error, UnicodeEncodeError):
+        what = f"{error.object[:60]!r} can't be written as {error.encoding}"
+        return _say(f"{what}: use names that are {error.encoding} text", UserError.exit_code)
+    if isinstance(error, (RuntimeError, ValueError)) and str(error).startswith(_PATHLIB):
+        return _say(f"a path can't be used: {error}: choose another path", UserError.exit_code)
     return _tell_bug(error, debug)
 
 
@@ -125,9 +189,9 @@ def _tell_bug(error: BaseException, debug: bool) -> int:
 
 
 def _say(text: str, code: int, prefix: str = "error: ") -> int:
+    _flush_or_discard()
     with contextlib.suppress(OSError, ValueError):  # a terminal that was closed; the code counts
-        sys.stdout.flush()
-        print(prefix + printable(" ".join(text.split())), file=sys.stderr, flush=True)
+        print(prefix + printable(shortened(" ".join(text.split()), 2000)), file=sys.stderr, flush=True)
     return code
 
 

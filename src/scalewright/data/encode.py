@@ -10,7 +10,6 @@ A document's split is chosen by a hash of its beginning, so equal documents neve
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from array import array
 from collections import Counter
@@ -30,6 +29,7 @@ from scalewright.data.seams import Seams
 from scalewright.data.shards import block_checksums, checksum, commit, commit_json, shard_name
 from scalewright.data.words import Int32, WordEncoder
 from scalewright.spec.errors import UserError
+from scalewright.spec.text.untrusted import read_json
 
 _BATCH = 1 << 19  # characters tokenized at once: some 50 MB inside the tokenizer
 _HASHED = 1 << 16  # characters of a document that choose its split
@@ -206,7 +206,7 @@ def finished(encoding: Encoding, piece: Piece) -> dict[str, Any] | None:
     """
     out = Path(encoding.out)
     try:
-        record = json.loads(record_path(out, piece.number).read_text(encoding="utf-8"))
+        record = read_json(record_path(out, piece.number))
         if record["key"] != encoding.key or (COUNT in record["notes"] and not encoding.options.skip_bad):
             return None
         for split, entry in record["splits"].items():

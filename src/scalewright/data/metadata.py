@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field
 
 from scalewright.spec.base import Spec
 from scalewright.spec.errors import UserError
-from scalewright.spec.text.untrusted import parse_json
+from scalewright.spec.text.untrusted import JSON_BYTES, parse_json, read_bytes
 
 FORMAT, VERSION = "scalewright-tokens", 1
 METADATA = "metadata.json"
@@ -110,7 +110,7 @@ def _facts(split: SplitMetadata, whole: _Whole | None) -> Iterator[tuple[str, ob
 def read_json(path: Path) -> dict[str, Any]:
     """The plain data of a JSON file of ours; raises UserError when it is missing or damaged."""
     try:
-        data = parse_json(path.read_text(encoding="utf-8"))
+        data = parse_json(read_bytes(path, JSON_BYTES))
     except FileNotFoundError:
         raise UserError("the metadata file is missing", str(path), AGAIN) from None
     except (OSError, ValueError) as error:

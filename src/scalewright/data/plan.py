@@ -6,7 +6,6 @@ there refuses, and names the difference: finished tokens are never deleted or mi
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from scalewright.data.inputs import InputFile
 from scalewright.data.metadata import METADATA, SPLITS
 from scalewright.data.shards import commit_json
 from scalewright.spec.errors import UserError
+from scalewright.spec.text.untrusted import read_json
 
 PLAN_VERSION = 1
 _CHOICES = "use another --out, or --overwrite to delete what is there"
@@ -94,7 +94,7 @@ def at_work(out: Path) -> Iterator[None]:
     """Keeps a second `prepare` out of OUT, by a UserError; the mark of a killed run counts for nothing."""
     path = out / "pieces" / "lock.json"
     try:
-        mark = json.loads(path.read_text(encoding="utf-8"))
+        mark = read_json(path)
         if psutil.Process(mark["process"]).create_time() == mark["started"]:
             advice = "wait for it, or choose another --out"
             raise UserError(f"another prepare, process {mark['process']}, is at work there", str(out), advice)
@@ -113,7 +113,7 @@ def at_work(out: Path) -> Iterator[None]:
 def _compare(path: Path, plan: dict[str, Any]) -> None:
     out = str(path.parent.parent)
     try:
-        before = json.loads(path.read_text(encoding="utf-8"))
+        before = read_json(path)
         options, files = before["options"], before["files"]
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"the plan of the earlier run is damaged: {error}", str(path), _CHOICES) from None

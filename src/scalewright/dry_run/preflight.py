@@ -4,12 +4,13 @@
                                                    surely more                  refuse
                                                    else: count it by a dry run  start, or refuse
 
-Refused is only what can't fit: tensors alone, without what processes and libraries take. `--no-memory-check`
-starts it all the same.
+Refused is only what can't fit: tensors alone, and of many CPU processes what each takes itself.
+`--no-memory-check` starts it all the same.
 """
 
 from __future__ import annotations
 
+from scalewright.launch.local import cores
 from scalewright.launch.rank import RankContext
 from scalewright.machine.processor import read_processor
 from scalewright.spec.errors import UserError
@@ -19,6 +20,8 @@ from scalewright.train.resolve import Resolved
 
 GIB = float(2**30)
 SHARE = 0.5  # of a pipeline's ranks' sum, counted with its fullest one, that is certain
+PROCESS_GIB = 0.1  # a CPU worker's own pages beside those of torch that all share (measured)
+PER_CORE = 64  # CPU workers: with more a collective takes seconds
 OVERRIDE = "--no-memory-check starts it all the same"
 
 
@@ -28,10 +31,12 @@ def check_memory(resolved: Resolved, kind: str, context: RankContext) -> None:
     `kind`: of the device, cpu, cuda or mps. A model of the user's own isn't counted.
     """
     run = resolved.run
+    ranks = run.layout.devices if context.alone else context.local_world
+    if kind == "cpu" and context.alone:
+        _check_processes(ranks)
     need = estimate(run, resolved.seq_len)
     if need is None:
         return
-    ranks = run.layout.devices if context.alone else context.local_world
     sharing = 1 if kind == "cuda" else ranks  # ranks that share the memory that is compared
     trains = run.layout.devices == 1 or not context.alone  # this process, and not workers that it starts
     free = free_memory(kind, ranks, trains)
@@ -46,6 +51,16 @@ def check_memory(resolved: Resolved, kind: str, context: RankContext) -> None:
         if needed <= free:
             return
     raise _refusal(resolved, kind, sharing, needed, free)
+
+
+def _check_processes(ranks: int) -> None:
+    """Raises UserError for more CPU processes than this machine bears, whatever the model."""
+    free = free_memory("cpu", ranks, False) / GIB
+    most = int(min(free / PROCESS_GIB, PER_CORE * cores()))
+    if ranks > max(most, cores()):
+        what = f"{ranks:,} CPU processes are more than {cores()} cores and {free:.1f} GiB of free memory bear"
+        how = f"use at most {most:,} devices, or --dry-run: it plays all ranks in one process; {OVERRIDE}"
+        raise UserError(what, "layout.devices", how)
 
 
 def free_memory(kind: str, ranks: int, trains: bool) -> float:

@@ -18,7 +18,7 @@ import yaml
 from scalewright.emit.emitted import Reading
 from scalewright.emit.shell import read_words
 from scalewright.emit.trainers import TRAINERS, module_of
-from scalewright.spec.errors import UserError
+from scalewright.spec.errors import UserError, reason
 from scalewright.spec.text.untrusted import read_bytes
 
 if sys.version_info >= (3, 11):
@@ -32,12 +32,14 @@ LIMIT = 20 << 20  # bytes of a configuration
 def read_file(path: str | Path) -> Reading:
     """A configuration or script of another trainer; raises UserError for one that no reader recognises."""
     try:
-        text = read_bytes(Path(path), LIMIT).decode(errors="replace")
+        text = read_bytes(path, LIMIT, stream=True).decode(errors="replace")
     except FileNotFoundError:
         how = "check the path; a pasted command line goes in quotes, with its --flags"
         raise UserError("no such file", str(path), how) from None
     except (OSError, ValueError) as error:
-        raise UserError(f"it can't be read: {error}", str(path), "give a configuration or a script") from None
+        raise UserError(
+            f"it can't be read: {reason(error)}", str(path), "give a configuration or a script"
+        ) from None
     return read_text(text, Path(path).suffix.lower(), str(path))
 
 
@@ -85,7 +87,7 @@ def _document(text: str, suffix: str, where: str) -> Any:
             return tomllib.loads(text)
         if suffix in (".yaml", ".yml"):
             return yaml.safe_load(text)
-    except (ValueError, yaml.YAMLError) as error:
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
         line = str(error).splitlines()[0]
         raise UserError(
             f"it is no {suffix[1:].upper()}: {line}", where, "give the file as the trainer takes it"

@@ -20,7 +20,7 @@ def save(files: Mapping[str, str], folder: Path, force: bool = False) -> list[Pa
     for path, text in paths.items():
         if path.suffix in COMMENTS:
             check_replaceable(path, force)
-        elif path.exists() and not force and path.read_text(encoding="utf-8") != text:
+        elif path.exists() and not force and not (path.is_file() and path.read_bytes() == text.encode()):
             how = "give another folder (--out), or --force to replace it"
             raise UserError("the file is there already, with another text", str(path), how)
     for path, text in paths.items():

@@ -26,6 +26,7 @@ from scalewright.machine.processor import Processor, read_processor
 from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.hardware.timings import Timings
 from scalewright.spec.text.scratch import scratch_folder
+from scalewright.spec.text.untrusted import read_json
 
 VERSION = 4  # of the probe: a change in what it times makes what is remembered worthless
 SECONDS = 0.02  # of a kernel at one size
@@ -144,7 +145,7 @@ def _file(folder: Path, processor: Processor, processes: int, threads: int) -> P
 def _remembered(place: Path, processor: Processor) -> Timings | None:
     try:
         age = time.time() - place.stat().st_mtime
-        timings = Timings.parse(json.loads(place.read_text(encoding="utf-8")), str(place))
+        timings = Timings.parse(read_json(place), str(place))
     except (OSError, ValueError, UserError):
         return None
     busy = timings.load is not None and timings.load > 0.5 * processor.usable_cores

@@ -57,14 +57,18 @@ class Router(nn.Module):
         if moe.score == "softmax":
             logits = F.linear(rows.float(), self.weight.float(), bias)
             scores = logits.softmax(dim=-1)
-            ranked = scores
         else:
             logits = F.linear(rows.float(), self.weight.float())
             scores = logits.sigmoid()
-            ranked = scores if bias is None else scores + bias
-        if moe.groups > 1:
-            ranked = _within_groups(ranked, moe)
-        return self.choice(ranked.topk(moe.top_k, dim=-1).indices, logits, scores)
+        return self.choice(self.pick(scores), logits, scores)
+
+    def pick(self, scores: Tensor) -> Tensor:
+        """The experts [N, k] that scores [N, E] choose."""
+        corrects = self.moe.score == "sigmoid" and self.bias is not None
+        ranked = scores + self.bias.float() if corrects else scores
+        if self.moe.groups > 1:
+            ranked = _within_groups(ranked, self.moe)
+        return ranked.topk(self.moe.top_k, dim=-1).indices
 
     def choice(self, experts: Tensor, logits: Tensor, scores: Tensor) -> Choice:
         """The choice of these experts [N, k], with their weights by the scores [N, E]."""

@@ -9,10 +9,14 @@ A run with `diloco` is no one-device run: its control are its islands, trained i
 fp32 sums in another order differ by about 1e-7; ten steps carry that on. A wrong layout (a gradient summed
 once too often, a norm that isn't reduced) is off by 1e-3 or more within two steps, so the tolerance need not
 be fine-tuned.
+
+A mixture jumps where a router's scores nearly tie. Beyond the tolerance its layout trains again with the
+control's choices; where it would have chosen otherwise by rounding alone, that run is the one that counts.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,8 +26,8 @@ from typing import Any
 import torch
 
 from scalewright.checkpoint.read import CheckpointReader, find_checkpoint
-from scalewright.parity.ranks import Left, Runs, replays_routes
-from scalewright.parity.result import Deviation, Parity, step_deviations
+from scalewright.parity.ranks import Left, Runs, replays_routes, routes_tokens
+from scalewright.parity.result import Deviation, Flip, Parity, step_deviations
 from scalewright.parity.setup import Setup, set_up
 from scalewright.spec.layout import Layout
 from scalewright.spec.run import RunSpec
@@ -83,6 +87,9 @@ def _compare(setup: Setup, steps: int, tolerance: float | None, runs: Runs, tell
         shrunk=setup.shrunk,
         notes=(*setup.notes, GIVEN) if given else setup.notes,
     )
+    if not (result.ok or given) and routes_tokens(setup.control) and math.isfinite(result.worst):
+        result = _replayed(result, setup.layout, control, runs, tell)
+        given = result.replayed
     other = cut_otherwise(setup.control.layout)
     if result.ok or tolerance is not None or other is None or not math.isfinite(result.worst):
         return result
@@ -90,6 +97,26 @@ def _compare(setup: Setup, steps: int, tolerance: float | None, runs: Runs, tell
     changed = setup.control.replace(layout=other.dump())
     again = runs.train(changed, control) if given else runs(changed)
     return replace(result, noise=deviation(again, control))
+
+
+def _replayed(result: Parity, layout: RunSpec, control: Left, runs: Runs, tell: Tell) -> Parity:
+    """The result with the control's choices of experts, if the layout's differ by rounding alone."""
+    tell("beyond the tolerance: training the layout again, with the control's choices of experts")
+    again = runs.train(layout, control)
+    files = sorted(path for folder in {again.own, again.sgd} for path in folder.glob("flips-*.jsonl"))
+    rows = {tuple(json.loads(line)) for path in files for line in path.read_text().splitlines()}
+    flips = tuple(sorted((Flip(*row) for row in rows), key=lambda flip: (flip.near, flip.step, flip.layer)))
+    if not flips:
+        return result
+    first, replayed = flips[0], all(flip.near for flip in flips)
+    note = (
+        f"step {first.step}, layer {first.layer}, token {first.token} of sample {first.sample}: the layout's "
+        f"router chooses other experts than the control's, whose scores are {first.margin:.1e} apart"
+        + (f" (and {len(flips) - 1} more)" if len(flips) > 1 else "")
+        + (": rounding, so the control's choices were replayed" if replayed else ": more than rounding")
+    )
+    result = replace(result, flips=flips, replayed=replayed, notes=(*result.notes, note))
+    return replace(result, deviation=deviation(again, control)) if replayed else result
 
 
 def _train_both(setup: Setup, steps: int, runs: Runs, tell: Tell, *, given: bool) -> tuple[Left, Left]:

@@ -59,14 +59,16 @@ class Runs:
         """The folders that a control left, trained unless it was trained already; islands are simulated."""
         key = json.dumps({**run.dump(), "out_dir": None}, sort_keys=True)
         if key not in self._made:
-            self._made[key] = self.train(run, simulated=run.diloco is not None)
+            self._made[key] = self.train(run, simulated=run.diloco is not None, writes=routes_tokens(run))
         return self._made[key]
 
-    def train(self, run: RunSpec, replays: Left | None = None, *, simulated: bool = False) -> Left:
+    def train(
+        self, run: RunSpec, replays: Left | None = None, *, simulated: bool = False, writes: bool = False
+    ) -> Left:
         """Trains a run on its ranks with its own optimizer and with SGD.
 
-        `simulated`: its islands in turn, in one process. Where choices of routers are given
-        (`replays_routes`), a control writes its own down, and a run that `replays` it takes them over.
+        `simulated`: its islands in turn, in one process. `writes`: the choices of its routers, which a run
+        that `replays` it takes over.
         """
         folder = Path(tempfile.mkdtemp(dir=self._folder))
         variants = [("own", run)]
@@ -74,7 +76,7 @@ class Runs:
             variants.append(("sgd", run.replace(optimizer=plain_sgd(run).dump())))
         name, last = variants[-1]
         variants[-1] = (name, last.replace(checkpoint={"at_end": True}))
-        routes = folder / "routes" if replays is None and not simulated and replays_routes(run) else None
+        routes = folder / "routes" if writes else None
         source = routes if replays is None else replays.routes
         jobs = [
             _job(
@@ -103,8 +105,12 @@ def plain_sgd(run: RunSpec) -> OptimizerSpec:
 
 def replays_routes(run: RunSpec) -> bool:
     """Whether a run is compared with its routers' choices given: rounding would decide them."""
-    mixture = isinstance(run.model, ModelSpec) and run.model.moe is not None and run.diloco is None
-    return mixture and run.layout.precision in ROUNDED
+    return routes_tokens(run) and run.layout.precision in ROUNDED
+
+
+def routes_tokens(run: RunSpec) -> bool:
+    """Whether a run's routers have choices that can be given to another one."""
+    return isinstance(run.model, ModelSpec) and run.model.moe is not None and run.diloco is None
 
 
 def start(jobs: Sequence[dict[str, Any]], world: int, target: Target) -> None:

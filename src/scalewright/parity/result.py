@@ -17,6 +17,8 @@ from scalewright.spec.errors import RunError
 
 # Times one device's own deviation: another layout changes more sums than another micro-batch does.
 ROOM = 10.0
+# Sums in another order differ by 1e-7 a step in fp32, and so do scores; and a factor of ten.
+NEAR_TIE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,22 @@ class StepDeviation:
 
     loss_rel: float
     grad_norm_rel: float
+
+
+@dataclass(frozen=True)
+class Flip:
+    """A token that a layout's router sends elsewhere than the control's; what came before is equal."""
+
+    step: int
+    layer: int
+    sample: int  # of the step's batch
+    token: int
+    margin: float  # between the scores of the experts concerned, relative to them (train/routes.py)
+
+    @property
+    def near(self) -> bool:
+        """Whether rounding can have done it."""
+        return self.margin <= NEAR_TIE * self.step
 
 
 @dataclass(frozen=True)
@@ -54,6 +72,8 @@ class Parity:
     noise: Deviation | None = None  # how far one device is from itself, where that was asked
     shrunk: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    flips: tuple[Flip, ...] = ()  # looked for beyond the tolerance
+    replayed: bool = False  # the control's choices of experts, as all flips are near ties
 
     @property
     def worst(self) -> float:
@@ -88,6 +108,8 @@ class Parity:
             and {"steps": [asdict(s) for s in self.noise.steps], "weights_rel": self.noise.weights_rel},
             "shrunk": list(self.shrunk),
             "notes": list(self.notes),
+            "flips": [asdict(flip) for flip in self.flips],
+            "replayed": self.replayed,
         }
 
 

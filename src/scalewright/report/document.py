@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.spec.errors import UserError
+from scalewright.spec.text.untrusted import read_bytes
 
+PLAN_BYTES = 256 << 20
 HUGE = 1e100  # no quantity of a plan comes near
 KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers", "other")
 HOW = "write one with `scalewright plan MODEL ... --json > plan.json`"
@@ -201,7 +203,7 @@ def read_document(data: object) -> PlanDocument:
 def read_plan(path: Path) -> PlanDocument:
     """The document in a file; UserError when it can't be read, isn't JSON, or is no plan."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
+        data = json.loads(read_bytes(path, PLAN_BYTES).decode(), parse_constant=_refuse)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}", "plan", HOW) from error
     except (UnicodeDecodeError, ValueError, RecursionError) as error:

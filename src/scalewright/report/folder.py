@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from scalewright.report.lives import STARTS
 from scalewright.spec.base import parse_yaml
-from scalewright.spec.errors import UserError
+from scalewright.spec.errors import UserError, reason
 from scalewright.spec.text.jsonl import read_jsonl
-from scalewright.spec.text.untrusted import parse_json
+from scalewright.spec.text.untrusted import JSON_BYTES, parse_json, read_bytes
 
 Column = NDArray[np.float64]
 FILES = ("run.yaml", "metrics.jsonl", "events.jsonl", "summary.json")
@@ -164,10 +164,10 @@ def number(value: Any) -> float | None:
 
 def _text(path: Path, problems: list[str]) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
+        return read_bytes(path, JSON_BYTES).decode(errors="replace")
+    except (OSError, ValueError) as error:
         problems.append(
-            f"{path.name} is missing" if isinstance(error, FileNotFoundError) else f"{path.name}: {error}"
+            f"{path.name}" + (" is missing" if isinstance(error, FileNotFoundError) else f": {reason(error)}")
         )
         return ""
 

@@ -17,7 +17,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
-from scalewright.spec.errors import UserError, nearest
+from scalewright.spec.errors import UserError, nearest, reason
 from scalewright.spec.text.files import write_whole
 from scalewright.spec.text.untrusted import read_bytes
 
@@ -27,7 +27,7 @@ S = TypeVar("S", bound="Spec")
 class Spec(BaseModel):
     """Frozen, validated data. Build it with `parse`, whose errors are one line."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
     @classmethod
     def parse(cls: type[S], data: Any, where: str = "") -> S:
@@ -277,7 +277,7 @@ def read_yaml(path: str | Path) -> Any:
     except FileNotFoundError:
         raise UserError("no such file", str(path), "check the path") from None
     except (OSError, ValueError) as error:
-        raise UserError(f"cannot read the file: {error}", str(path), "give a YAML file") from None
+        raise UserError(f"cannot read the file: {reason(error)}", str(path), "give a YAML file") from None
     return parse_yaml(text, str(path))
 
 

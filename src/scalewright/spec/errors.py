@@ -19,8 +19,9 @@ class UserError(ValueError):
     exit_code = 2
 
     def __init__(self, what: str, where: str = "", how: str = "") -> None:
-        self.what, self.where, self.how = what, where, how
-        super().__init__(what + (f" ({where})" if where else "") + (f": {how}" if how else ""))
+        self.what, self.where, self.how = shortened(what), shortened(where), shortened(how, 800)
+        place, fix = f" ({self.where})" if where else "", f": {self.how}" if how else ""
+        super().__init__(self.what + place + fix)
 
 
 class RunError(RuntimeError):
@@ -33,6 +34,16 @@ class Stopped(Exception):
     """A run that was stopped by a signal, and saved its state first."""
 
     exit_code = 75
+
+
+def shortened(text: str, most: int = 300) -> str:
+    """At most so many characters of a text, its middle left out: it may echo a value of any length."""
+    return text if len(text) <= most else f"{text[: most // 2]}…{text[len(text) + 1 - most // 2 :]}"
+
+
+def reason(error: Exception) -> str:
+    """Why a file can't be read, without the path: the message around it has that."""
+    return getattr(error, "strerror", None) or getattr(error, "what", None) or str(error)
 
 
 def install(extra: str) -> str:

@@ -22,6 +22,7 @@ Precision = Literal["auto", "fp32", "tf32", "bf16", "fp16", "fp8", "mxfp8", "nvf
 ScheduleName = Literal[
     "gpipe", "1f1b", "interleaved", "zb-h1", "zb-interleaved", "zbv", "dualpipev", "pipedream", "dualpipe"
 ]
+MOST = 1 << 20  # devices, or sequences of a batch: ten times what anyone has
 
 
 class RecomputeEvery(Spec):
@@ -42,7 +43,7 @@ Recompute = Literal["none", "selective", "full"] | RecomputeEvery | RecomputeBud
 class Layout(Spec):
     """The sizes of every mesh axis, the batch, and the techniques that trade time for memory."""
 
-    devices: int = Field(1, ge=1)
+    devices: int = Field(1, ge=1, le=MOST)
     tp: int = Field(1, ge=1)
     sp: bool = False  # null in a file: derived by `_filled`, as the other three there
     pp: int = Field(1, ge=1)
@@ -55,8 +56,8 @@ class Layout(Spec):
     etp: int = Field(1, ge=1)
     dp_replicate: int = Field(1, ge=1)
     zero_stage: Literal[0, 1, 2, 3] = 0
-    micro_batch: int = Field(1, ge=1)
-    global_batch: int = Field(1, ge=1)
+    micro_batch: int = Field(1, ge=1, le=MOST)
+    global_batch: int = Field(1, ge=1, le=MOST)
     recompute: Recompute = "none"
     precision: Precision = "auto"
     offload: Literal["none", "optimizer", "parameters", "activations", "all"] = "none"

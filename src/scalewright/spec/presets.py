@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 
 from scalewright.spec.base import read_yaml
-from scalewright.spec.errors import UserError, unknown
+from scalewright.spec.errors import UserError, reason, unknown
 from scalewright.spec.huggingface import read_huggingface
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.tensors import count, tensors
@@ -175,7 +175,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise UserError("no such file", str(path), "check the path") from None
     except (OSError, ValueError) as error:
-        raise UserError(f"cannot read JSON: {error}", str(path), "write the file again") from None
+        raise UserError(f"cannot read JSON: {reason(error)}", str(path), "write the file again") from None
     if not isinstance(content, dict):
         raise UserError("expected a JSON object", str(path), "give a Hugging Face config.json")
     return content

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -51,7 +51,7 @@ class DataSpec(Spec):
 
     train: tuple[Source, ...] = Field(min_length=1)
     valid: tuple[Source, ...] = ()
-    seq_len: int = Field(1024, ge=2)
+    seq_len: int = Field(1024, ge=2, le=1 << 30)
     packing: bool = True
     document_mask: bool = True
 
@@ -91,12 +91,15 @@ def _sources(value: Any) -> Any:
     return value
 
 
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
 class OptimizerSpec(Spec):
     """An optimizer of the table in `spec/optimizers.py`, its numbers, and clipping."""
 
     name: OptimizerName = "adamw"
     lr: float = Field(3e-4, gt=0)
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[Beta, Beta] = (0.9, 0.95)
     momentum: float | None = Field(None, ge=0, lt=1)  # null: 0 of sgd, 0.95 of muon
     eps: float = Field(1e-8, gt=0)
     weight_decay: float = Field(0.1, ge=0)

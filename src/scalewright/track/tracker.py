@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from scalewright.spec.text.files import write_whole
+from scalewright.spec.text.untrusted import read_json
 from scalewright.track.lines import Row
 from scalewright.track.store import Store
 
@@ -84,7 +85,7 @@ def remembered(folder: Path, tracker: str) -> dict[str, Any]:
 
 def _ids(folder: Path) -> dict[str, Any]:
     try:
-        ids = json.loads((folder / IDS).read_text(encoding="utf-8"))
+        ids = read_json(folder / IDS)
     except (OSError, ValueError):
         return {}
     return ids if isinstance(ids, dict) else {}

@@ -5,13 +5,15 @@
 
 bf16 keeps 8 bits: another layout's rounding sends a token elsewhere, since a top-k jumps. From there on no
 number is comparable, though nothing is wrong. With the choices given only rounding is left to differ, as in a
-dense model.
+dense model. In fp32 that takes a near tie: a run that reads writes down where it would have chosen otherwise,
+and by how little (flips-RANK.jsonl in its own folder).
 
 Hooks around routers from outside; no run but one of parity has them.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -54,6 +56,7 @@ class Routes:
         clock = parallel.executor.recorder = _Clock(parallel.executor.recorder)
         folder = Path(self.folder)
         folder.mkdir(parents=True, exist_ok=True)
+        flips = session.run.folder / f"flips-{mesh.rank}.jsonl"
         for number, stage in stages_of(parallel.model).items():
             cut = getattr(stage, "sequence_cut", None)
             for name, module in stage.named_modules():
@@ -62,7 +65,7 @@ class Routes:
                 router, at = module.router, _At(folder, clock, number, int(name.split(".")[1]))
                 taken: Choose
                 if self.replay:
-                    taken = partial(_Reader(at, layout, mesh, cut).read, router, router.forward)
+                    taken = partial(_Reader(at, layout, mesh, cut, flips).read, router, router.forward)
                 else:
                     taken = partial(_Writer(at, layout).write, router.forward)
                 router.forward = taken  # type: ignore[method-assign]
@@ -141,20 +144,46 @@ class _Reader:
     layout: Layout
     mesh: Mesh
     cut: SequenceCut | None
+    flips: Path
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # it reads a file
     def read(self, router: Router, choose: Choose, rows: Tensor) -> Choice:
         choice = choose(rows)
         if not torch.is_grad_enabled():
             return choice
-        experts = torch.from_numpy(self._experts().astype(np.int64)).to(rows.device)
-        return router.choice(experts.reshape(choice.experts.shape), choice.logits, choice.scores)
+        given, samples, tokens = self._given()
+        experts = torch.from_numpy(given.astype(np.int64)).to(rows.device).reshape(choice.experts.shape)
+        differ = (choice.experts.sort().values != experts.sort().values).any(dim=-1)
+        if bool(differ.any()):
+            step, wide = self.at.clock.steps[self.at.stage], len(tokens)
+            with open(self.flips, "a", encoding="utf-8") as file:
+                for n in differ.nonzero().flatten().tolist():
+                    place = [step, self.at.layer, int(samples[n // wide]), int(tokens[n % wide])]
+                    apart = margin(router, choice.scores[n].detach(), (experts[n], choice.experts[n]))
+                    file.write(json.dumps([*place, apart]) + "\n")
+        return router.choice(experts, choice.logits, choice.scores)
 
-    def _experts(self) -> NDArray[np.int16]:
-        """[B, T/cp/tp, k] of the current micro-batch."""
+    def _given(self) -> tuple[NDArray[np.int16], NDArray[np.int64], NDArray[np.int64]]:
+        """[B, T/cp/tp, k] of the current micro-batch, and which samples and tokens these are."""
         layout, whole = self.layout, np.load(self.at.file)
         samples = np.arange(len(whole)).reshape(layout.accumulation, layout.dp, layout.micro_batch)
         tokens = np.arange(whole.shape[1]) if self.cut is None else self.cut.tokens(whole.shape[1])
         mine = tokens.reshape(self.mesh.size("tp"), -1)[self.mesh.index("tp")]
-        chosen: NDArray[np.int16] = whole[samples[self.at.clock.micro, self.mesh.index("batch")]][:, mine]
-        return chosen
+        rows = samples[self.at.clock.micro, self.mesh.index("batch")]
+        return whole[rows][:, mine], rows, mine
+
+
+def margin(router: Router, scores: Tensor, choices: tuple[Tensor, Tensor]) -> float:
+    """How far apart scores [E] have two choices of experts [k], as a share of the scores, a power of two.
+
+    The least with which either is chosen, when its scores are raised and the others lowered.
+    """
+    for power in range(-24, 1):  # from half a unit in fp32's last place
+        for experts in choices:
+            signs = torch.full_like(scores, -1.0, dtype=torch.float64).scatter_(0, experts, 1.0)
+            chosen = router.pick((scores * (1 + signs * 2.0**power))[None])[0]
+            if not torch.equal(chosen.sort().values, experts.sort().values):
+                break
+        else:
+            return float(2.0 ** (power + 1))
+    return 2.0

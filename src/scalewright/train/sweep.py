@@ -30,6 +30,7 @@ from scalewright.spec.errors import UserError
 from scalewright.spec.run import MlflowSpec, RunSpec, load_run
 from scalewright.spec.sweep import Point, read_sweep
 from scalewright.spec.text.jsonl import read_jsonl
+from scalewright.spec.text.untrusted import read_json
 from scalewright.track.store import find_store
 from scalewright.train.resolve import device_kind, resolve
 
@@ -210,7 +211,7 @@ def _digest(spec: RunSpec) -> str:
 
 def _note_in(folder: Path) -> str | None:
     try:
-        return str(json.loads((folder / NOTE).read_text(encoding="utf-8"))["asked"])
+        return str(read_json(folder / NOTE)["asked"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from scalewright.checkpoint.theirs.index import ITEM_BYTES, SAFETENSORS, Index, Shape, Stored, contiguous
 from scalewright.checkpoint.theirs.torch_file import damaged
-from scalewright.spec.text.untrusted import inside, parse_json, read_json
+from scalewright.spec.text.untrusted import inside, open_regular, parse_json, read_json
 
 METADATA, CONFIG, MODEL = "checkpoint_metadata.json", "model_config.json", "model"
 FILE = re.compile(
@@ -99,7 +99,7 @@ def _ranges(text: str, shape: Shape) -> Ranges:
 def _header(path: Path) -> tuple[Stored, dict[str, Any]]:
     """Where the tensor `data` of a safetensors file lies, and the file's metadata."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             length = int.from_bytes(file.read(8), "little")
             if not 2 <= length <= HEADER_BYTES:
                 raise ValueError(f"a header of {length} bytes")

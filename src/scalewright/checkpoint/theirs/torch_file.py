@@ -16,6 +16,7 @@ from typing import IO, Any
 from scalewright.checkpoint.theirs.index import ITEM_BYTES, Stored
 from scalewright.spec.errors import UserError
 from scalewright.spec.text.pickles import Global, Made, NotPlainData, Persistent, read_records
+from scalewright.spec.text.untrusted import open_regular
 
 # First words of modules that pickles of these trainers name; a name stays a name, and nothing is imported.
 PACKAGES = frozenset(
@@ -50,7 +51,7 @@ def damaged(path: Path | str, why: str) -> UserError:
 def open_file(path: Path) -> IO[bytes]:
     """The file, to be read; raises UserError."""
     try:
-        return open(path, "rb")
+        return open_regular(path)
     except OSError as error:
         raise damaged(path, error.strerror or str(error)) from None
 

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from scalewright.spec.text.untrusted import open_regular
+
 CHUNK = 8 << 20  # bytes: few enough to stay in a core's cache level, enough to make a call's cost small
 GZIP = b"\x1f\x8b"
 ANY_HEADER = 32 + zlib.MAX_WBITS  # zlib's word for "gzip or zlib, by its header"
@@ -26,7 +28,7 @@ class Unpacked:
 
     def __iter__(self) -> Iterator[bytes]:
         """Pieces of at most `chunk` bytes; raises OSError where the file can't be opened."""
-        with self.path.open("rb") as file:
+        with open_regular(self.path) as file:
             start = file.read(2)
             file.seek(0)
             yield from self._gzip(file) if start == GZIP else self._plain(file)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ from scalewright.plan.cost.memory_kinds import kind_of
 from scalewright.plan.predict import resolve_rows
 from scalewright.plan.request import Request
 from scalewright.plan.rows.cells import Row, number, text
-from scalewright.spec.errors import UserError
+from scalewright.spec.errors import UserError, reason
 from scalewright.spec.operators import flops_per_token
+from scalewright.spec.text.untrusted import open_regular
 
 DATA = Path(__file__).parents[1] / "data"
 MEASURED, OUT_OF_MEMORY = DATA / "measured_runs.csv", DATA / "oom_runs.csv"
@@ -91,11 +93,11 @@ def once_a_layout(values: np.ndarray, layout: np.ndarray) -> np.ndarray:
 def read_table(path: str | Path) -> list[dict[str, str]]:
     """The rows of a CSV file; raises UserError when it can't be read."""
     try:
-        with open(path, newline="", encoding="utf-8") as file:
+        with TextIOWrapper(open_regular(path), encoding="utf-8", newline="") as file:
             return list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(
-            f"cannot read the table: {error}", str(path), "give a CSV file with a header"
+            f"cannot read the table: {reason(error)}", str(path), "give a CSV file with a header"
         ) from None
 
 

@@ -81,6 +81,8 @@ def check_replaceable(path: Path, force: bool = False) -> None:
 def is_signed(path: Path) -> bool:
     """Whether `write_signed` wrote this file and it wasn't edited since."""
     try:
+        if not path.is_file():  # a pipe would block
+            return False
         text, _, crc = path.read_text(encoding="utf-8").rpartition(SIGNATURE)
     except (OSError, UnicodeDecodeError):
         return False

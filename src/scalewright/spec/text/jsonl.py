@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from scalewright.spec.text.untrusted import parse_json
+from scalewright.spec.text.untrusted import open_regular, parse_json
 
 
 def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
@@ -23,7 +23,7 @@ def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
 def scan_jsonl(path: str | Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
     """The same, one line at a time, each with its bytes in the file (without the newline)."""
     try:
-        file = open(path, "rb")  # noqa: SIM115 - closed below, and a missing file is no error
+        file = open_regular(path)
     except FileNotFoundError:
         return
     with file:

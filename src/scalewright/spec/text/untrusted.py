@@ -1,6 +1,8 @@
 """Untrusted files, read within limits on their size, their depth and the paths they contain.
 
     a checkpoint's manifest, a weight index, a config.json     may come from anywhere
+        any file        regular, as a pipe may block and a device never end; a pipe of the shell's (`<(...)`,
+                        /dev/stdin) where a stream is meant
         JSON            at most `limit` bytes; nesting too deep for the parser is an error, not a crash
         file names      relative, without `..`; a link may lead within the folder, or from a snapshot of the
                         Hugging Face cache to that repository's blobs; regular files only
@@ -10,9 +12,12 @@ Code that such a file names runs only with --trust-code: `check_trusted` in `spe
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import stat
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO
 
 from scalewright.spec.errors import UserError
 
@@ -32,12 +37,34 @@ def read_json(path: Path, limit: int = JSON_BYTES) -> Any:
     return parse_json(read_bytes(path, limit))
 
 
-def read_bytes(path: Path, limit: int) -> bytes:
-    """The content of a regular file; raises OSError, or ValueError when it is longer than `limit` bytes."""
-    if path.exists() and not path.is_file():
-        raise ValueError("it is not a regular file")  # reading a pipe would block
-    with open(path, "rb") as file:
-        content = file.read(min(limit, path.stat().st_size) + 1)  # `read` takes memory for all it may
+def open_regular(path: str | Path, stream: bool = False) -> BinaryIO:
+    """A regular file, to be read; raises OSError at once for what could block or never end.
+
+    `stream`: a pipe that the shell has opened, such as `<(...)`, will do.
+    """
+    check_regular(path, stream)
+    return open(path, "rb")
+
+
+def check_regular(path: str | Path, stream: bool = False) -> None:
+    """Raises OSError for a path that exists and isn't a regular file; `stream` as for `open_regular`."""
+    mode = os.stat(path).st_mode if os.path.lexists(path) else stat.S_IFREG
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
+    if not stat.S_ISREG(mode) and not (
+        stream and stat.S_ISFIFO(mode) and str(path).startswith(("/dev/", "/proc/"))
+    ):
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+
+
+def read_bytes(path: str | Path, limit: int, stream: bool = False) -> bytes:
+    """The content of a regular file; raises OSError, or ValueError when it is longer than `limit` bytes.
+
+    `stream` as for `open_regular`.
+    """
+    with open_regular(path, stream) as file:
+        size = os.fstat(file.fileno()).st_size
+        content = file.read(min(limit, size or limit) + 1)  # `read` takes memory for all it may
     if len(content) > limit:
         raise ValueError(f"it has more than {limit:,} bytes")
     return content
