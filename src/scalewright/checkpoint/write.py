@@ -1,5 +1,6 @@
 """Writes a checkpoint: every rank its boxes, rank 0 the manifest, and COMMIT last of all.
 
+    rank 0      the run's lines (track/saved.py)        fsync
     each rank   model-*, optimizer-* into step-N.tmp/   fsync, checksums
     rank 0      manifest.json, state.json, COMMIT       fsync
                 rename step-N.tmp -> step-N             the commit
@@ -94,6 +95,7 @@ def save(
     buffers: Mapping[str, Tensor] | None = None,
     of_rank: Mapping[str, Tensor] | None = None,
     islands: IslandTensors | None = None,
+    copies: Callable[[], Mapping[str, bytes]] | None = None,
     keep: int = 2,
     finite: bool = True,
 ) -> Path:
@@ -102,13 +104,22 @@ def save(
     `states` maps a weight's canonical name to {optimizer state: tensor like the weight's master}. `state` has
     no tensors; `finite`: whether the step's loss and gradient norm were. It is recorded together with whether
     every number written is. `buffers` are the same on every rank, and rank 0 writes them; `of_rank` are this
-    rank's alone. `islands`: each writes its own weights and states; those under `optimizer/` are island 0's.
+    rank's alone. `islands`: each writes its own weights and states; those under `optimizer/` are island 0's. `copies`: makes
+    further files, on rank 0.
     Raises RunError on every rank when any of them could not write; earlier checkpoints stay.
     """
     final = step_folder(root, step)
     partial = final.with_name(final.name + ".tmp")
     first = mesh.rank == 0
-    _together(mesh, partial, (lambda: make_empty(root, partial)) if first else None)
+
+    def begin() -> dict[str, Any]:
+        texts = copies() if copies is not None else {}
+        make_empty(root, partial)
+        for name, text in texts.items():
+            write_whole(partial / name, text.decode("utf-8", "replace"))
+        return {"tensors": {}, "files": {name: asdict(describe_file(partial / name)) for name in texts}}
+
+    begun = _together(mesh, partial, begin if first else None)
     model_chunks, optimizer_chunks = _chunks(weights, states, mesh, islands)
     optimizer_chunks += [
         _whole(rank_name(name, mesh.rank), tensor) for name, tensor in (of_rank or {}).items()
@@ -125,7 +136,7 @@ def save(
             write_chunks(partial, optimizer_chunks, f"optimizer-{mesh.rank:05d}"),
         ],
     )
-    parts = [part for rank in written for part in rank]
+    parts = [*begun[:1], *(part for rank in written for part in rank)]
 
     def finish() -> None:
         manifest = merge(parts, step=step, samples=samples, run_id=run_id, model=model, layout=layout)
