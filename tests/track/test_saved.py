@@ -165,7 +165,7 @@ def test_a_run_from_a_checkpoint_elsewhere_lacks_nothing(runs, tmp_path):
 
 
 def test_lines_are_on_the_disk_before_the_checkpoint(copied, monkeypatch):
-    data, out, _ = copied
+    data = copied[0]
     order = []
     sync = os.fsync
 

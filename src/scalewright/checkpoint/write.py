@@ -16,6 +16,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from math import prod
 from pathlib import Path
@@ -42,6 +43,7 @@ from scalewright.checkpoint.format import (
     committed,
     describe_file,
     rank_name,
+    remove,
     step_folder,
     stored_tensor,
 )
@@ -104,8 +106,8 @@ def save(
     `states` maps a weight's canonical name to {optimizer state: tensor like the weight's master}. `state` has
     no tensors; `finite`: whether the step's loss and gradient norm were. It is recorded together with whether
     every number written is. `buffers` are the same on every rank, and rank 0 writes them; `of_rank` are this
-    rank's alone. `islands`: each writes its own weights and states; those under `optimizer/` are island 0's. `copies`: makes
-    further files, on rank 0.
+    rank's alone. `islands`: each writes its own weights and states; those under `optimizer/` are island 0's.
+    `copies` makes further files, on rank 0.
     Raises RunError on every rank when any of them could not write; earlier checkpoints stay.
     """
     final = step_folder(root, step)
@@ -330,7 +332,7 @@ def commit(partial: Path, final: Path, manifest: Manifest, state: dict[str, Any]
     write_whole(partial / STATE, json.dumps(state, indent=1))
     write_whole(partial / COMMIT, commit_text(partial, manifest.step))
     if final.exists():  # a resume saved this step again
-        shutil.rmtree(final)
+        remove(final)
     partial.rename(final)
     sync_folder(final.parent)
 
@@ -339,6 +341,6 @@ def prune(root: Path, keep: int) -> list[Path]:
     """Removes the finished checkpoints that aren't kept, COMMIT first; returns them."""
     old = superfluous(committed(root), keep)
     for folder in old:
-        (folder / COMMIT).unlink(missing_ok=True)
-        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            remove(folder)
     return old

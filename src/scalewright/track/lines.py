@@ -44,8 +44,7 @@ class LineWriter:
         """Writes one object as one line; raises RunError when the disk refuses it, or the file is gone."""
         line = encode(row)
         with self._lock:
-            if time.monotonic() - self._looked > LOOK_SECONDS:
-                self.look()
+            self.look(every=LOOK_SECONDS)
             if self._torn:
                 line = b"\n" + line
             try:
@@ -57,8 +56,11 @@ class LineWriter:
             if self._torn:
                 raise RunError(f"wrote only part of a line to {self.path}: the disk is full")
 
-    def look(self) -> None:
-        """Raises RunError when the path no longer leads to the open file, whose lines would then be lost."""
+    def look(self, every: float = 0.0) -> None:
+        """Raises RunError when the path no longer leads to the open file, whose lines would then be lost;
+        looks again after `every` seconds."""
+        if time.monotonic() - self._looked < every:
+            return
         self._looked, reason = time.monotonic(), ""
         try:
             same = os.path.samestat(os.stat(self._place), os.fstat(self._file.fileno()))

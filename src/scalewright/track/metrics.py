@@ -4,8 +4,8 @@
     file  1 2 3 4 5 6 ½                 ─► 1 2 3 4          lines 5, 6 and the half one go, atomically
     then              5 6 7 8 …            1 2 3 4 5 6 7 8
 
-A training line and a validation line may have the same step; within a kind a step stands once. Lines that were
-lost or changed since the checkpoint are taken from its copy, and those that it hasn't are named (saved.py).
+A training line and a validation line may have the same step; within a kind a step stands once. Lines that
+were lost or changed since the checkpoint come from its copy, and those that it hasn't are named (saved.py).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class MetricsFile:
         saved: Saved | None = None,
         first: int | None = None,
     ) -> None:
-        """`saved`: the file by that checkpoint. `first`: the step of its first row, where `note` is to have the
-        rows that are missing, and `lost` their steps."""
+        """`saved`: the file by that checkpoint. With `first`, the step of its first row, `note` has the rows
+        that are missing, and `lost` their steps."""
         self.path = Path(path)
         self._events = events
         self.writer = self._open(resume_step, saved, first)

@@ -66,7 +66,7 @@ def lost_rows(ranges: Sequence[tuple[int, int]]) -> str:
 
 
 def lost_lines(rows: Iterable[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What metrics.jsonl lacks by a run's events, read before it: rows up to the newest save, none between."""
+    """What metrics.jsonl lacks by a run's events, which were read before it: training rows."""
     reached = (
         event.get("to", event.get("step")) for event in reversed(events) if event.get("kind") in REACHED
     )

@@ -17,6 +17,7 @@ from scalewright.spec.layout import Layout
 from scalewright.track.console import Console
 from scalewright.track.events import EventsFile
 from scalewright.track.fanout import Fanout
+from scalewright.track.lines import LOOK_SECONDS
 from scalewright.track.metrics import MetricsFile
 from scalewright.track.saved import COPY
 from scalewright.track.tracker import Status
@@ -134,6 +135,7 @@ class Record:
 
     def _write(self, row: dict[str, Any]) -> None:
         self.metrics.write(row)
+        self.events.look(every=LOOK_SECONDS)
         self.trackers.log(row)
         self.last[row["kind"]] = row
         self._hand_on(row["kind"], row)
