@@ -83,11 +83,31 @@ def test_one_that_goes_while_its_files_are_listed(call_cli, copy, monkeypatch):
     assert [row["step"] for row in rows] == [8, 6, 2]
 
 
+def test_one_that_is_half_gone(call_cli, copy, monkeypatch):
+    """COMMIT was removed before, and its files go now."""
+    listed = Path.rglob
+    (step(copy, 4) / COMMIT).unlink()
+
+    def and_remove(path: Path, pattern: str) -> Any:
+        files = list(listed(path, pattern))
+        if path == step(copy, 4):
+            (path / "state.json").unlink(missing_ok=True)
+        return files
+
+    monkeypatch.setattr(Path, "rglob", and_remove)
+    monkeypatch.setattr(Path, "is_file", lambda path: True)
+    rows = call_cli("checkpoint", "ls", copy, "--json").json()
+    assert [row["step"] for row in rows] == [8, 6, 2]
+
+
 def test_damage_beside_one_that_goes_is_still_damage(call_cli, copy):
     next(step(copy, 4).glob("model-*")).unlink()
     answer = call_cli("checkpoint", "verify", copy, "--json")
     assert answer.code == 1
-    assert [row["state"] for row in answer.json()["checkpoints"]] == ["complete"] * 2 + ["damaged", "complete"]
+    assert [row["state"] for row in answer.json()["checkpoints"]] == ["complete"] * 2 + [
+        "damaged",
+        "complete",
+    ]
 
 
 @pytest.mark.parametrize("verb", [["convert"], ["checkpoint", "diff"]])
@@ -183,7 +203,12 @@ def test_the_same_checkpoint(call_cli, runs, copy):
     answer = call_cli("checkpoint", "diff", runs["one"], copy, "--json")
     assert answer.code == 0
     found = answer.json()
-    assert (found["equal"], found["tensors_equal"], found["settings"], found["tensors"]) == (True, True, {}, [])
+    assert (found["equal"], found["tensors_equal"], found["settings"], found["tensors"]) == (
+        True,
+        True,
+        {},
+        [],
+    )
     assert "tensors are equal, bit for bit" in call_cli("checkpoint", "diff", runs["one"], copy).out
 
 

@@ -79,7 +79,7 @@ class MetricsFile:
             else:
                 self._least = saved.step
                 with open(self.path, "ab") as file:
-                    file.truncate(saved.bytes)
+                    file.truncate(saved.size)
         except OSError as error:
             raise cannot_write(self.path, error) from error
         return LineWriter(self.path)

@@ -29,16 +29,16 @@ class Saved:
 
     name: str
     step: int
-    bytes: int
+    size: int
     crc32: int
     rows: list[tuple[bytes, dict[str, Any]]]  # the newest
 
     def is_in(self, path: Path) -> bool:
         """Whether a file still begins with all that was saved."""
         if not path.exists():
-            return self.bytes == 0
+            return self.size == 0
         with open(path, "rb") as file:
-            return path.stat().st_size >= self.bytes and crc32(file, 0, self.bytes) == self.crc32
+            return path.stat().st_size >= self.size and crc32(file, 0, self.size) == self.crc32
 
     def note(self, change: str) -> str:
         """A line about a file that isn't as it was saved."""

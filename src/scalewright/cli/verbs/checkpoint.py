@@ -223,12 +223,12 @@ def _row(folder: Path, check: Callable[[Path], list[str]] | None = None) -> dict
     before = committed_at(folder)
     try:
         row = _look(folder, check)
-    except (OSError, UserError):
-        if folder.exists() and committed_at(folder) == before:
+        if row["state"] == "complete" or (folder.exists() and committed_at(folder) == before):
+            return row
+    except (OSError, UserError) as error:
+        going = before is None and isinstance(error, FileNotFoundError)
+        if not going and committed_at(folder) == before:
             raise
-        row = {"state": "gone"}
-    if row["state"] == "complete" or (folder.exists() and committed_at(folder) == before):
-        return row
     row = {"step": _step(folder), "path": str(folder), "bytes": 0, "saved": None}
     return {**row, "state": "gone", "problems": []}
 
