@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -481,3 +483,40 @@ def test_a_loss_that_is_no_number_is_noted(tmp_path):
         run(merge(data, {"optimizer": {"clip_norm": 0.0}}))
     assert rows(tmp_path / "out")[-1]["loss"] is None
     assert events(tmp_path / "out", "nonfinite")
+
+
+VANISHES: dict[str, Callable[[Path], Any]] = {
+    "deleted": shutil.rmtree,
+    "renamed": lambda out: out.rename(out.with_name("elsewhere")),
+    "deleted and made again": lambda out: (shutil.rmtree(out), out.mkdir()),
+    "its metrics deleted": lambda out: (out / "metrics.jsonl").unlink(),
+    "its events replaced": lambda out: Path(shutil.copy(out / "events.jsonl", out / "x")).replace(
+        out / "events.jsonl"
+    ),
+}
+
+
+@pytest.mark.parametrize(("kind", "layout"), [(kind, {}) for kind in VANISHES] + [("deleted", TWO)])
+def test_a_folder_that_vanishes_ends_the_run(tmp_path, kind, layout):
+    """Exit code 1 with the reason, on every rank; the folder isn't made again."""
+    data = run_data(tmp_path, train={"steps": 100_000}, layout=layout, checkpoint={"every": 500})
+    out = tmp_path / "out"
+    process = start_cli(tmp_path, "train", str(write_run(tmp_path, data)))
+    try:
+        wait_for(lambda: steps_done(out) >= 3, 90)
+        VANISHES[kind](out)
+        _, err = process.communicate(timeout=60)
+    finally:
+        end(process)
+    last = err.strip().splitlines()[-1]
+    assert process.returncode == 1, err
+    assert "was removed, renamed or replaced under the run" in last
+    assert "Traceback" not in err
+    if kind in ("deleted", "renamed"):
+        assert not out.exists()
+
+
+def test_a_folder_that_vanishes_at_the_end(tmp_path):
+    data = run_data(tmp_path, train={"steps": 3})
+    with pytest.raises(RunError, match="under the run"):
+        run(data, on_step=lambda row: shutil.rmtree(tmp_path / "out", ignore_errors=True))

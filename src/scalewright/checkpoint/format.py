@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import zlib
 from dataclasses import asdict, dataclass
 from math import prod
@@ -127,8 +128,33 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def damaged(problem: str, place: Path) -> UserError:
-    """The error for a checkpoint that can't be read."""
+    """The error for a checkpoint that can't be read: a damaged one, or one that a run removed meanwhile."""
+    folder = place.parent if place.name == MANIFEST else place
+    if committed_at(folder) is None:
+        return UserError(
+            "the checkpoint is gone: it was removed while it was read",
+            str(folder),
+            "read a newer one; a run keeps as many as its checkpoint.keep",
+        )
     return UserError(problem, str(place), "use an older checkpoint")
+
+
+def committed_at(folder: Path) -> tuple[int, int] | None:
+    """What changes when a checkpoint is replaced by another of its step; None: there is none (any more)."""
+    try:
+        commit = (folder / COMMIT).stat()
+    except OSError:
+        return None
+    return commit.st_ino, commit.st_mtime_ns
+
+
+def remove(folder: Path) -> None:
+    """Removes a checkpoint, COMMIT first: for readers it is then gone, not damaged. Raises OSError."""
+    if folder.is_symlink():  # what it leads to isn't the run's
+        folder.unlink()
+        return
+    (folder / COMMIT).unlink(missing_ok=True)
+    shutil.rmtree(folder)
 
 
 def _in_words(error: Exception) -> str:
@@ -229,7 +255,7 @@ def _read_head(folder: Path, name: str) -> bytes:
 
 def _committed_heads(folder: Path) -> dict[str, StoredFile]:
     """Size and checksum of the manifest and the state by COMMIT; raises UserError."""
-    if not (folder / COMMIT).exists():
+    if folder.is_dir() and committed_at(folder) is None:
         raise UserError(
             f"not a finished checkpoint: it has no {COMMIT}", str(folder), "give a step-* folder that has one"
         )

@@ -1,5 +1,6 @@
 """Writes a checkpoint: every rank its boxes, rank 0 the manifest, and COMMIT last of all.
 
+    rank 0      the run's lines (track/saved.py)        fsync
     each rank   model-*, optimizer-* into step-N.tmp/   fsync, checksums
     rank 0      manifest.json, state.json, COMMIT       fsync
                 rename step-N.tmp -> step-N             the commit
@@ -15,6 +16,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from math import prod
 from pathlib import Path
@@ -41,6 +43,7 @@ from scalewright.checkpoint.format import (
     committed,
     describe_file,
     rank_name,
+    remove,
     step_folder,
     stored_tensor,
 )
@@ -94,6 +97,7 @@ def save(
     buffers: Mapping[str, Tensor] | None = None,
     of_rank: Mapping[str, Tensor] | None = None,
     islands: IslandTensors | None = None,
+    copies: Callable[[], Mapping[str, bytes]] | None = None,
     keep: int = 2,
     finite: bool = True,
 ) -> Path:
@@ -103,12 +107,21 @@ def save(
     no tensors; `finite`: whether the step's loss and gradient norm were. It is recorded together with whether
     every number written is. `buffers` are the same on every rank, and rank 0 writes them; `of_rank` are this
     rank's alone. `islands`: each writes its own weights and states; those under `optimizer/` are island 0's.
+    `copies` makes further files, on rank 0.
     Raises RunError on every rank when any of them could not write; earlier checkpoints stay.
     """
     final = step_folder(root, step)
     partial = final.with_name(final.name + ".tmp")
     first = mesh.rank == 0
-    _together(mesh, partial, (lambda: make_empty(root, partial)) if first else None)
+
+    def begin() -> dict[str, Any]:
+        texts = copies() if copies is not None else {}
+        make_empty(root, partial)
+        for name, text in texts.items():
+            write_whole(partial / name, text.decode("utf-8", "replace"))
+        return {"tensors": {}, "files": {name: asdict(describe_file(partial / name)) for name in texts}}
+
+    begun = _together(mesh, partial, begin if first else None)
     model_chunks, optimizer_chunks = _chunks(weights, states, mesh, islands)
     optimizer_chunks += [
         _whole(rank_name(name, mesh.rank), tensor) for name, tensor in (of_rank or {}).items()
@@ -125,7 +138,7 @@ def save(
             write_chunks(partial, optimizer_chunks, f"optimizer-{mesh.rank:05d}"),
         ],
     )
-    parts = [part for rank in written for part in rank]
+    parts = [*begun[:1], *(part for rank in written for part in rank)]
 
     def finish() -> None:
         manifest = merge(parts, step=step, samples=samples, run_id=run_id, model=model, layout=layout)
@@ -319,7 +332,7 @@ def commit(partial: Path, final: Path, manifest: Manifest, state: dict[str, Any]
     write_whole(partial / STATE, json.dumps(state, indent=1))
     write_whole(partial / COMMIT, commit_text(partial, manifest.step))
     if final.exists():  # a resume saved this step again
-        shutil.rmtree(final)
+        remove(final)
     partial.rename(final)
     sync_folder(final.parent)
 
@@ -328,6 +341,6 @@ def prune(root: Path, keep: int) -> list[Path]:
     """Removes the finished checkpoints that aren't kept, COMMIT first; returns them."""
     old = superfluous(committed(root), keep)
     for folder in old:
-        (folder / COMMIT).unlink(missing_ok=True)
-        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            remove(folder)
     return old

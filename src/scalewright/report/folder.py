@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scalewright.report.lives import STARTS
 from scalewright.spec.base import parse_yaml
 from scalewright.spec.errors import UserError, reason
-from scalewright.spec.text.jsonl import read_jsonl
+from scalewright.spec.text.jsonl import lost_lines, read_jsonl
 from scalewright.spec.text.untrusted import JSON_BYTES, parse_json, read_bytes
 
 Column = NDArray[np.float64]
@@ -112,10 +112,9 @@ def read_folder(path: str | Path) -> RunFolder:
     config_text = _text(path / "run.yaml", problems)
     config = _mapping(config_text, "run.yaml", problems)
     summary = _mapping(_text(path / "summary.json", []), "summary.json", problems)
-    rows = read_jsonl(path / "metrics.jsonl")
-    if not rows:
-        problems.append("metrics.jsonl has no rows yet")
     events = [event for event in read_jsonl(path / "events.jsonl") if isinstance(event.get("kind"), str)]
+    rows = read_jsonl(path / "metrics.jsonl")  # after the events: a run that is under way goes on
+    problems += lost_lines(rows, events) if rows else ["metrics.jsonl has no rows yet"]
     started = [event["environment"] for event in events if isinstance(event.get("environment"), dict)]
     environment = config.get("environment") or (started[-1] if started else {})
     return RunFolder(

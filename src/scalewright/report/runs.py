@@ -44,6 +44,7 @@ class Entry:
     tokens_per_s: float | None  # median
     memory_gib: float | None
     status: str  # how its newest life ended: finished, diverged, failed, ...
+    problems: list[str]  # of its files
 
 
 @dataclass(frozen=True)
@@ -163,4 +164,5 @@ def _entry(run: RunFolder, name: str) -> Entry:
         tokens_per_s=run.train.median("tokens_per_s"),
         memory_gib=run.train.highest("memory_gib"),
         status=status(run)[0],
+        problems=list(run.problems),
     )

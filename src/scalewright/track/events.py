@@ -27,7 +27,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from scalewright.spec.text.jsonl import scan_jsonl
+from scalewright.spec.text.words import counted
 from scalewright.track.lines import LineWriter, finite
+from scalewright.track.saved import Saved
 
 
 class EventsFile(LineWriter):
@@ -38,3 +41,16 @@ class EventsFile(LineWriter):
         event = {"time": time.time(), "kind": kind, **finite(fields)[0]}
         self.append(event)
         return event
+
+    def bring_back(self, saved: Saved | None) -> str:
+        """Appends the lines that a checkpoint has and the file hasn't; a line about that, empty for none.
+
+        In place: the file is the run's lock (train/state/claim.py), and others may have it open.
+        """
+        if saved is None or saved.is_in(self.path):
+            return ""
+        there = {text for text, _ in scan_jsonl(self.path)}
+        back = [row for text, row in saved.rows if text not in there]
+        for row in back:
+            self.append(row)
+        return saved.note(f"{counted(len(back), 'lines')} came back from the checkpoint")

@@ -2,7 +2,7 @@
 
 Each line is one `write` to a file opened for appending: the kernel keeps such writes whole and in order, so a
 launcher and rank 0 may share a file. A file that ends in half a line (its writer was killed) is continued
-on a new line; readers skip the half.
+on a new line; readers skip the half. A file that was removed or replaced under its writer ends the run.
 """
 
 from __future__ import annotations
@@ -11,13 +11,18 @@ import json
 import math
 import os
 import threading
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from scalewright.spec.errors import RunError
+from scalewright.spec.text.files import sync_folder
+from scalewright.track.saved import COPIED_BYTES, crc32
 
 Row = Mapping[str, Any]
+LOOK_SECONDS = 1.0  # between looks at whether the path still leads to the file: cheap, but not on every disk
 
 
 class LineWriter:
@@ -26,17 +31,20 @@ class LineWriter:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._lock = threading.Lock()
+        self._looked, self._saved = time.monotonic(), (0, 0)  # bytes, CRC-32
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = cast(BinaryIO, open(self.path, "ab", buffering=0))  # noqa: SIM115 - held open for the run
+            self._place = self.path.absolute()  # a user's code may change the working directory
+            self._file = cast(BinaryIO, open(self.path, "a+b", buffering=0))  # noqa: SIM115 - held open for the run
             self._torn = _ends_in_half_line(self.path)
         except OSError as error:
             raise cannot_write(self.path, error) from error
 
     def append(self, row: Row) -> None:
-        """Writes one object as one line; raises RunError when the disk refuses it."""
+        """Writes one object as one line; raises RunError when the disk refuses it, or the file is gone."""
         line = encode(row)
         with self._lock:
+            self.look(every=LOOK_SECONDS)
             if self._torn:
                 line = b"\n" + line
             try:
@@ -48,7 +56,41 @@ class LineWriter:
             if self._torn:
                 raise RunError(f"wrote only part of a line to {self.path}: the disk is full")
 
+    def look(self, every: float = 0.0) -> None:
+        """Raises RunError when the path no longer leads to the open file, whose lines would then be lost;
+        looks again after `every` seconds."""
+        if time.monotonic() - self._looked < every:
+            return
+        self._looked, reason = time.monotonic(), ""
+        try:
+            same = os.path.samestat(os.stat(self._place), os.fstat(self._file.fileno()))
+        except OSError as error:
+            same, reason = False, f" ({error.strerror})"
+        if not same:
+            raise RunError(
+                f"{self.path} was removed, renamed or replaced under the run{reason}: what it writes is lost"
+            )
+
+    def save(self) -> bytes:
+        """Has every line on the disk; the copy of the file that a checkpoint holds (saved.py)."""
+        with self._lock:
+            self.look()
+            try:
+                os.fsync(self._file.fileno())
+                sync_folder(self._place.parent)
+                size, (before, crc) = os.fstat(self._file.fileno()).st_size, self._saved
+                end = max(size, before)  # one that was cut under the run differs from now on, as it should
+                self._saved = end, crc32(self._file, before, end, crc)
+                self._file.seek(start := max(0, size - COPIED_BYTES))
+                newest = self._file.read(COPIED_BYTES)
+            except OSError as error:
+                raise cannot_write(self.path, error) from error
+        head = encode({"bytes": end, "crc32": self._saved[1]})
+        return head + (newest[newest.find(b"\n") + 1 :] if start else newest)
+
     def close(self) -> None:
+        with suppress(OSError, ValueError):  # a pipe, a file system without it, or closed before
+            os.fsync(self._file.fileno())
         self._file.close()
 
 

@@ -4,17 +4,22 @@
     file  1 2 3 4 5 6 ½                 ─► 1 2 3 4          lines 5, 6 and the half one go, atomically
     then              5 6 7 8 …            1 2 3 4 5 6 7 8
 
-A training line and a validation line may have the same step; within a kind a step stands once.
+A training line and a validation line may have the same step; within a kind a step stands once. Lines that
+were lost or changed since the checkpoint come from its copy, and those that it hasn't are named (saved.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from scalewright.spec.text.files import write_whole
-from scalewright.spec.text.jsonl import scan_jsonl
+from scalewright.spec.text.jsonl import lost_rows, missing_steps, scan_jsonl
+from scalewright.spec.text.words import counted
 from scalewright.track.events import EventsFile
 from scalewright.track.lines import LineWriter, Row, cannot_write, finite
+from scalewright.track.saved import Saved
 
 
 class MetricsFile:
@@ -25,13 +30,18 @@ class MetricsFile:
     """
 
     def __init__(
-        self, path: str | Path, resume_step: int | None = 0, events: EventsFile | None = None
+        self,
+        path: str | Path,
+        resume_step: int | None = 0,
+        events: EventsFile | None = None,
+        saved: Saved | None = None,
+        first: int | None = None,
     ) -> None:
+        """`saved`: the file by that checkpoint. With `first`, the step of its first row, `note` has the rows
+        that are missing, and `lost` their steps."""
         self.path = Path(path)
         self._events = events
-        self._last: dict[str, int] = {}
-        self._trim(resume_step)
-        self._writer = LineWriter(self.path)
+        self.writer = self._open(resume_step, saved, first)
 
     def write(self, row: Row) -> dict[str, str]:
         """Appends one row (`kind`, `step`, numbers); returns its non-finite values, such as {"loss": "nan"}.
@@ -39,10 +49,10 @@ class MetricsFile:
         A step that its kind already has is left as it stands: the first line is the one that counts.
         """
         kind, step = row["kind"], int(row["step"])
-        if step <= self._last.get(kind, -1):
+        if step <= self._last.get(kind, self._least):
             return {}
         clean, bad = finite(row)
-        self._writer.append(clean)
+        self.writer.append(clean)
         self._last[kind] = step
         if bad and self._events is not None:
             self._events.write("nonfinite", step=step, of=kind, values=bad)
@@ -50,26 +60,57 @@ class MetricsFile:
 
     def go_back(self, step: int) -> None:
         """Drops every line of a step after `step`: the run goes on from there."""
-        self._writer.close()
-        self._last.clear()
-        self._trim(step)
-        self._writer = LineWriter(self.path)
+        self.writer.close()
+        self.writer = self._open(step)
 
     def close(self) -> None:
-        self._writer.close()
+        self.writer.close()
 
-    def _trim(self, resume_step: int | None) -> None:
-        """Leaves each step up to `resume_step` once."""
-        kept: list[bytes] = []
-        for text, row in scan_jsonl(self.path):
-            kind, step = str(row.get("kind")), row.get("step")
-            before = isinstance(step, int) and (resume_step is None or step <= resume_step)
-            if isinstance(step, int) and before and step > self._last.get(kind, -1):
-                kept.append(text)
-                self._last[kind] = step
-        size = sum(len(text) + 1 for text in kept)
-        if self.path.exists() and self.path.stat().st_size != size:
-            try:
-                write_whole(self.path, "".join(f"{text.decode('utf-8', 'replace')}\n" for text in kept))
-            except OSError as error:
-                raise cannot_write(self.path, error) from error
+    def _open(
+        self, resume_step: int | None, saved: Saved | None = None, first: int | None = None
+    ) -> LineWriter:
+        self.note = ""
+        self.lost: list[tuple[int, int]] = []
+        self._last: dict[str, int] = {}
+        self._least = -1  # of steps of any kind
+        try:
+            if saved is None or not saved.is_in(self.path):
+                self._trim(resume_step, saved, first)
+            else:
+                self._least = saved.step
+                with open(self.path, "ab") as file:
+                    file.truncate(saved.size)
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+        return LineWriter(self.path)
+
+    def _trim(self, resume_step: int | None, saved: Saved | None, first: int | None) -> None:
+        """Leaves each step up to `resume_step` once, in order; of two rows the one that was saved."""
+        there = _by_step(scan_jsonl(self.path), resume_step)
+        copied = _by_step(saved.rows if saved is not None else (), resume_step)
+        rows = sorted({**copied, **there, **copied}.items(), key=lambda item: item[0][0])
+        self._last = {kind: step for (step, kind), _ in rows}
+        content = b"".join(text + b"\n" for _, text in rows)
+        if content != (self.path.read_bytes() if self.path.exists() else b""):
+            write_whole(self.path, content.decode("utf-8", "replace"))
+        if first is None or resume_step is None:
+            return
+        self.lost = missing_steps((step for (step, kind), _ in rows if kind == "train"), first, resume_step)
+        self.note = lost_rows(self.lost)
+        if saved is not None:
+            back = sum(there.get(key) != text for key, text in copied.items())
+            changes = [f"{counted(back, 'rows')} came back from the checkpoint" if back else "", self.note]
+            none = "no training row is missing, but lines were lost, added or changed"
+            self.note = saved.note("; ".join(filter(None, changes)) or none)
+        elif self.note:
+            self.note = f"{self.path.name}: {self.note}"
+
+
+def _by_step(lines: Iterable[tuple[bytes, dict[str, Any]]], last: int | None) -> dict[tuple[int, str], bytes]:
+    """The first row of each step and kind, up to a step."""
+    rows: dict[tuple[int, str], bytes] = {}
+    for text, row in lines:
+        step, kind = row.get("step"), row.get("kind")
+        if type(step) is int and isinstance(kind, str) and (last is None or step <= last):
+            rows.setdefault((step, kind), text)
+    return rows

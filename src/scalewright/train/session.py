@@ -95,6 +95,7 @@ class Session:
         cause = ""
         if self.record is not None:
             self.record.console.ends_at(last)
+            self.state.copies = self.record.copies
             if self.done >= last:
                 self.record.console.message(
                     f"nothing to do: this run is at step {self.done}, and its last is {last}"
@@ -108,6 +109,8 @@ class Session:
             self.watch.ends()
             if not stopped:
                 job.health.check_end(self.done)
+            if self.record is not None:
+                self.record.metrics.writer.look()
             status = "stopped" if stopped else "finished"
             cause = stop.cause or "another rank was asked" if stopped == "signal" else stopped or ""
         finally:

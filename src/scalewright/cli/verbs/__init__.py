@@ -9,7 +9,12 @@ import typer
 from scalewright.cli.app import Verbs
 from scalewright.cli.verbs import bench, presets
 from scalewright.cli.verbs.accept import accept
-from scalewright.cli.verbs.checkpoint import list_checkpoints, verify_checkpoints
+from scalewright.cli.verbs.checkpoint import (
+    diff_checkpoints,
+    list_checkpoints,
+    prune_checkpoints,
+    verify_checkpoints,
+)
 from scalewright.cli.verbs.compare import compare
 from scalewright.cli.verbs.convert import convert
 from scalewright.cli.verbs.demo import demo
@@ -58,7 +63,12 @@ def register(app: typer.Typer) -> None:
     app.command("train", rich_help_panel="Train")(train)
     app.command("sweep", rich_help_panel="Train")(sweep)
     app.command("launch", rich_help_panel="Train")(launch)
-    saved: dict[str, Verb] = {"ls": list_checkpoints, "verify": verify_checkpoints}
+    saved: dict[str, Verb] = {
+        "ls": list_checkpoints,
+        "verify": verify_checkpoints,
+        "diff": diff_checkpoints,
+        "prune": prune_checkpoints,
+    }
     group = _group("What a run has saved, and whether it is sound.", saved)
     app.add_typer(group, name="checkpoint", rich_help_panel="Train")
     app.command("parity", rich_help_panel="Train")(parity)

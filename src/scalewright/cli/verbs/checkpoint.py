@@ -1,15 +1,22 @@
-"""`scalewright checkpoint ls|verify RUN_DIR`: what a run has saved, and whether every byte of it is sound."""
+"""`scalewright checkpoint ls|verify|prune|diff`: what a run has saved, whether every byte of it is sound,
+which saves may go, and how two differ.
+
+A run that trains meanwhile removes old saves: one that goes while it is read is `gone`, not damaged.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from scalewright.cli.options import Json
-from scalewright.spec.errors import UserError
+from scalewright.spec.errors import RunError, UserError
 
+SHOWN = 6  # settings of a part that `diff` prints; --json has all
 Run = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A run's folder, or one of its checkpoints.")]
 
 
@@ -17,7 +24,7 @@ def list_checkpoints(run: Run, json: Json = False) -> None:
     """List a run's checkpoints, newest first."""
     from scalewright.cli.output import print_json, print_table
 
-    rows = [_row(folder) for folder in _folders(run)]
+    rows = [row for folder in _folders(run) if (row := _row(folder))["state"] != "gone"]
     if json:
         print_json(rows)
         return
@@ -41,10 +48,8 @@ def verify_checkpoints(run: Run, json: Json = False) -> None:
 
     rows = []
     for folder in _folders(run):
-        row = _row(folder)
-        with working(f"reading the save of {_name(row)}"):
-            problems = verify(folder) if row["state"] == "complete" else row.get("problems", [])
-        rows.append({**row, "state": "damaged" if problems else row["state"], "problems": problems})
+        with working(f"reading the save {folder.name}"):
+            rows.append(_row(folder, verify))
     damaged = any(row["problems"] or row["state"] == "damaged" for row in rows)
     if json:
         print_json({"ok": not damaged, "checkpoints": rows})
@@ -53,6 +58,118 @@ def verify_checkpoints(run: Run, json: Json = False) -> None:
             print(f"{_name(row)}: " + ("; ".join(row["problems"]) or _state(row)))
     if damaged:
         raise typer.Exit(1)
+
+
+def prune_checkpoints(
+    run: Run,
+    keep: Annotated[
+        int | None, typer.Option(min=1, help="How many of the newest stay; by default checkpoint.keep.")
+    ] = None,
+    keep_every: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Also keep steps that are multiples of N.")
+    ] = 0,
+    dry_run: Annotated[bool, typer.Option(help="Show what would go, and remove nothing.")] = False,
+    json: Json = False,
+) -> None:
+    """Remove old checkpoints of a run that isn't training.
+
+    The newest finite ones stay, and so does the newest that is whole. What a killed removal left goes, too.
+
+    \b
+    scalewright checkpoint prune runs/run --keep 1 --dry-run
+    """
+    from scalewright.checkpoint.finite import superfluous
+    from scalewright.checkpoint.format import committed, remove, verify
+    from scalewright.cli.output import print_json, working
+    from scalewright.train.state.claim import hold_folder
+
+    root = _folders(run)[0].parent
+    if root.resolve() == run.resolve().parent:
+        raise UserError("it is one checkpoint", str(run), f"give its run's folder, {root.parent}")
+    home = root.absolute().parent if root.absolute().name == "checkpoints" else root
+    with hold_folder(home) if not dry_run and (home / "events.jsonl").exists() else nullcontext():
+        whole = committed(root)
+        with working("reading the newest save"):
+            sound = next((folder for folder in whole if not verify(folder)), None)
+        if sound is None:
+            raise UserError("no checkpoint here is whole: none is removed", str(root), "restore one first")
+        old = {
+            p for p in superfluous(whole, keep or _kept_by(home)) if not keep_every or _number(p) % keep_every
+        }
+        unfinished = set(_folders(run)) - set(whole)
+        rows = [_row(folder) for folder in _folders(run)]
+        gone = [row for row in rows if Path(row["path"]) in old - {sound} | unfinished]
+        for row in [] if dry_run else gone:
+            try:
+                remove(Path(row["path"]))
+            except OSError as error:
+                raise RunError(f"cannot remove {row['path']}: {error.strerror}") from None
+    if json:
+        kept = [row for row in rows if row not in gone]
+        print_json(
+            {"dry_run": dry_run, "removed": gone, "kept": kept, "bytes": sum(row["bytes"] for row in gone)}
+        )
+        return
+    for row in rows:
+        verb = ("would go" if dry_run else "removed") if row in gone else "stays"
+        print(f"{_name(row)}: {verb} ({row['bytes'] / 2**20:,.1f} MiB, {_state(row)})")
+
+
+def _kept_by(home: Path) -> int:
+    """How many saves the run in a folder keeps itself."""
+    from scalewright.spec.base import read_yaml
+    from scalewright.spec.run import CheckpointSpec
+
+    data = read_yaml(home / "run.yaml") if (home / "run.yaml").exists() else {}
+    return CheckpointSpec.parse(data.get("checkpoint", {}) if isinstance(data, dict) else {}).keep
+
+
+def diff_checkpoints(first: Run, second: Run, json: Json = False) -> None:
+    """Compare two checkpoints: layout, step, data, optimizer and every tensor; exit code 1 when they differ.
+
+    Tensors are compared whole and bit by bit, whatever layouts wrote them.
+
+    \b
+    scalewright checkpoint diff runs/a runs/b/checkpoints/step-00000400
+    """
+    from scalewright.checkpoint.compare import settings, tensors
+    from scalewright.checkpoint.read import find_checkpoint
+    from scalewright.cli.output import print_json, print_table, working
+    from scalewright.spec.text.words import decimal, printable
+
+    folders = [find_checkpoint(path) for path in (first, second)]
+    with working("comparing the tensors"):
+        parts, rows = settings(*folders), list(tensors(*folders))
+    different = [row for row in rows if not row["equal"]]
+    equal = not parts and not different
+    if json:
+        paths = {"first": str(folders[0]), "second": str(folders[1])}
+        print_json(
+            {**paths, "equal": equal, "tensors_equal": not different, "settings": parts, "tensors": different}
+        )
+    else:
+        for part, values in parts.items():
+            shown = [f"{key} {str(old)[:60]} -> {str(new)[:60]}" for key, (old, new) in values.items()]
+            more = [f"{len(shown) - SHOWN} more (--json)"] if len(shown) > SHOWN else []
+            print(printable(f"{part}: " + ", ".join(shown[:SHOWN] + more)))
+        print(f"{len(rows) - len(different):,} of {len(rows):,} tensors are equal, bit for bit")
+        table = [
+            [printable(row["name"]), _kind(row), decimal(row.get("largest")), decimal(row.get("relative"))]
+            for row in different
+        ]
+        if table:
+            print_table(["tensor", "differs", "largest difference", "relative"], table)
+    if not equal:
+        raise typer.Exit(1)
+
+
+def _kind(row: dict[str, Any]) -> str:
+    """How a tensor of `diff` differs, in words."""
+    if "only" in row:
+        return f"only in the {row['only']}"
+    if "numbers" in row:
+        return f"{row['numbers']:,} of {row['of']:,} numbers"
+    return "; ".join(f"{key} {row[key][0]} and {row[key][1]}" for key in ("shape", "dtype") if key in row)
 
 
 def _name(row: dict[str, Any]) -> str:
@@ -75,10 +192,14 @@ def _folders(run: Path) -> list[Path]:
     for root in (run / "checkpoints", run):
         folders = [p for p in root.iterdir() if STEP_FOLDER.match(p.name)] if root.is_dir() else []
         if folders:
-            return sorted(folders, key=lambda p: int(p.name.split("-")[1]), reverse=True)
+            return sorted(folders, key=_number, reverse=True)
     raise UserError(
         "no checkpoint there", str(run), "give a run's folder, or set checkpoint.every in its run file"
     )
+
+
+def _number(folder: Path) -> int:
+    return int(folder.name.split("-")[1])
 
 
 def _step(folder: Path) -> int | None:
@@ -93,11 +214,26 @@ def _step(folder: Path) -> int | None:
         return None
 
 
-def _row(folder: Path) -> dict[str, Any]:
-    """The row of `ls` for one step folder; `state` is complete, incomplete (no COMMIT) or damaged.
-
-    Damaged here means COMMIT, the manifest or the state; the large files are compared by `verify`.
+def _row(folder: Path, check: Callable[[Path], list[str]] | None = None) -> dict[str, Any]:
+    """The row for one step folder; `state` is complete, incomplete (no COMMIT), damaged, or gone: removed
+    while it was read. `check` finds problems; without it (`ls`) COMMIT, manifest and state are compared.
     """
+    from scalewright.checkpoint.format import committed_at
+
+    before = committed_at(folder)
+    try:
+        row = _look(folder, check)
+        if row["state"] == "complete" or (folder.exists() and committed_at(folder) == before):
+            return row
+    except (OSError, UserError) as error:
+        going = before is None and isinstance(error, FileNotFoundError)
+        if not going and committed_at(folder) == before:
+            raise
+    row = {"step": _step(folder), "path": str(folder), "bytes": 0, "saved": None}
+    return {**row, "state": "gone", "problems": []}
+
+
+def _look(folder: Path, check: Callable[[Path], list[str]] | None) -> dict[str, Any]:
     import datetime
 
     from scalewright.checkpoint.finite import is_finite
@@ -111,8 +247,9 @@ def _row(folder: Path) -> dict[str, Any]:
         "saved": datetime.datetime.fromtimestamp(folder.stat().st_mtime).isoformat(" ", "seconds"),
         "state": "complete" if (folder / COMMIT).exists() else "incomplete",
     }
+    row |= {"problems": []} if check else {}
     if row["state"] == "complete":
-        if problems := verify_heads(folder):
+        if problems := verify_heads(folder) or (check(folder) if check else []):
             return {**row, "state": "damaged", "problems": problems}
         manifest = read_manifest(folder)
         row["finite"] = is_finite(folder)

@@ -48,6 +48,8 @@ def _show(comparison: Comparison) -> None:
     for entry in comparison.runs:
         if entry.status not in UNREMARKABLE:
             print(f"{printable(entry.name)}: {entry.status}, at step {entry.steps:,}")
+        for problem in entry.problems:
+            print(f"{printable(entry.name)}: {printable(problem)}")
     if comparison.differences:
         print()
         differing = [

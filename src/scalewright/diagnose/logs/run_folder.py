@@ -21,7 +21,7 @@ from scalewright.diagnose.logs.times import usual
 from scalewright.diagnose.logs.values import real
 from scalewright.spec.base import read_yaml
 from scalewright.spec.errors import UserError
-from scalewright.spec.text.jsonl import read_jsonl
+from scalewright.spec.text.jsonl import lost_lines, read_jsonl
 
 METRICS, EVENTS, RUN = "metrics.jsonl", "events.jsonl", "run.yaml"
 SAME = ("step_time_s", "tokens_per_s", "loss", "grad_norm", "lr", "memory_gib")
@@ -49,12 +49,13 @@ def run_answer(folder: Path) -> dict[str, Any]:
 
 def _log(folder: Path, events: list[dict[str, Any]]) -> Log:
     rows = [row for row in read_jsonl(folder / METRICS) if row.get("kind") == "train"]
+    lost = lost_lines(rows, events)
     begun = [_step(event) for event in events if event.get("kind") == "resume"]
     broken = {_step(event) for event in events if event.get("kind") == "nonfinite"}
     steps = [_row(row, begun, broken) for row in rows]
     facts, notes = _facts(folder / RUN)
     overflows = sum(event.get("kind") == "overflow" for event in events)
-    return Log("scalewright", facts, steps, len(begun), overflows, notes=notes)
+    return Log("scalewright", facts, steps, len(begun), overflows, notes=notes + lost)
 
 
 def _row(row: Mapping[str, Any], begun: list[int], broken: set[int]) -> Step:

@@ -9,8 +9,8 @@ import unicodedata
 MISSING = "–"
 NOUNS = (  # of `counted`
     "check", "core", "device", "document", "failure", "file", "folder", "group", "host", "layer", "line",
-    "GPU", "link", "node", "pair", "problem", "rank", "resume", "run", "save", "spike", "split", "stall",
-    "step", "thing", "thread", "time", "value", "fault",
+    "GPU", "link", "node", "pair", "problem", "rank", "resume", "row", "run", "save", "spike", "split",
+    "stall", "step", "thing", "thread", "time", "value", "fault",
 )  # fmt: skip
 
 

@@ -17,7 +17,9 @@ from scalewright.spec.layout import Layout
 from scalewright.track.console import Console
 from scalewright.track.events import EventsFile
 from scalewright.track.fanout import Fanout
+from scalewright.track.lines import LOOK_SECONDS
 from scalewright.track.metrics import MetricsFile
+from scalewright.track.saved import COPY
 from scalewright.track.tracker import Status
 from scalewright.train.batches import Place
 from scalewright.train.columns import (
@@ -133,6 +135,7 @@ class Record:
 
     def _write(self, row: dict[str, Any]) -> None:
         self.metrics.write(row)
+        self.events.look(every=LOOK_SECONDS)
         self.trackers.log(row)
         self.last[row["kind"]] = row
         self._hand_on(row["kind"], row)
@@ -172,6 +175,10 @@ class Record:
         """The run goes on from an earlier place: later rows go. Trackers get the new ones beside the old."""
         self.place = place
         self.metrics.go_back(place.step)
+
+    def copies(self) -> dict[str, bytes]:
+        """Has all lines on the disk; their copies for a checkpoint, by file name."""
+        return {COPY.format(file.path.name): file.save() for file in (self.metrics.writer, self.events)}
 
     def saved(self, step: int, seconds: float) -> None:
         """Notes a finished checkpoint."""

@@ -17,6 +17,7 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.operators import flops_per_token
 from scalewright.spec.run import RunSpec
 from scalewright.spec.tensors import count as count_parameters
+from scalewright.spec.text.jsonl import begins_after, read_jsonl
 from scalewright.spec.text.words import count
 from scalewright.track.console import Console
 from scalewright.track.environment import environment
@@ -24,6 +25,7 @@ from scalewright.track.events import EventsFile
 from scalewright.track.fanout import Fanout
 from scalewright.track.metrics import MetricsFile
 from scalewright.track.open import open_trackers
+from scalewright.track.saved import read_saved
 from scalewright.train.batches import Place
 from scalewright.train.network import Network
 from scalewright.train.precision import Peak
@@ -31,6 +33,8 @@ from scalewright.train.record.expectation import expect
 from scalewright.train.record.record import Record
 from scalewright.train.resolve import Resolved
 from scalewright.train.state.changes import Changes
+
+METRICS, EVENTS = "metrics.jsonl", "events.jsonl"
 
 
 def write_folder(
@@ -83,8 +87,13 @@ def open_record(
     """Rank 0's writers, opened to go on from `place`; `notes` and then start or resume become events."""
     folder, done = run.folder, place.step
     parameters, flops = _counts(resolved, network)
-    events = EventsFile(folder / "events.jsonl")
-    metrics = MetricsFile(folder / "metrics.jsonl", resume_step=done, events=events)
+    before = Path(resumed_from) if resumed_from else folder
+    ours = before.resolve().parent == (folder / "checkpoints").resolve()
+    lines = {name: read_saved(before, name, done) if ours else None for name in (EVENTS, METRICS)}
+    events = EventsFile(folder / EVENTS)
+    lost_events = events.bring_back(lines[EVENTS])
+    first = begins_after(read_jsonl(folder / EVENTS)) if ours else done
+    metrics = MetricsFile(folder / METRICS, done, events, lines[METRICS], first + 1)
     console = Console(
         resolved.steps, run.name, _description(run, parameters, peak), enabled=not quiet, start_step=done
     )
@@ -104,8 +113,10 @@ def open_record(
         tell=tell,
     )
     console.start()
-    for note in notes:
+    for note in [*notes, *filter(None, [lost_events])]:
         record.event("fault", note, step=done)
+    if metrics.note:
+        record.event("fault", metrics.note, step=done, lost=metrics.lost)
     facts = {"run_id": run_id, "parameters": parameters, "flops_per_token": flops, **_facts(run, peak)}
     if resumed_from:
         record.event("resume", f"resumed from step {done}", step=done, path=resumed_from, **facts)

@@ -46,7 +46,7 @@ def _is_runs(path: Path) -> bool:
 def check_free(run: RunSpec) -> None:
     """Raises UserError when another process trains in the folder, before workers start; makes no file."""
     if (run.folder / "events.jsonl").exists():
-        with _locked(run.folder):
+        with hold_folder(run.folder):
             pass
 
 
@@ -55,15 +55,15 @@ def claim_folder(run: RunSpec) -> Iterator[None]:
     """Holds the run's folder; raises UserError when another process trains there. Called by rank 0."""
     folder = run.folder.resolve()  # one that is "." has no name to rename
     if run.resume == "never" and any((folder / name).exists() for name in ("metrics.jsonl", "checkpoints")):
-        with _locked(folder):
+        with hold_folder(folder):
             folder.rename(free_name(folder, "old"))
-    with _locked(folder):
+    with hold_folder(folder):
         yield
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """A lock that the kernel takes back when its holder dies; where there are none, nothing is locked."""
+def hold_folder(folder: Path) -> Iterator[None]:
+    """A run's folder, by a lock that the kernel takes back when its holder dies; without locks: nothing."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = open(folder / "events.jsonl", "ab")  # noqa: SIM115 - closed below

@@ -61,6 +61,7 @@ class RunState:
     ) -> None:
         """Before the first update: what the optimizer's groups begin with is noted."""
         self.islands = islands
+        self.copies: Callable[[], Mapping[str, bytes]] | None = None  # rank 0's: further files of a save
         self.run, self.mesh = run, mesh
         self.weights, self.buffers = network.parallel.weights, network.parallel.buffers
         self.optimizer = optimizer
@@ -137,6 +138,7 @@ class RunState:
             buffers=self.buffers.named(),
             of_rank=of_rank,
             islands=tensors_of_islands,
+            copies=self.copies,
             keep=self.run.checkpoint.keep,
             finite=finite,
         )

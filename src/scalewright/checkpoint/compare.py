@@ -1,0 +1,82 @@
+"""The differences of two checkpoints: where they stand, how their runs were set up, and every tensor.
+
+Layouts cut tensors in other places: both are put together and compared bit for bit, one tensor in memory at a
+time. A part is layout, model, step, samples, or a key of state.json (run, data, optimizer, guard, ...).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scalewright.checkpoint.read import CheckpointReader
+
+ABSENT = "(absent)"
+PARTS = ("step", "samples", "model", "layout")  # of the manifest
+NAMES = ("name", "out_dir", "resume", "init", "launch", "model", "layout")  # no difference, or one of PARTS
+
+
+def settings(first: Path, second: Path) -> dict[str, dict[str, list[Any]]]:
+    """The numbers and settings that differ, by part and dotted key: [first, second]; raises UserError."""
+    differences: dict[str, dict[str, list[Any]]] = {}
+    flat = [dict(_dotted(_settings(folder))) for folder in (first, second)]
+    for key in {**flat[0], **flat[1]}:
+        values = [side.get(key, ABSENT) for side in flat]
+        if values[0] != values[1]:
+            differences.setdefault(key.split(".")[0], {})[key] = values
+    return differences
+
+
+def tensors(first: Path, second: Path) -> Iterator[dict[str, Any]]:
+    """A row for every tensor, `equal` or how it differs; raises UserError.
+
+    `only` (first, second): the other lacks it. `shape`, `dtype`: [first, second] where these differ. Else
+    `numbers` that differ, of `of`, `largest`: absolute difference (null: not finite), and `relative`: the
+    norm of the difference over the first's.
+    """
+    readers = [CheckpointReader(folder) for folder in (first, second)]
+    for name in sorted({name for reader in readers for name in reader.manifest.tensors}):
+        sides = [reader.manifest.tensors.get(name) for reader in readers]
+        row: dict[str, Any] = {"name": name, "equal": False}
+        if sides[0] is None or sides[1] is None:
+            yield {**row, "only": "first" if sides[1] is None else "second"}
+        elif differing := {
+            key: [getattr(side, key) for side in sides]
+            for key in ("shape", "dtype")
+            if getattr(sides[0], key) != getattr(sides[1], key)
+        }:
+            yield {**row, **differing}
+        else:
+            yield {**row, **_numbers(*(reader.read(name).reshape(-1) for reader in readers))}
+
+
+def _numbers(first: Tensor, second: Tensor) -> dict[str, Any]:
+    """How the numbers of two tensors of a shape and type differ."""
+    width = first.element_size()
+    same = (first.view(torch.uint8) == second.view(torch.uint8)).reshape(-1, width).all(1)
+    count = int((~same).sum())
+    if not count:
+        return {"equal": True}
+    a, b = first[~same].double(), second[~same].double()
+    largest, norm = float((a - b).abs().max()), float(torch.linalg.vector_norm(first.double()))
+    finite = largest < float("inf")  # false for NaN
+    relative = float(torch.linalg.vector_norm(a - b)) / norm if finite and norm else None
+    return {"numbers": count, "of": len(first), "largest": largest if finite else None, "relative": relative}
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    reader = CheckpointReader(folder)
+    run = {key: value for key, value in reader.state.get("run", {}).items() if key not in NAMES}
+    return {**reader.state, "run": run, **{key: getattr(reader.manifest, key) for key in PARTS}}
+
+
+def _dotted(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if not isinstance(value, dict) or not value:
+        yield prefix, value
+        return
+    for key, inner in value.items():
+        yield from _dotted(inner, f"{prefix}.{key}" if prefix else str(key))

@@ -1,0 +1,282 @@
+"""`scalewright checkpoint` beside a run that trains, and its `prune` and `diff`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from runs import run, run_data
+from scalewright.checkpoint import format
+from scalewright.checkpoint.format import COMMIT, commit_text, remove
+from scalewright.train.state.claim import hold_folder
+
+STILL = {"name": "sgd", "lr": 1e-30, "momentum": 0.9}  # weights stay what they were
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """`one` and `two`, which differ in their layout; `other` in its seed. Saves at 2, 4, 6 and 8."""
+    folder = tmp_path_factory.mktemp("runs")
+    out = {}
+    for name, changes in {
+        "one": {"layout": {"micro_batch": 8}},
+        "two": {"layout": {"devices": 2, "zero_stage": 3, "micro_batch": 4}},
+        "other": {"layout": {"micro_batch": 8}, "seed": 4},
+    }.items():
+        save = {"every": 2, "keep": 4}
+        data = run_data(folder, out_dir=str(folder / name), checkpoint=save, train={"steps": 8}, **changes)
+        run({**data, "optimizer": STILL})
+        out[name] = folder / name
+    return out
+
+
+@pytest.fixture
+def copy(runs, tmp_path):
+    return Path(shutil.copytree(runs["one"], tmp_path / "run"))
+
+
+def steps(folder: Path) -> list[int]:
+    return sorted(int(p.name[5:]) for p in (folder / "checkpoints").iterdir())
+
+
+def step(folder: Path, number: int) -> Path:
+    return folder / "checkpoints" / f"step-{number:08d}"
+
+
+# -- beside a run ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("moment", ["checksum", "verify_heads", "read_manifest"])
+def test_one_that_goes_while_it_is_read_is_gone(call_cli, copy, monkeypatch, moment):
+    """As retention does it: COMMIT first. Nothing is damaged, and the exit code is 0."""
+    whole, victim = getattr(format, moment), step(copy, 2)
+
+    def and_remove(path: Path, *rest: Any) -> Any:
+        if victim in (path, path.parent) and victim.exists():
+            remove(victim)
+        return whole(path, *rest)
+
+    monkeypatch.setattr(format, moment, and_remove)
+    answer = call_cli("checkpoint", "verify", copy, "--json")
+    assert answer.code == 0, answer.err
+    assert [row["state"] for row in answer.json()["checkpoints"]] == ["complete"] * 3 + ["gone"]
+    assert "step 8: complete" in call_cli("checkpoint", "verify", copy).out
+
+
+def test_one_that_goes_while_its_files_are_listed(call_cli, copy, monkeypatch):
+    listed = Path.rglob
+
+    def and_remove(path: Path, pattern: str) -> Any:
+        files = list(listed(path, pattern))
+        if path == step(copy, 4):
+            remove(path)
+        return files
+
+    monkeypatch.setattr(Path, "rglob", and_remove)
+    rows = call_cli("checkpoint", "ls", copy, "--json").json()
+    assert [row["step"] for row in rows] == [8, 6, 2]
+
+
+def test_one_that_is_half_gone(call_cli, copy, monkeypatch):
+    """COMMIT was removed before, and its files go now."""
+    listed = Path.rglob
+    (step(copy, 4) / COMMIT).unlink()
+
+    def and_remove(path: Path, pattern: str) -> Any:
+        files = list(listed(path, pattern))
+        if path == step(copy, 4):
+            (path / "state.json").unlink(missing_ok=True)
+        return files
+
+    monkeypatch.setattr(Path, "rglob", and_remove)
+    monkeypatch.setattr(Path, "is_file", lambda path: True)
+    rows = call_cli("checkpoint", "ls", copy, "--json").json()
+    assert [row["step"] for row in rows] == [8, 6, 2]
+
+
+def test_damage_beside_one_that_goes_is_still_damage(call_cli, copy):
+    next(step(copy, 4).glob("model-*")).unlink()
+    answer = call_cli("checkpoint", "verify", copy, "--json")
+    assert answer.code == 1
+    assert [row["state"] for row in answer.json()["checkpoints"]] == ["complete"] * 2 + [
+        "damaged",
+        "complete",
+    ]
+
+
+@pytest.mark.parametrize("verb", [["convert"], ["checkpoint", "diff"]])
+def test_readers_say_that_it_is_gone(call_cli, copy, runs, tmp_path, monkeypatch, verb):
+    whole = format.checksum
+
+    def and_remove(path: Path) -> str:
+        if copy in path.parents and path.parent.exists():
+            remove(path.parent)
+        return whole(path)
+
+    monkeypatch.setattr(format, "checksum", and_remove)
+    answer = call_cli(*verb, copy, runs["other"] if verb[-1] == "diff" else tmp_path / "out")
+    assert answer.code == 2
+    assert "the checkpoint is gone: it was removed while it was read" in answer.error
+
+
+# -- prune -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "left"),
+    [
+        (["--keep", 1], [8]),
+        (["--keep", 2], [6, 8]),
+        ([], [2, 4, 6, 8]),  # the run's own checkpoint.keep
+        (["--keep", 1, "--keep-every", 4], [4, 8]),
+    ],
+)
+def test_prune_keeps_the_newest(call_cli, copy, flags, left):
+    before = sum(p.stat().st_size for p in (copy / "checkpoints").rglob("*") if p.is_file())
+    plan = call_cli("checkpoint", "prune", copy, *flags, "--dry-run", "--json").json()
+    assert steps(copy) == [2, 4, 6, 8]
+    done = call_cli("checkpoint", "prune", copy, *flags, "--json").json()
+    assert steps(copy) == left == sorted(row["step"] for row in done["kept"])
+    assert {**done, "dry_run": True} == plan
+    after = sum(p.stat().st_size for p in (copy / "checkpoints").rglob("*") if p.is_file())
+    assert done["bytes"] == before - after
+    assert call_cli("checkpoint", "verify", copy).code == 0
+
+
+def test_prune_keeps_the_newest_whole_one(call_cli, copy):
+    for number in (6, 8):
+        next(step(copy, number).glob("model-*")).write_bytes(b"x")
+    assert call_cli("checkpoint", "prune", copy, "--keep", 1).code == 0
+    assert steps(copy) == [4, 8]
+
+
+def test_prune_removes_nothing_where_none_is_whole(call_cli, copy):
+    for number in (2, 4, 6, 8):
+        next(step(copy, number).glob("model-*")).write_bytes(b"x")
+    answer = call_cli("checkpoint", "prune", copy, "--keep", 1)
+    assert (answer.code, steps(copy)) == (2, [2, 4, 6, 8])
+    assert "none is removed" in answer.error
+
+
+def test_prune_keeps_finite_ones(call_cli, copy):
+    state = json.loads((step(copy, 8) / "state.json").read_text())
+    (step(copy, 8) / "state.json").write_text(json.dumps({**state, "finite": False}))
+    (step(copy, 8) / COMMIT).write_text(commit_text(step(copy, 8), 8))
+    call_cli("checkpoint", "prune", copy, "--keep", 1)
+    assert steps(copy) == [6, 8]
+
+
+def test_prune_beside_a_run_is_refused(call_cli, copy):
+    with hold_folder(copy):
+        answer = call_cli("checkpoint", "prune", copy / "checkpoints", "--keep", 1)
+        assert answer.code == 2
+        assert "another process is training there" in answer.error
+        assert call_cli("checkpoint", "prune", copy, "--keep", 1, "--dry-run").code == 0
+    assert steps(copy) == [2, 4, 6, 8]
+
+
+def test_prune_follows_no_link(call_cli, copy, runs):
+    """A save that lies elsewhere stays there, and what a killed removal left goes."""
+    shutil.rmtree(step(copy, 2))
+    step(copy, 2).symlink_to(step(runs["one"], 2))
+    (step(copy, 4) / COMMIT).unlink()
+    call_cli("checkpoint", "prune", copy, "--keep", 1)
+    assert steps(copy) == [8]
+    assert (step(runs["one"], 2) / COMMIT).exists()
+
+
+def test_prune_of_one_checkpoint_is_refused(call_cli, copy):
+    assert "give its run's folder" in call_cli("checkpoint", "prune", step(copy, 8)).error
+    assert steps(copy) == [2, 4, 6, 8]
+
+
+# -- diff --------------------------------------------------------------------------------------------
+
+
+def test_the_same_checkpoint(call_cli, runs, copy):
+    answer = call_cli("checkpoint", "diff", runs["one"], copy, "--json")
+    assert answer.code == 0
+    found = answer.json()
+    assert (found["equal"], found["tensors_equal"], found["settings"], found["tensors"]) == (
+        True,
+        True,
+        {},
+        [],
+    )
+    assert "tensors are equal, bit for bit" in call_cli("checkpoint", "diff", runs["one"], copy).out
+
+
+def test_another_layout(call_cli, runs):
+    """Boxes of two ranks and of one, put together."""
+    answer = call_cli("checkpoint", "diff", runs["one"], runs["two"], "--json")
+    assert answer.code == 1
+    found = answer.json()
+    assert found["settings"]["layout"]["layout.devices"] == [1, 2]
+    assert set(found["settings"]) <= {"layout", "guard"}  # whose usual losses differ by rounding
+    assert not [row for row in found["tensors"] if not row["name"].startswith("optimizer/")]
+
+
+def test_another_step(call_cli, runs):
+    answer = call_cli("checkpoint", "diff", step(runs["one"], 4), runs["one"], "--json")
+    found = answer.json()
+    assert found["settings"]["step"] == {"step": [4, 8]}
+    assert found["settings"]["samples"] == {"samples": [32, 64]}
+    assert {"step", "samples", "tokens", "data"} <= set(found["settings"])
+    assert {row["name"].split("/")[0] for row in found["tensors"]} == {"optimizer"}
+    out = call_cli("checkpoint", "diff", step(runs["one"], 4), runs["one"]).out
+    assert "step: step 4 -> 8" in out
+    assert "optimizer/momentum_buffer" in out
+
+
+def test_another_seed(call_cli, runs):
+    found = call_cli("checkpoint", "diff", runs["one"], runs["other"], "--json").json()
+    assert found["settings"]["seed"] == {"seed": [3, 4]}
+    assert found["tensors"][0]["largest"] > 0
+
+
+def test_the_size_of_a_difference(call_cli, runs, copy):
+    """One number of one tensor, and a NaN of another."""
+    folder = step(copy, 8)
+    (file,) = folder.glob("model-*.safetensors")
+    tensors = load_file(file)
+    norm = tensors["norm.weight"]
+    before = torch.linalg.vector_norm(norm.double())
+    norm[3] += 0.5
+    tensors["embed.weight"][0, 0] = float("nan")
+    save_file(tensors, file, metadata={"format": "pt"})
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"][file.name]["checksum"] = format.checksum(file)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (folder / COMMIT).write_text(commit_text(folder, 8))
+    answer = call_cli("checkpoint", "diff", runs["one"], copy, "--json")
+    assert answer.code == 1
+    rows = {row["name"]: row for row in answer.json()["tensors"]}
+    assert set(rows) == {"norm.weight", "embed.weight"}
+    assert (rows["norm.weight"]["numbers"], rows["norm.weight"]["of"]) == (1, 24)
+    assert rows["norm.weight"]["largest"] == 0.5
+    assert rows["norm.weight"]["relative"] == pytest.approx(0.5 / float(before))
+    assert rows["embed.weight"]["largest"] is None
+
+
+def test_other_models(call_cli, runs, tmp_path):
+    data = run_data(tmp_path, model={"hidden_size": 32, "num_hidden_layers": 2}, train={"steps": 1})
+    run({**data, "checkpoint": {"every": 1}})
+    answer = call_cli("checkpoint", "diff", runs["one"], tmp_path / "out", "--json")
+    assert answer.code == 1
+    rows = {row["name"]: row for row in answer.json()["tensors"]}
+    assert rows["norm.weight"]["shape"] == [[24], [32]]
+    assert {row.get("only") for row in rows.values()} == {None, "first"}
+    assert "only in the first" in call_cli("checkpoint", "diff", runs["one"], tmp_path / "out").out
+
+
+def test_damage_is_an_error(call_cli, runs, copy):
+    next(step(copy, 8).glob("model-*")).write_bytes(b"x")
+    answer = call_cli("checkpoint", "diff", runs["one"], copy)
+    assert answer.code == 2
+    assert "the checkpoint is damaged" in answer.error
