@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scalewright.cli.options import Force, Json
+from scalewright.spec.text.shell import operand, quote
 
 if TYPE_CHECKING:
     from scalewright.emit.emitted import Emitted
@@ -69,7 +70,7 @@ def _show(emitted: Emitted, folder: Path, show: bool, refused: bool) -> None:
     notes = sys.stderr if show else sys.stdout
     if not show and not refused:
         print(f"wrote {', '.join(str(folder / name) for name in emitted.files)}")
-        print(f"run   cd {folder} && {emitted.command}")
+        print(f"run   cd {quote(operand(str(folder)))} && {emitted.command}")
     for key, value, why in emitted.dropped:
         print(f"dropped   {key} {value}: {why}", file=notes)
     for key, value, written, why in emitted.changed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import typer
 from scalewright.cli.options import Force, Json, starting_with
 from scalewright.cli.verbs.train import missing_run
 from scalewright.spec.errors import UserError
+from scalewright.spec.text.shell import line, operand
 
 if TYPE_CHECKING:
     from scalewright.launch.job import Job, Written
@@ -122,7 +122,7 @@ def _save(written: Written, folder: Path, force: bool) -> dict[str, str]:
             write_whole(folder / name, text)
         else:
             write_signed(folder / name, text, force)
-    return {name: (folder / name).as_posix() for name in written.files}
+    return {name: operand((folder / name).as_posix()) for name in written.files}
 
 
 def _located(command: tuple[str, ...], paths: dict[str, str]) -> list[str]:
@@ -169,7 +169,7 @@ def _show(
     for finding in findings:
         print(f"{finding.severity}: {finding.line}", file=sys.stderr)
     if command and paths and not ran:
-        print(f"start it with: {shlex.join(command)}", file=sys.stderr)
+        print(f"start it with: {line(command)}", file=sys.stderr)
 
 
 def _document(
