@@ -26,7 +26,7 @@ PATTERNS = {
         r"(?!-|.*@-)[\w.@%+:/\[\]\\-]+",
         "hosts as ssh takes them: node-a, me@node-a, 10.0.0.7, fe80::1",
     ),
-    "python": (rf"(?!-|\w+=){SIGN}+", "a program's name or path: venv/bin/python"),
+    "python": (rf"(?![-%]|\w+=){SIGN}+", "a program's name or path: venv/bin/python"),
     "setup": (rf"(?:{SIGN}|[\n\t])*", "shell without control characters"),
     "env": (r"[A-Za-z_][A-Za-z0-9_]*", "a variable's name in letters, digits and _"),
     "env value": (r"[^\0\ud800-\udfff]*", "a value in UTF-8, without NUL"),

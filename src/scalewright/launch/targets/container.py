@@ -157,8 +157,10 @@ def with_options(document: dict[str, Any], options: Iterable[str]) -> dict[str, 
     return document
 
 
-# Plain in YAML 1.1 as PyYAML has it, but a number or a truth value to Go's parsers, which Kubernetes reads by.
-NUMBERS_OF_OTHERS = re.compile(r"[-+]?[\d.][\d_.]*(e[-+]?\d+)?|[-+]?0[box][\da-f_]+|[yn]", re.IGNORECASE)
+# Text in YAML 1.1 as PyYAML has it, but a number or a truth value to the Go parsers of Kubernetes.
+NUMBERS_OF_OTHERS = re.compile(
+    r"[-+]?(\d[\d_]*\.?\d*|\.\d+)(e[-+]?\d+)?|[-+]?0[box][\da-f_]+|[yn]", re.IGNORECASE
+)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -173,6 +175,7 @@ class _Dumper(yaml.SafeDumper):
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     style = "|" if "\n" in text else "'" if NUMBERS_OF_OTHERS.fullmatch(text) else None
+    style = style if printable(text) == text else '"'  # other breaks of lines are read as spaces, or refused
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
