@@ -24,6 +24,7 @@ from typing import Any
 import psutil
 
 from scalewright.spec.errors import Stopped
+from scalewright.spec.text.words import printable
 
 SIGNALS = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGINT")  # what schedulers send before they take a node, Ctrl-C
 INTERRUPTED = 128 + signal.SIGINT  # the shells' code
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
         if were_saved(codes, asked=bool(asked)):
             print("the ranks saved and left: start them again to go on", file=sys.stderr, flush=True)
             return saved
-        print(error, file=sys.stderr, flush=True)
+        print(printable(error), file=sys.stderr, flush=True)
         return first_code(codes)
     return 0
 

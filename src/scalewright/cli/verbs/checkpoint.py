@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from scalewright.cli.options import Json
+from scalewright.cli.output import print, print_json, print_table, working
 from scalewright.spec.errors import UserError
 
 Run = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A run's folder, or one of its checkpoints.")]
@@ -15,7 +16,6 @@ Run = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A run's folder, or
 
 def list_checkpoints(run: Run, json: Json = False) -> None:
     """List a run's checkpoints, newest first."""
-    from scalewright.cli.output import print_json, print_table
 
     rows = [_row(folder) for folder in _folders(run)]
     if json:
@@ -37,7 +37,6 @@ def list_checkpoints(run: Run, json: Json = False) -> None:
 def verify_checkpoints(run: Run, json: Json = False) -> None:
     """Compare every byte with its checksum; exit code 1 for damage."""
     from scalewright.checkpoint.format import verify
-    from scalewright.cli.output import print_json, working
 
     rows = []
     for folder in _folders(run):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scalewright.cli.options import Force, Json, starting_with
+from scalewright.cli.output import only_answer, print, print_exact, print_json
 from scalewright.cli.verbs.train import missing_run
 from scalewright.spec.errors import UserError
 from scalewright.spec.text.shell import line, operand
@@ -72,7 +73,6 @@ def launch(
     """
     if not run.is_file():
         raise missing_run(run)
-    from scalewright.cli.output import only_answer, print_json
     from scalewright.launch.job import make_job
     from scalewright.launch.targets import find_target
     from scalewright.spec.run import load_run
@@ -159,7 +159,7 @@ def _show(
     if not paths:
         several = len(written.files) > 1
         for name, text in written.files.items():
-            print(f"# ---- {name}\n{text}" if several else text, end="")
+            print_exact(f"# ---- {name}\n{text}" if several else text)
     for path in paths.values():
         print(f"wrote {path}", file=sys.stderr)
     for note in written.notes:
