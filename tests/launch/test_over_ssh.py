@@ -34,7 +34,7 @@ time.sleep(60)
 @pytest.fixture
 def ssh(tmp_path: Path) -> list[str]:
     path = tmp_path / "ssh"
-    path.write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')
+    path.write_text('#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\nshift 2\nexec sh -c "$*"\n')
     path.chmod(0o755)
     return [str(path)]
 

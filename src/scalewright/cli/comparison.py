@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scalewright.cli.output import print_table
+from scalewright.cli.output import print, print_table
 from scalewright.spec.text.words import against, decimal, printable, short_time
 
 MOST = 5  # kernels

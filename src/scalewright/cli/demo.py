@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scalewright.cli.output import print
 from scalewright.cli.search_tables import one_line
 from scalewright.spec.errors import RunError, UserError
 

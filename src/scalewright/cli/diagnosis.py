@@ -15,7 +15,7 @@ from scalewright.cli.comparison import show_against, show_what_if
 from scalewright.cli.log_lines import STEPS, log_lines, step_rows
 from scalewright.cli.nccl_lines import COMMUNICATOR, communicator_rows, nccl_lines
 from scalewright.cli.ncu_lines import HEADS, first_line, kernel_rows
-from scalewright.cli.output import print_table
+from scalewright.cli.output import print, print_table
 from scalewright.spec.text.words import counted, metric, printable, short_time
 
 BAR = 40

@@ -71,7 +71,8 @@ def run_behind_door(app: typer.Typer, arguments: list[str]) -> int:
         if debug and not isinstance(error, (KeyboardInterrupt, typer.Abort)):
             import traceback
 
-            traceback.print_exception(type(error), error, error.__traceback__)
+            lines = traceback.format_exception(type(error), error, error.__traceback__)
+            print(printable("".join(lines)), end="", file=sys.stderr)
         return _tell(error, debug)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from scalewright.cli.output import print_table
+from scalewright.cli.output import print, print_table
 from scalewright.spec.text.words import count, counted
 
 STATES = ("parameters", "gradients", "optimizer")

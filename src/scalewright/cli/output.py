@@ -1,5 +1,6 @@
 """The output of verbs: one JSON document for programs, or a table and plain lines for people.
 
+print(...)                   # lines for people: control characters escaped (tests/cli/test_output.py)
 with only_answer(json):      # whatever a library prints meanwhile goes to stderr
     result = work()
 print_json(result)           # stdout: this and nothing else
@@ -7,6 +8,7 @@ print_json(result)           # stdout: this and nothing else
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import json
 import math
@@ -14,16 +16,26 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
-from typing import Any
+from typing import Any, TextIO
 
 from scalewright.spec.text.words import printable
 
 NO_LIMIT = 100_000  # characters: the widths of the columns are decided before
 
 
+def print(*texts: object, end: str = "\n", file: TextIO | None = None, flush: bool = False) -> None:
+    """Python's `print` for lines that people read: names in them can't move the cursor or set a title."""
+    builtins.print(*map(printable, texts), end=end, file=file, flush=flush)
+
+
+def print_exact(text: str) -> None:
+    """A file's text, or a model's: as it is into a pipe, with control characters escaped on a terminal."""
+    builtins.print(printable(text) if sys.stdout.isatty() else text, end="", flush=True)
+
+
 def print_json(document: Any) -> None:
     """Writes one JSON document on stdout; a non-finite number becomes null, as JSON has none."""
-    print(json.dumps(_plain(document), indent=2, allow_nan=False))
+    builtins.print(json.dumps(_plain(document), indent=2, allow_nan=False))
 
 
 def _plain(value: Any) -> Any:
@@ -69,8 +81,8 @@ def working(what: str) -> Iterator[Callable[[str], None]]:
         return
     from rich.console import Console
 
-    with Console(stderr=True).status(what) as status:
-        yield status.update
+    with Console(stderr=True).status(plain_markup(what)) as status:
+        yield lambda text: status.update(plain_markup(text))
 
 
 @contextlib.contextmanager
@@ -82,7 +94,7 @@ def progress(what: str) -> Iterator[Callable[[int, int | None], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn(plain_markup(what)), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

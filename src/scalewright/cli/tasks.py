@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from scalewright.cli.output import print
 from scalewright.spec.errors import UserError
 
 

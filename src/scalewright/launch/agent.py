@@ -24,6 +24,7 @@ from typing import Any
 
 from scalewright.launch.stop import STOP_SIGNALS, heard_signals
 from scalewright.spec.errors import Stopped
+from scalewright.spec.text.words import printable
 
 INTERRUPTED = 128 + signal.SIGINT  # the shells' code
 MONITOR = "_monitor_workers"  # of torchrun's agent: a look at its ranks, ten times a second
@@ -62,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
         if were_saved(codes, asked=bool(asked)):
             print("the ranks saved and left: start them again to go on", file=sys.stderr, flush=True)
             return saved
-        print(error, file=sys.stderr, flush=True)
+        print(printable(error), file=sys.stderr, flush=True)
         return first_code(codes)
     return 0
 

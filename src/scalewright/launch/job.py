@@ -5,6 +5,7 @@ run.yaml + --nodes + --profile ──► Job ──► launch/targets/slurm.py, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from scalewright.spec.base import read_yaml
 from scalewright.spec.errors import UserError
 from scalewright.spec.launch import LaunchSpec
 from scalewright.spec.run import RunSpec
+from scalewright.spec.text.shell import operand
 
 MOST_PER_NODE = 8  # ranks, where neither the site nor --nodes says
 OF_RANKS = ("time_limit", "save_before_s", "preflight")  # keys of the site that ranks read, too
@@ -80,6 +82,9 @@ def make_job(
     site = LaunchSpec.parse({**keys, **({"nodes": nodes} if nodes else {})}, where="launch")
     if run.device == "mps":
         raise UserError("MPS is one device", "device", "run it here: scalewright train")
+    for text in (run_file, *overrides, run.folder.as_posix()):
+        if re.search(r"[\0\ud800-\udfff]", text):
+            raise UserError(f"{text[:80]!r} has bytes that aren't UTF-8, or a NUL", "launch", "rename it")
     count, per_node = _split(run.layout.devices, site)
     told = [f"launch.{key}={getattr(site, key)}" for key in OF_RANKS if key in given and key not in own]
     return Job(
@@ -87,7 +92,7 @@ def make_job(
         nodes=count,
         per_node=per_node,
         site=site,
-        run_file=run_file,
+        run_file=operand(run_file),
         overrides=(*overrides, *told),
         device="cpu" if run.device == "cpu" else "cuda",
         out_dir=run.folder.as_posix(),

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -23,6 +22,8 @@ from contextlib import suppress
 
 from scalewright.launch.stop import stop_signals
 from scalewright.spec.errors import Stopped
+from scalewright.spec.text.shell import quote, split
+from scalewright.spec.text.words import printable
 
 PATIENCE_S = 120.0  # that the other hosts have to leave in after the first one failed
 POLL_S = 0.1
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--host", action="append", required=True)
     parser.add_argument("--ssh", default=SSH, help="the command, with its options")
     options = parser.parse_args(arguments)
-    return run_over_ssh(options.host, shlex.split(options.ssh), sys.stdin.read())
+    return run_over_ssh(options.host, split(options.ssh), sys.stdin.read())
 
 
 def run_over_ssh(
@@ -63,7 +64,7 @@ def run_over_ssh(
     with stop_signals(ask):
         try:
             for number, host in enumerate(hosts):
-                command = [*ssh, host, remote_command(script, number, os.getcwd())]
+                command = [*ssh, "--", host, remote_command(script, number, os.getcwd())]
                 # A session of its own: a Ctrl-C here is for this process, which tells the hosts in its way.
                 clients[number] = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
                 if asked:  # before it could be asked; the hosts that are left aren't started
@@ -80,8 +81,8 @@ def run_over_ssh(
 
 def remote_command(script: str, number: int, folder: str) -> str:
     """What ssh is given: one command, for whatever shell the account has."""
-    watched = WATCHED.format(folder=shlex.quote(folder), number=number, script=shlex.quote(script))
-    return f"exec bash -c {shlex.quote(watched)}"
+    watched = WATCHED.format(folder=quote(folder), number=number, script=quote(script))
+    return f"exec bash -c {quote(watched)}"
 
 
 def _ask(clients: Iterable[subprocess.Popen[bytes]]) -> None:
@@ -110,7 +111,7 @@ def _wait(
             if code in (0, Stopped.exit_code):
                 answer = answer or code
             elif deadline is None:
-                print(f"{hosts[number]}: exit code {code}", file=sys.stderr, flush=True)
+                print(f"{printable(hosts[number])}: exit code {code}", file=sys.stderr, flush=True)
                 answer, deadline = code, time.monotonic() + patience_s
                 _ask(pending.values())
     return answer

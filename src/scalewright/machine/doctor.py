@@ -21,7 +21,7 @@ from scalewright.machine.findings import Finding, Report, Severity, guarded
 from scalewright.machine.load import mark, others_busy
 from scalewright.machine.probe import load_torch
 from scalewright.machine.processor import read_processor
-from scalewright.spec.text.words import counted
+from scalewright.spec.text.words import counted, printable
 
 Gpus = list[dict[str, str]] | None
 Check = tuple[str, str, Callable[[], Finding | Iterable[Finding] | None]]
@@ -124,10 +124,13 @@ def render(report: Report, width: int = 100, colour: bool = False) -> str:
         table.add_row("", Text(group, style="bold"), "")
         for finding in report.of(group):
             mark, style = MARKS[finding.severity]
-            text = Text(finding.what)
+            text = Text(printable(finding.what))
             if finding.fix and finding.severity != "ok":
                 arrow = "→" if colour else "->"
-                text.append(f"\n{arrow} {finding.fix}", style="dim" if finding.severity == "note" else style)
+                text.append(
+                    printable(f"\n{arrow} {finding.fix}"),
+                    style="dim" if finding.severity == "note" else style,
+                )
             word = Text(mark if colour else finding.severity, style=style)
             table.add_row(word, Text(f"  {finding.name}", style="dim"), text)
     console.print(table)

@@ -9,12 +9,37 @@ keys that it has a word for and names the ones that it hasn't.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from scalewright.spec.base import Spec
 from scalewright.spec.errors import UserError
+
+# A character that isn't a control, a separator of lines, a mark of direction or half of a pair.
+SIGN = r"[^\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+NAMES = (r"[\w@%+:/=~.][\w.@%+:/=~,-]*", "a name, or several with commas: gpu,gpu-long")
+# What each text of a key matches whole, and what to write instead. None poses as a program's option.
+PATTERNS = {
+    "hosts": (
+        r"(?!-|.*@-)[\w.@%+:/\[\]\\-]+",
+        "hosts as ssh takes them: node-a, me@node-a, 10.0.0.7, fe80::1",
+    ),
+    "python": (rf"(?![-%]|\w+=){SIGN}+", "a program's name or path: venv/bin/python"),
+    "setup": (rf"(?:{SIGN}|[\n\t])*", "shell without control characters"),
+    "env": (r"[A-Za-z_][A-Za-z0-9_]*", "a variable's name in letters, digits and _"),
+    "env value": (r"[^\0\ud800-\udfff]*", "a value in UTF-8, without NUL"),
+    "partition": NAMES,
+    "account": NAMES,
+    "qos": NAMES,
+    "reservation": NAMES,
+    "constraint": (r"[\w.@%+:/=~,&|*!()\[\] -]+", "features: a100&ib, [rack1|rack2]; or labels: zone=a"),
+    "exclude": (r"(?!-)[\w.,:/\[\]-]+", "names of nodes: gpu[01-04,7],login-1"),
+    "gpu": (r"(?!-)[\w.@+:/=() -]+", "a kind: gpu:h100, nvidia.com/gpu, NVIDIA H100 80GB HBM3"),
+    "options": (rf"{SIGN}+", "an option in one line"),
+}
+TEXT = (rf"(?!-){SIGN}+", "letters, digits and signs in one line, without a - at the start")
 
 Preflight = Literal["stop", "warn", "off"]
 
@@ -69,6 +94,20 @@ class LaunchSpec(Spec):
         parts = [int(part) for part in rest.split(":")]
         parts = [*parts, 0, 0][:3] if dash or len(parts) == 3 else [0, *parts, 0][:3]
         return int(days or 0) * 86400 + parts[0] * 3600 + parts[1] * 60 + parts[2]
+
+    @field_validator("*")
+    @classmethod
+    def _texts(cls, value: Any, info: ValidationInfo) -> Any:
+        """Texts as scripts, directives and options of every target take them."""
+        name = str(info.field_name)
+        texts = [value] if isinstance(value, str) else value if isinstance(value, (tuple, dict)) else ()
+        pairs = [(name, text) for text in texts if text != value or text]  # "": as null
+        pairs += [(f"{name} value", text) for text in value.values()] if isinstance(value, dict) else []
+        for key, text in pairs:
+            pattern, how = PATTERNS.get(key, TEXT)
+            if not re.fullmatch(pattern, text):
+                raise UserError(f"{text[:80]!r} won't do", f"launch.{name}", f"write {how}")
+        return value
 
     @field_validator("preflight", mode="before")
     @classmethod

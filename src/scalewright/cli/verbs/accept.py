@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scalewright.cli.options import Json
+from scalewright.cli.output import only_answer, print, print_json, working
 from scalewright.cli.verbs.train import missing_run
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ def accept(
         raise missing_run(run)
     from scalewright.accept.accept import accept as check
     from scalewright.accept.training import remove_checkpoints
-    from scalewright.cli.output import only_answer, print_json, working
     from scalewright.launch.meeting import with_address
     from scalewright.launch.rank import find_context
     from scalewright.launch.settings import present_environment

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from scalewright.cli.options import Device, Json, choice
+from scalewright.cli.output import only_answer, print, print_json, working
 
 Processes = Annotated[int, typer.Option(min=1, help="Processes, unless torchrun or srun started them.")]
 
@@ -37,7 +38,6 @@ def collectives(
     """
     from scalewright.bench.collectives import Job
     from scalewright.cli.bench import run_collectives, show_collectives
-    from scalewright.cli.output import only_answer, print_json
 
     names = tuple(name.strip().replace("-", "_") for name in kinds.split(",") if name.strip())
     job = Job(
@@ -71,7 +71,6 @@ def pairs(
     """
     from scalewright.bench.pairs import PairsJob
     from scalewright.cli.bench import run_pairs, show_pairs
-    from scalewright.cli.output import only_answer, print_json
 
     job = PairsJob(bytes=bytes, iterations=iterations, rounds=rounds, device=device)
     with only_answer(json):
@@ -167,7 +166,6 @@ def step(
     scalewright bench step run.yaml layout.devices=2 layout.tp=2
     """
     from scalewright.cli.bench import run_step, show_step
-    from scalewright.cli.output import only_answer, print_json
 
     with only_answer(json):
         answer = run_step(source, tuple(overrides or ()), steps)
@@ -189,7 +187,6 @@ def everything(
     scalewright plan tiny --cluster here.yaml --devices 2 --seq-len 128 --global-batch 8
     """
     from scalewright.cli.bench import profile_machine, show_collectives, show_rates
-    from scalewright.cli.output import only_answer, print_json
 
     with only_answer(json):
         answer = profile_machine(processes, out, iterations)
@@ -229,7 +226,6 @@ def calibrate(
     scalewright calibrate logs/*.log --cluster dgx-h100 --fit --out ours.yaml
     """
     from scalewright.cli.bench import calibrate_by_logs, calibrate_profile, show_calibration, show_fit
-    from scalewright.cli.output import only_answer, print_json, working
     from scalewright.spec.errors import UserError
 
     files = [str(path) for path in runs if path.is_file()]
@@ -248,7 +244,6 @@ def calibrate(
 def _answer(measure: Callable[[], Iterator[dict[str, Any]]], what: str, device: str, json: bool) -> None:
     """The rows of a benchmark, as JSON or as a table."""
     from scalewright.cli.bench import rows_of, show_rates
-    from scalewright.cli.output import only_answer, print_json
 
     with only_answer(json):
         rows = rows_of(measure(), what)

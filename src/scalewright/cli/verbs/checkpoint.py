@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from scalewright.cli.options import Json
+from scalewright.cli.output import print, print_json, print_table, working
 from scalewright.spec.errors import RunError, UserError
 
 SHOWN = 6  # settings of a part that `diff` prints; --json has all
@@ -22,7 +23,6 @@ Run = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A run's folder, or
 
 def list_checkpoints(run: Run, json: Json = False) -> None:
     """List a run's checkpoints, newest first."""
-    from scalewright.cli.output import print_json, print_table
 
     rows = [row for folder in _folders(run) if (row := _row(folder))["state"] != "gone"]
     if json:
@@ -44,7 +44,6 @@ def list_checkpoints(run: Run, json: Json = False) -> None:
 def verify_checkpoints(run: Run, json: Json = False) -> None:
     """Compare every byte with its checksum; exit code 1 for damage."""
     from scalewright.checkpoint.format import verify
-    from scalewright.cli.output import print_json, working
 
     rows = []
     for folder in _folders(run):
@@ -80,7 +79,6 @@ def prune_checkpoints(
     """
     from scalewright.checkpoint.finite import superfluous
     from scalewright.checkpoint.format import committed, remove, verify
-    from scalewright.cli.output import print_json, working
     from scalewright.train.state.claim import hold_folder
 
     root = _folders(run)[0].parent
@@ -134,7 +132,6 @@ def diff_checkpoints(first: Run, second: Run, json: Json = False) -> None:
     """
     from scalewright.checkpoint.compare import settings, tensors
     from scalewright.checkpoint.read import find_checkpoint
-    from scalewright.cli.output import print_json, print_table, working
     from scalewright.spec.text.words import decimal, printable
 
     folders = [find_checkpoint(path) for path in (first, second)]

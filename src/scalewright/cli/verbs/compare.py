@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scalewright.cli.options import Json
+from scalewright.cli.output import print, print_json, print_table
 
 if TYPE_CHECKING:
     from scalewright.report.runs import Comparison
@@ -25,7 +26,6 @@ def compare(
     scalewright compare runs/a runs/b
     scalewright compare runs/run-sweep
     """
-    from scalewright.cli.output import print_json
     from scalewright.report.runs import compare as lay_side_by_side
     from scalewright.report.runs import find_runs
 
@@ -35,9 +35,8 @@ def compare(
 
 def _show(comparison: Comparison) -> None:
     """Three tables: what the runs reached, what differs, and their losses at the same tokens."""
-    from scalewright.cli.output import print_table
     from scalewright.report.runs import UNREMARKABLE, cells, setting
-    from scalewright.spec.text.words import count, decimal, printable
+    from scalewright.spec.text.words import count, decimal
 
     names = [entry.name for entry in comparison.runs]
     rows = [
@@ -47,9 +46,9 @@ def _show(comparison: Comparison) -> None:
     print_table(["run", *cells(comparison.runs[0])], rows)
     for entry in comparison.runs:
         if entry.status not in UNREMARKABLE:
-            print(f"{printable(entry.name)}: {entry.status}, at step {entry.steps:,}")
+            print(f"{entry.name}: {entry.status}, at step {entry.steps:,}")
         for problem in entry.problems:
-            print(f"{printable(entry.name)}: {printable(problem)}")
+            print(f"{entry.name}: {problem}")
     if comparison.differences:
         print()
         differing = [

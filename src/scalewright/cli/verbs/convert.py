@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from scalewright.cli.options import DTYPES, Json, NoVerify, choice
+from scalewright.cli.output import only_answer, print, print_json, working
 
 
 def convert(
@@ -46,8 +47,7 @@ def convert(
     What was written is read back and compared, logits of a Hugging Face folder with those of transformers.
     """
     from scalewright.checkpoint.convert import convert as convert_folder
-    from scalewright.cli.output import only_answer, print_json, working
-    from scalewright.spec.text.words import count, printable
+    from scalewright.spec.text.words import count
 
     with only_answer(json), working("converting, and reading back what was written"):
         made = convert_folder(source, out, dtype, verify=not no_verify, model=model, check=check)
@@ -56,7 +56,7 @@ def convert(
         return
     kind = "Hugging Face folder" if made.kind == "huggingface" else "checkpoint"
     parameters = f"{count(made.parameters)} parameters in {made.dtype}"
-    print(printable(f"{made.out}: {kind} of {made.model}, {parameters}"))
+    print(f"{made.out}: {kind} of {made.model}, {parameters}")
     print(f"{made.tensors_checked} tensors read back, all equal")
     if made.compared:
         print(made.compared)

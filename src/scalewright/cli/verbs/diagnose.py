@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from scalewright.cli.options import Json
+from scalewright.cli.output import only_answer, print, print_json, working
 from scalewright.spec.errors import UserError
 
 
@@ -93,7 +94,6 @@ def diagnose(
     """
     from scalewright.api import configured_by
     from scalewright.cli.diagnosis_files import write_files
-    from scalewright.cli.output import only_answer, print_json, working
     from scalewright.cli.verbs.predict import layout_keys, read_theirs
     from scalewright.diagnose.diagnose import drawn
     from scalewright.diagnose.logs.expected import Given

@@ -68,7 +68,7 @@ def doctor(
         print_json(report.dump())
     else:
         width = min(120, shutil.get_terminal_size((100, 24)).columns)
-        print(render(report, width, colour=sys.stdout.isatty()), end="")
+        sys.stdout.write(render(report, width, colour=sys.stdout.isatty()))
     if launch and report.worst == "problem":
         raise typer.Exit(1)
 

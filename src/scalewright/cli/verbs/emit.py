@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scalewright.cli.options import Force, Json
+from scalewright.cli.output import print, print_exact, print_json
+from scalewright.spec.text.shell import operand, quote
 
 if TYPE_CHECKING:
     from scalewright.emit.emitted import Emitted
@@ -41,7 +43,6 @@ def emit(
     scalewright emit megatron run.yaml
     scalewright emit torchtitan plan.json --out titan --strict
     """
-    from scalewright.cli.output import print_json
     from scalewright.emit.save import save
     from scalewright.emit.source import load_settings
     from scalewright.emit.trainers import emit as write
@@ -65,11 +66,11 @@ def _show(emitted: Emitted, folder: Path, show: bool, refused: bool) -> None:
     import sys
 
     for name, text in emitted.files.items() if show else ():
-        print(f"# ---- {name}\n{text}" if len(emitted.files) > 1 else text, end="")
+        print_exact(f"# ---- {name}\n{text}" if len(emitted.files) > 1 else text)
     notes = sys.stderr if show else sys.stdout
     if not show and not refused:
         print(f"wrote {', '.join(str(folder / name) for name in emitted.files)}")
-        print(f"run   cd {folder} && {emitted.command}")
+        print(f"run   cd {quote(operand(str(folder)))} && {emitted.command}")
     for key, value, why in emitted.dropped:
         print(f"dropped   {key} {value}: {why}", file=notes)
     for key, value, written, why in emitted.changed:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scalewright.cli.options import Device, Json, NoVerify, TrustCode, check_device
+from scalewright.cli.output import only_answer, print, print_json, working
 from scalewright.spec.errors import UserError
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Measure validation loss and bits per byte, or the tasks of lm-evaluation-harness."""
-    from scalewright.cli.output import only_answer, print_json, working
 
     if model.is_file():
         raise UserError(

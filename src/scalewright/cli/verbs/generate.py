@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from scalewright.cli.options import DTYPES, Device, Json, NoVerify, TrustCode, check_device, choice
+from scalewright.cli.output import only_answer, print, print_exact, print_json
 
 
 def generate(
@@ -35,15 +36,13 @@ def generate(
     json: Json = False,
 ) -> None:
     """Write on from a prompt with what was trained."""
-    from scalewright.cli.output import only_answer, print_json
     from scalewright.serve.generate import generate_text
-    from scalewright.spec.text.words import printable
 
     shown: list[str] = []
 
     def show(piece: str) -> None:
         shown.append(piece)
-        print(printable(piece) if sys.stdout.isatty() else piece, end="", flush=True)
+        print_exact(piece)
 
     check_device(device)
     with only_answer(json), _line_ended(shown):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scalewright.cli.options import Force, Json, starting_with
+from scalewright.cli.output import only_answer, print, print_exact, print_json
 from scalewright.cli.verbs.train import missing_run
 from scalewright.spec.errors import UserError
+from scalewright.spec.text.shell import line, operand
 
 if TYPE_CHECKING:
     from scalewright.launch.job import Job, Written
@@ -70,7 +71,6 @@ def launch(
     """
     if not run.is_file():
         raise missing_run(run)
-    from scalewright.cli.output import only_answer, print_json
     from scalewright.launch.job import make_job
     from scalewright.launch.targets import find_target
     from scalewright.spec.run import load_run
@@ -120,7 +120,7 @@ def _save(written: Written, folder: Path, force: bool) -> dict[str, str]:
             write_whole(folder / name, text)
         else:
             write_signed(folder / name, text, force)
-    return {name: (folder / name).as_posix() for name in written.files}
+    return {name: operand((folder / name).as_posix()) for name in written.files}
 
 
 def _located(command: tuple[str, ...], paths: dict[str, str]) -> list[str]:
@@ -150,7 +150,7 @@ def _show(
     if not paths:
         several = len(written.files) > 1
         for name, text in written.files.items():
-            print(f"# ---- {name}\n{text}" if several else text, end="")
+            print_exact(f"# ---- {name}\n{text}" if several else text)
     for path in paths.values():
         print(f"wrote {path}", file=sys.stderr)
     for note in written.notes:
@@ -160,7 +160,7 @@ def _show(
     for finding in findings:
         print(f"{finding.severity}: {finding.line}", file=sys.stderr)
     if command and paths and not ran:
-        print(f"start it with: {shlex.join(command)}", file=sys.stderr)
+        print(f"start it with: {line(command)}", file=sys.stderr)
 
 
 def _document(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scalewright.cli.options import Json, choice
+from scalewright.cli.output import only_answer, print, print_json, print_table, working
 from scalewright.cli.verbs.train import missing_run
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ def parity(
     """
     if not run.is_file():
         raise missing_run(run)
-    from scalewright.cli.output import only_answer, print_json, working
     from scalewright.parity.compare import parity as compare
     from scalewright.spec.run import load_run
 
@@ -47,7 +47,6 @@ def parity(
 
 
 def show(result: Parity) -> None:
-    from scalewright.cli.output import print_table
 
     print(f"layout     {axes(result.layout)}")
     print(f"control    {axes(result.control)}")

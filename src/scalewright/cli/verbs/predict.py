@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scalewright.cli.options import Json, starting_with
+from scalewright.cli.output import only_answer, print, print_json, working
 from scalewright.cli.verbs.presets import _cluster_names, _model_names
 from scalewright.spec.errors import UserError
 from scalewright.spec.optimizers import NAMES
@@ -144,7 +145,6 @@ def predict(
         keys = {**layout_of.dump(), **keys}
         seq_len, framework = seq_len or theirs.seq_len, framework or theirs.trainer
     from scalewright.api import predict as ask
-    from scalewright.cli.output import only_answer, print_json, working
     from scalewright.cli.plan_tables import show_prediction
 
     with only_answer(json), working("predicting"):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scalewright.cli.options import Json
+from scalewright.cli.output import only_answer, print, print_json
 
 if TYPE_CHECKING:
     from scalewright.data.prepare import Summary
@@ -45,7 +46,6 @@ def prepare(
 
     Stopped anywhere, the same command goes on where it was.
     """
-    from scalewright.cli.output import only_answer, print_json
     from scalewright.data.prepare import prepare as prepare_text
 
     with only_answer(json):
@@ -69,7 +69,7 @@ def _show(summary: Summary) -> None:
     """The shards in a few lines, and the histogram when it was asked for."""
     from scalewright.data.bad_lines import shown_lines
     from scalewright.data.statistics import histogram_lines
-    from scalewright.spec.text.words import counted, printable
+    from scalewright.spec.text.words import counted
 
     made = "learnt here" if summary.tokenizer_trained else "as given"
     print(f"{summary.out}: vocabulary {summary.vocab_size} ({made}), {summary.seconds:.1f} s")
@@ -83,7 +83,7 @@ def _show(summary: Summary) -> None:
     for reason, count in summary.left_out.items():
         print(f"  left out: {counted(count, reason)}")
     for line in shown_lines(summary.bad_lines, summary.left_out):
-        print(printable(line))
+        print(line)
     for reason, count in summary.mended.items():
         print(f"  taken, but repaired: {counted(count, reason)}")
     for name, statistics in (summary.statistics or {}).items():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scalewright.cli.options import Force, Json, starting_with
+from scalewright.cli.output import print, print_exact, print_json, print_table
 from scalewright.spec.text.words import count
 
 if TYPE_CHECKING:
@@ -37,13 +38,12 @@ def models(
     json: Json = False,
 ) -> None:
     """List the known models with their parameter counts, or show one."""
-    from scalewright.cli.output import print_json, print_table
     from scalewright.spec.base import to_yaml
     from scalewright.spec.presets import load_model_spec, model_presets
 
     if name is not None:
         spec = load_model_spec(name)
-        print_json(_model_row(spec) | {"spec": spec.dump()}) if json else print(to_yaml(spec.dump()), end="")
+        print_json(_model_row(spec) | {"spec": spec.dump()}) if json else print_exact(to_yaml(spec.dump()))
         return
     rows = [_model_row(spec) for spec in model_presets().values()]
     if json:
@@ -89,14 +89,13 @@ def clusters(
     json: Json = False,
 ) -> None:
     """List the known clusters with their devices, or show one."""
-    from scalewright.cli.output import print_json, print_table
     from scalewright.machine.local import find_cluster
     from scalewright.spec.base import to_yaml
     from scalewright.spec.hardware.cluster import cluster_presets
 
     if name is not None:
         spec = find_cluster(name).dump()
-        print_json(spec) if json else print(to_yaml(spec), end="")
+        print_json(spec) if json else print_exact(to_yaml(spec))
         return
     rows = [_cluster_row(key, spec) for key, spec in cluster_presets().items()]
     if json:
@@ -143,7 +142,6 @@ def new(
     json: Json = False,
 ) -> None:
     """Print a sensible model shape of a wanted size, as YAML that `model:` takes."""
-    from scalewright.cli.output import print_json
     from scalewright.spec.base import to_yaml
     from scalewright.spec.shapes import new_preset
     from scalewright.spec.text.files import write_signed
@@ -157,6 +155,6 @@ def new(
     if json:
         print_json(row | {"spec": spec.dump(), "file": None if out is None else str(out)})
     elif out is None:
-        print(text, end="")
+        print_exact(text)
     else:
         print(f"{out}: {count(row['params'])} parameters")

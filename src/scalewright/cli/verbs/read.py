@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from scalewright.cli.options import Force, Json
+from scalewright.cli.output import print, print_exact, print_json
 from scalewright.spec.errors import UserError
 
 
@@ -34,7 +35,6 @@ def read(
     """
     import sys
 
-    from scalewright.cli.output import print_json
     from scalewright.emit.read import read_argv, read_file
     from scalewright.emit.run_file import as_run, as_text
     from scalewright.spec.text.files import write_signed
@@ -56,7 +56,7 @@ def read(
     if json:
         print_json({**reading.dump(), "run_file": str(out)})
     elif out is None:
-        print(text, end="")
+        print_exact(text)
     for item in reading.unread:
         print(f"not read  {item.key} {item.value}: {item.why}", file=sys.stderr)
     for note in reading.assumed:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from scalewright.cli.output import print
+
 
 def record(
     command: Annotated[

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from scalewright.cli.options import Force, Json
+from scalewright.cli.output import only_answer, print, print_json, working
 from scalewright.spec.errors import UserError
 
 PLANS = {".json", ".yaml", ".yml"}
@@ -38,7 +39,6 @@ def report(
     help, and the map of ranks. Several runs, or a folder that holds them: their losses in one frame, and what
     differs. Nothing is loaded from elsewhere.
     """
-    from scalewright.cli.output import only_answer, print_json, working
 
     with only_answer(json), working("writing the report"):
         path = _write(subjects, out, force)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scalewright.cli.options import Json
+from scalewright.cli.output import only_answer, print, print_json, working
 from scalewright.spec.errors import UserError
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ def score(
     scalewright score
     scalewright score my-runs.csv --fit 8
     """
-    from scalewright.cli.output import only_answer, print_json, working
     from scalewright.cli.score_tables import show_score
 
     with only_answer(json), working("pricing measured runs"):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scalewright.cli.options import Json
+from scalewright.cli.output import only_answer, print, print_json, print_table
 from scalewright.cli.verbs.train import missing_run
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ def sweep(
     """
     if not run.is_file():
         raise missing_run(run)
-    from scalewright.cli.output import only_answer, print_json
     from scalewright.spec.errors import RunError, Stopped
     from scalewright.spec.text.words import counted
     from scalewright.train.sweep import sweep as run_sweep
@@ -67,7 +67,6 @@ def _tell(done: int, total: int, row: Row) -> None:
 
 
 def _show(result: Sweep) -> None:
-    from scalewright.cli.output import print_table
     from scalewright.spec.text.words import count, decimal
 
     keys = list(result.rows[0].values)

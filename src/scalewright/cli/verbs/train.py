@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from scalewright.cli.options import Force, Json
+from scalewright.cli.output import only_answer, print, print_json, working
 from scalewright.spec.errors import RunError, Stopped, UserError, nearest
 
 SUFFIXES = (".yaml", ".yml")
@@ -49,7 +50,6 @@ def train(
         rehearse(run, overrides or [], json)
         return
     from scalewright.api import train as train_run
-    from scalewright.cli.output import only_answer, print_json
     from scalewright.launch.rank import find_context
 
     with only_answer(json):
@@ -79,7 +79,6 @@ def train(
 
 def rehearse(run: Path, overrides: list[str], json: bool) -> None:
     from scalewright.cli.dry_run import show_dry_run
-    from scalewright.cli.output import only_answer, print_json, working
     from scalewright.dry_run.dry_run import dry_run
 
     with only_answer(json), working("playing one rank of every kind"):

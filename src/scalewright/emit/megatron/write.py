@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-
 from scalewright.emit.arguments import spelled
 from scalewright.emit.emitted import Emitted
 from scalewright.emit.megatron.layout import write_layout
@@ -11,6 +9,7 @@ from scalewright.emit.megatron.model import Arguments, write_model
 from scalewright.emit.megatron.training import write_training
 from scalewright.emit.nodes import nodes_of
 from scalewright.emit.settings import Settings
+from scalewright.spec.text.shell import line
 
 TITLE, VERSION = "Megatron-LM", "core 0.16 to 0.19"
 FILE = "pretrain.sh"
@@ -61,7 +60,7 @@ def _rows(arguments: Arguments) -> list[str]:
     """Flags with their values, several in a row of the script."""
     rows, row = [], ""
     for name, value in arguments.items():
-        words = " ".join(shlex.quote(word) for word in spelled(name, value))
+        words = line(spelled(name, value))
         if row and len(row) + len(words) > WIDTH:
             rows.append(f"  {row}")
             row = ""

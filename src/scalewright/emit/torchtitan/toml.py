@@ -78,7 +78,7 @@ def _value(value: Any) -> str:
     if isinstance(value, float):
         text = f"{value:.12g}"
         return text if set(text) & set(".en") else f"{text}.0"
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML takes no bare DEL
 
 
 def read(document: Mapping[str, Any], text: str) -> Reading:

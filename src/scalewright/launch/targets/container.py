@@ -7,7 +7,6 @@ torchrun's options + `train run.yaml` ──► agent_command(job, ...)
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import Any
@@ -17,6 +16,8 @@ import yaml
 from scalewright.launch.job import Job
 from scalewright.spec.errors import UserError
 from scalewright.spec.launch import LaunchSpec
+from scalewright.spec.text.shell import Word
+from scalewright.spec.text.words import printable
 
 PORT = 29500  # torchrun's default
 
@@ -62,8 +63,6 @@ def environment(job: Job) -> dict[str, str]:
     for name in variables:
         if name in RESERVED:
             raise UserError(f"{name} is set by the scheduler", "launch.env", "leave it out")
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise UserError(f"{name!r} is no variable's name", "launch.env", "use letters, digits and _")
     if job.site.interface:
         variables.setdefault("GLOO_SOCKET_IFNAME", job.site.interface)
         if job.device == "cuda":
@@ -73,23 +72,19 @@ def environment(job: Job) -> dict[str, str]:
 
 
 def agent_command(
-    job: Job, node_rank: str, address: str, *, port: str | None = None, saved: int | None = None
-) -> list[str]:
+    job: Job, node_rank: Word, address: Word, *, port: Word | None = None, saved: int | None = None
+) -> list[Word]:
     """The command of one node: the agent, torchrun's options for it, and the run."""
-    options = ["--nnodes", str(job.nodes), "--node-rank", node_rank, "--nproc-per-node", str(job.per_node)]
+    options: list[Word] = ["--nnodes", str(job.nodes), "--node-rank", node_rank]
+    options += ["--nproc-per-node", str(job.per_node)]
     options += ["--master-addr", address, "--master-port", port or str(job.site.port or PORT)]
     return bare_agent(job, options, saved=saved)
 
 
-def bare_agent(job: Job, options: Iterable[str] = (), *, saved: int | None = None) -> list[str]:
+def bare_agent(job: Job, options: Iterable[Word] = (), *, saved: int | None = None) -> list[Word]:
     """The agent with these options of torchrun's; it has the others from variables (PET_*)."""
     codes = ["--saved", str(saved)] if saved is not None else []
     return [job.site.python, "-m", "scalewright.launch.agent", *codes, *options, *job.arguments]
-
-
-def shell_line(words: Iterable[str]) -> str:
-    """Words as a line of shell; those that start with `$` are left for the shell to expand."""
-    return " ".join(f'"{word}"' if word.startswith("$") else shlex.quote(word) for word in words)
 
 
 def dns_label(name: str, most: int = 63) -> str:
@@ -162,6 +157,12 @@ def with_options(document: dict[str, Any], options: Iterable[str]) -> dict[str, 
     return document
 
 
+# Text in YAML 1.1 as PyYAML has it, but a number or a truth value to the Go parsers of Kubernetes.
+NUMBERS_OF_OTHERS = re.compile(
+    r"[-+]?(\d[\d_]*\.?\d*|\.\d+)(e[-+]?\d+)?|[-+]?0[box][\da-f_]+|[yn]", re.IGNORECASE
+)
+
+
 class _Dumper(yaml.SafeDumper):
     """YAML as people write it: lists are indented, and text of several lines is a block."""
 
@@ -173,7 +174,9 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+    style = "|" if "\n" in text else "'" if NUMBERS_OF_OTHERS.fullmatch(text) else None
+    style = style if printable(text) == text else '"'  # other breaks of lines are read as spaces, or refused
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
 _Dumper.add_representer(str, _text)
@@ -181,7 +184,7 @@ _Dumper.add_representer(str, _text)
 
 def to_yaml(documents: Iterable[Mapping[str, Any]], comments: Iterable[str]) -> str:
     """Documents in the order of their keys, below comment lines; the same input gives the same bytes."""
-    head = "".join("# " + line.replace("\n", " ") + "\n" for line in comments)
+    head = "".join(f"# {printable(line, keep='')}\n" for line in comments)
     bodies = (
         yaml.dump(dict(body), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
         for body in documents

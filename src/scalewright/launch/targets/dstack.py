@@ -21,12 +21,12 @@ from scalewright.launch.targets.container import (
     kept_folders,
     lost,
     mounts,
-    shell_line,
     to_yaml,
     unused,
     with_options,
 )
 from scalewright.spec.errors import UserError
+from scalewright.spec.text.shell import Expression, Word, line
 
 UNUSED = {
     "hosts": "dstack's fleets hold the machines",
@@ -73,9 +73,11 @@ def _task(job: Job, name: str) -> dict[str, Any]:
     if job.site.workdir:
         task["working_dir"] = job.site.workdir
     task["env"] = environment(job)
-    master = "$DSTACK_MASTER_NODE_IP" if job.nodes > 1 else "127.0.0.1"
-    command = agent_command(job, "$DSTACK_NODE_RANK", master)
-    task["commands"] = [*job.site.setup, shell_line(command)]
+    master: Word = Expression("$DSTACK_MASTER_NODE_IP") if job.nodes > 1 else "127.0.0.1"
+    command = line(agent_command(job, Expression("$DSTACK_NODE_RANK"), master))
+    if "$$" in command or "${{" in command:  # dstack's own: `$$` is a dollar sign, `${{ }}` a value
+        command = command.replace("$", "$$")
+    task["commands"] = [*job.site.setup, command]
     task["resources"] = _resources(job)
     for source in job.site.claims:
         if ":" in source:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from scalewright.launch.job import Job, Written
 from scalewright.launch.targets.container import unused
-from scalewright.launch.targets.script import command, file_name, head, prepare, rank_command, text_of
+from scalewright.launch.targets.script import file_name, head, prepare, rank_command, text_of
 from scalewright.launch.targets.torchrun import UNUSED as WITHOUT_A_SCHEDULER
 from scalewright.spec.errors import UserError
+from scalewright.spec.text.shell import command
 
 ONE_MACHINE = "all ranks are on this machine"
 UNUSED = {

@@ -9,13 +9,10 @@ MASTER_ADDR is the first host; where the scheduler chose the hosts, rank 0 broad
 
 from __future__ import annotations
 
-import shlex
-
 from scalewright.launch.job import Job, Written
 from scalewright.launch.targets.container import unused
 from scalewright.launch.targets.script import (
     PORT,
-    command,
     exports,
     file_name,
     head,
@@ -24,6 +21,7 @@ from scalewright.launch.targets.script import (
     text_of,
 )
 from scalewright.launch.targets.torchrun import UNUSED as NO_SCHEDULER
+from scalewright.spec.text.shell import Expression, command, quote
 
 UNUSED = {
     **{key: why for key, why in NO_SCHEDULER.items() if key != "options"},
@@ -52,16 +50,16 @@ def write(job: Job) -> Written:
 def _start(job: Job, name: str, variables: list[str]) -> list[str]:
     """mpirun of either kind, in the background, so that this script hears signals meanwhile."""
     count, per_node, hosts = str(job.world), str(job.per_node), job.site.hosts
-    listed = ["--hostfile", f"$here/{name}.openmpi.hosts"] if hosts else []
+    listed = ["--hostfile", Expression(f"$here/{name}.openmpi.hosts")] if hosts else []
     passed = [word for variable in dict.fromkeys(variables) for word in ("-x", variable)]
     ours = [*job.site.options, *rank_command(job)]
     openmpi = ["mpirun", "-np", count, *listed, "--map-by", f"ppr:{per_node}:node", *passed, *ours]
-    listed = ["-f", f"$here/{name}.mpich.hosts"] if hosts else []
+    listed = ["-f", Expression(f"$here/{name}.mpich.hosts")] if hosts else []
     hydra = ["mpirun", "-np", count, *listed, "-ppn", per_node, *ours]
     return [
         "# Asked to stop, the ranks save and leave with 75. mpirun itself would give them a second.",
-        f"out={shlex.quote(job.folder)}",
-        """ask() { mkdir -p "$out" && touch "$out/STOP"; }""",
+        f"out={quote(job.folder)}",
+        """ask() { mkdir -p -- "$out" && touch -- "$out/STOP"; }""",
         "trap ask HUP TERM USR1 USR2",
         """trap 'ask; trap "kill \\$mpirun; ended=130" INT' INT # a second Ctrl-C ends it at once""",
         "",
@@ -73,7 +71,7 @@ def _start(job: Job, name: str, variables: list[str]) -> list[str]:
         "mpirun=$!",
         'code=0; wait "$mpirun" || code=$?',
         'while kill -0 "$mpirun" 2>/dev/null; do code=0; wait "$mpirun" || code=$?; done # after a signal',
-        'rm -f "$out/STOP"',
+        'rm -f -- "$out/STOP"',
         '[ "$code" = 75 ] || code=${ended:-$code}',
         'exit "$code"',
     ]

@@ -21,10 +21,10 @@ from scalewright.launch.targets.container import (
     gpus,
     image,
     lost,
-    shell_line,
     unused,
 )
 from scalewright.spec.errors import Stopped, UserError
+from scalewright.spec.text.shell import Expression, line, quote
 
 UNUSED = {
     "hosts": "RunPod chooses the machines",
@@ -97,7 +97,7 @@ def _request(job: Job, name: str) -> dict[str, Any]:
     else:
         request["gpu"] = {"id": gpus(job), "count": job.per_node}
     request["image"] = image(job)
-    request["args"] = shell_line(["bash", "-c", _script(job)])
+    request["args"] = line(["bash", "-c", _script(job)])
     variables = environment(job)
     if job.nodes > 1:
         for library in ("GLOO", "NCCL"):
@@ -111,10 +111,10 @@ def _request(job: Job, name: str) -> dict[str, Any]:
 
 def _script(job: Job) -> str:
     if job.nodes > 1:
-        port = None if job.site.port else "$PRIMARY_PORT"
-        command = agent_command(job, "$NODE_RANK", "$PRIMARY_ADDR", port=port)
+        port = None if job.site.port else Expression("$PRIMARY_PORT")
+        command = agent_command(job, Expression("$NODE_RANK"), Expression("$PRIMARY_ADDR"), port=port)
     else:
         command = agent_command(job, "0", "127.0.0.1")
-    folder = [f"cd {shell_line([job.site.workdir])}"] if job.site.workdir else []
-    again = f"while {shell_line(command)}; [ $? = {Stopped.exit_code} ]; do sleep 5; done"
+    folder = [f"cd {quote(job.site.workdir)}"] if job.site.workdir else []
+    again = f"while {line(command)}; [ $? = {Stopped.exit_code} ]; do sleep 5; done"
     return "; ".join([*folder, *job.site.setup, again, "sleep infinity"])

@@ -9,15 +9,13 @@ cd ..., module load ..., launch.setup, export ...
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from scalewright.launch.job import Job
-from scalewright.spec.errors import UserError
+from scalewright.spec.text.shell import Word, quote
 from scalewright.spec.text.words import counted
 
 PORT = 29500  # torchrun's default
-WIDTH = 90  # of a script's lines, where a command has options to break before
 
 
 def head(job: Job, target: str, comments: Iterable[str] = ()) -> list[str]:
@@ -27,24 +25,24 @@ def head(job: Job, target: str, comments: Iterable[str] = ()) -> list[str]:
     return ["#!/bin/bash", *(f"# {line}".rstrip() for line in lines)]
 
 
-def prepare(job: Job, more: Mapping[str, str] | None = None) -> list[str]:
-    """Lines that make a shell ready for Python; `more` exports are lines of shell, and not quoted."""
+def prepare(job: Job, more: Mapping[str, Word] | None = None) -> list[str]:
+    """Lines that make a shell ready for Python, with `more` exports where the site has none of that name."""
     site = job.site
     nounset = not (site.modules or site.setup)  # many a module reads variables that aren't set
     lines = ["set -euo pipefail" if nounset else "set -eo pipefail"]
-    lines += [f"cd {shlex.quote(site.workdir)}"] if site.workdir else []
-    lines += [f"module load {shlex.quote(module)}" for module in site.modules]
+    lines += [f"cd {quote(site.workdir)}"] if site.workdir else []
+    lines += [f"module load {quote(module)}" for module in site.modules]
     lines += [*site.setup, *([] if nounset else ["set -u"])]
-    lines += [f"export {name}={shlex.quote(value)}" for name, value in exports(job).items()]
-    return lines + [f"export {name}={value}" for name, value in (more or {}).items() if name not in site.env]
+    variables = {
+        **exports(job),
+        **{name: word for name, word in (more or {}).items() if name not in site.env},
+    }
+    return lines + [f"export {name}={quote(word)}" for name, word in variables.items()]
 
 
 def exports(job: Job) -> dict[str, str]:
-    """The site's variables, and those of its network; raises UserError for what is no variable's name."""
+    """The site's variables, and those of its network."""
     variables = dict(job.site.env)
-    for name in variables:
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise UserError(f"{name!r} is no variable's name", "launch.env", "use letters, digits and _")
     if job.site.interface:
         variables.setdefault("GLOO_SOCKET_IFNAME", job.site.interface)
         if job.device == "cuda":
@@ -54,22 +52,22 @@ def exports(job: Job) -> dict[str, str]:
     return dict(sorted(variables.items()))
 
 
-def rank_command(job: Job) -> list[str]:
+def rank_command(job: Job) -> list[Word]:
     """What a rank, or a process that starts the ranks of its node, runs."""
     return [job.site.python, *job.arguments]
 
 
-def node_command(job: Job, number: str, address: str, port: str) -> list[str]:
+def node_command(job: Job, number: Word, address: Word, port: Word) -> list[Word]:
     """torchrun for the ranks of one of several nodes, by its number."""
     return _agent(job, ["--nnodes", str(job.nodes), "--node-rank", number], address, port)
 
 
-def standalone_command(job: Job) -> list[str]:
+def standalone_command(job: Job) -> list[Word]:
     """torchrun for a run on one node, at a free port."""
     return _agent(job, ["--standalone"])
 
 
-def _agent(job: Job, options: list[str], address: str = "", port: str = "") -> list[str]:
+def _agent(job: Job, options: list[Word], address: Word = "", port: Word = "") -> list[Word]:
     """torchrun with an exit code that tells "saved" from a crash (agent.py)."""
     options = [*options, "--nproc-per-node", str(job.per_node)]
     if address:
@@ -77,23 +75,6 @@ def _agent(job: Job, options: list[str], address: str = "", port: str = "") -> l
     if job.site.max_restarts:
         options += ["--max-restarts", str(job.site.max_restarts)]
     return [job.site.python, "-m", "scalewright.launch.agent", *options, *job.arguments]
-
-
-def command(words: Sequence[str]) -> str:
-    """Words as a command of shell, over several lines where it is long, which break before options.
-
-    Words that start with `$` are left for the shell to expand.
-    """
-    lines: list[str] = []
-    for word in words:
-        text = f'"{word}"' if word.startswith("$") else shlex.quote(word)
-        if lines and len(lines[-1]) + len(text) < WIDTH:
-            lines[-1] += f" {text}"
-        elif lines and not word.startswith("-"):
-            lines[-1] += f" {text}"  # an option's value stays with it
-        else:
-            lines.append(text)
-    return " \\\n  ".join(lines)
 
 
 def file_name(job: Job) -> str:

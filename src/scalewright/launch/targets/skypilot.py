@@ -19,12 +19,12 @@ from scalewright.launch.targets.container import (
     gpus,
     image,
     lost,
-    shell_line,
     to_yaml,
     unused,
     with_options,
 )
 from scalewright.spec.errors import Stopped
+from scalewright.spec.text.shell import Expression, line
 
 UNUSED = {
     "hosts": "SkyPilot chooses the machines",
@@ -77,9 +77,9 @@ def _task(job: Job, name: str) -> dict[str, Any]:
     volumes = {path: source for source, path in job.site.claims.items() if "://" not in source}
     if volumes:
         task["volumes"] = volumes
-    command = agent_command(job, "$SKYPILOT_NODE_RANK", "$master")
+    command = agent_command(job, Expression("$SKYPILOT_NODE_RANK"), Expression("$master"))
     lines = ["set -e", *job.site.setup, 'master=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)']
-    task["run"] = "\n".join([*lines, f"exec {shell_line(command)}", ""])
+    task["run"] = "\n".join([*lines, f"exec {line(command)}", ""])
     return task
 
 

@@ -8,12 +8,9 @@ agent: torchrun   one task a node, which starts its ranks          agent: rank  
 
 from __future__ import annotations
 
-import shlex
-
 from scalewright.launch.job import Job, Written
 from scalewright.launch.targets.container import unused
 from scalewright.launch.targets.script import (
-    command,
     exports,
     file_name,
     head,
@@ -22,6 +19,7 @@ from scalewright.launch.targets.script import (
     rank_command,
     text_of,
 )
+from scalewright.spec.text.shell import Expression, Word, command, quote
 
 UNUSED = {
     "hosts": "Slurm chooses the nodes (options: --nodelist=...)",
@@ -74,7 +72,7 @@ def _options(job: Job) -> list[str]:
         "output": f"{file_name(job)}-%j.log",
         "open-mode": "append",
     }
-    options = [f"--{name}={shlex.quote(str(value))}" for name, value in pairs.items() if value is not None]
+    options = [f"--{name}={quote(str(value))}" for name, value in pairs.items() if value is not None]
     return [*options, "--requeue", *site.options]
 
 
@@ -85,13 +83,15 @@ def _cpus(job: Job) -> int | None:
     return job.site.cpus_per_rank * (job.per_node if job.site.agent == "torchrun" else 1)
 
 
-def _meeting(job: Job) -> dict[str, str]:
+def _meeting(job: Job) -> dict[str, Word]:
     """Where ranks meet. A rank that srun started finds both by itself (launch/detect.py)."""
     if job.site.agent == "rank":
         return {"MASTER_PORT": str(job.site.port)} if job.site.port else {}
     return {
-        "MASTER_ADDR": '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
-        "MASTER_PORT": str(job.site.port) if job.site.port else "$((20000 + SLURM_JOB_ID % 10000))",
+        "MASTER_ADDR": Expression('$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'),
+        "MASTER_PORT": str(job.site.port)
+        if job.site.port
+        else Expression("$((20000 + SLURM_JOB_ID % 10000))"),
     }
 
 
@@ -105,12 +105,12 @@ def _start(job: Job) -> list[str]:
     inside = _container(job)
     if job.site.agent == "rank":
         return ["code=0", f"{command([*srun, *inside, *rank_command(job)])} || code=$?"]
-    words = node_command(job, "$SLURM_PROCID", "$MASTER_ADDR", "$MASTER_PORT")
+    words = node_command(job, *map(Expression, ("$SLURM_PROCID", "$MASTER_ADDR", "$MASTER_PORT")))
     return [
         "# On every node; SLURM_PROCID is its number there.",
-        f"node={shlex.quote(command(['exec', *words]))}",
+        f"node={quote(command(['exec', *words]))}",
         "code=0",
-        f"{command([*srun, *inside, 'bash', '-c', '$node'])} || code=$?",
+        f"{command([*srun, *inside, 'bash', '-c', Expression('$node')])} || code=$?",
     ]
 
 

@@ -6,16 +6,14 @@ this script ──ssh──► host 0: torchrun ─► ranks        (launch/over
 
 from __future__ import annotations
 
-import shlex
-
 from scalewright.launch.job import Job, Written
 from scalewright.launch.targets.container import unused
-from scalewright.launch.targets.script import PORT, command, file_name, head, node_command, prepare, text_of
+from scalewright.launch.targets.script import PORT, file_name, head, node_command, prepare, text_of
 from scalewright.launch.targets.torchrun import UNUSED as NO_SCHEDULER
 from scalewright.spec.errors import UserError
+from scalewright.spec.text.shell import Expression, command, line
 
 UNUSED = {key: why for key, why in NO_SCHEDULER.items() if key != "options"}
-END = "ON_EVERY_HOST"
 
 
 def write(job: Job) -> Written:
@@ -28,15 +26,17 @@ def write(job: Job) -> Written:
             "name as many: launch.hosts=[node-a,node-b]",
         )
     hosts = [f"--host={host}" for host in site.hosts]
-    ssh = [f"--ssh={shlex.join(['ssh', *site.options])}"] if site.options else []
+    ssh = [f"--ssh={line(['ssh', *site.options])}"] if site.options else []
     words = [site.python, "-m", "scalewright.launch.over_ssh", *hosts, *ssh]
-    node = node_command(job, "$NODE", site.hosts[0], str(site.port or PORT))
+    node = node_command(job, Expression("$NODE"), site.hosts[0], str(site.port or PORT))
     usage = [
         "Ctrl-C, SIGTERM or SIGUSR1: the ranks save and leave with 75; they leave, too, when this script is",
         "killed. What follows runs on every host, in the same folder; NODE is its number.",
     ]
-    lines = [*head(job, "ssh", usage), "", f"exec {command(words)} <<'{END}'"]
-    lines += [*prepare(job), command(["exec", *node]), END]
+    text, end = text_of([*prepare(job), command(["exec", *node])]), "ON_EVERY_HOST"
+    while end in text.split("\n"):  # a variable's value may have such a line
+        end += "_"
+    lines = [*head(job, "ssh", usage), "", f"exec {command(words)} <<'{end}'", text + end]
     folder = site.workdir or "the working directory"
     notes = (f"{folder} is on every host; {job.run_file}, its data and {job.folder} are shared by all",)
     return Written({file: text_of(lines)}, ("bash", file), unused(site, UNUSED), notes)

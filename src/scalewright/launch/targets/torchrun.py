@@ -10,7 +10,6 @@ from scalewright.launch.job import Job, Written
 from scalewright.launch.targets.container import unused
 from scalewright.launch.targets.script import (
     PORT,
-    command,
     file_name,
     head,
     node_command,
@@ -19,6 +18,7 @@ from scalewright.launch.targets.script import (
     text_of,
 )
 from scalewright.spec.errors import UserError
+from scalewright.spec.text.shell import Expression, command
 
 SCHEDULER = "there is no scheduler"
 UNUSED = {
@@ -54,7 +54,7 @@ def write(job: Job) -> Written:
     names = [*site.hosts, *(f"machine {number}" for number in range(len(site.hosts), job.nodes))]
     usage = [f"On {name}:  bash {file} {number}" for number, name in enumerate(names[:4])]
     usage += ["..."] if job.nodes > 4 else []
-    words = node_command(job, "$number", site.hosts[0], str(site.port or PORT))
+    words = node_command(job, Expression("$number"), site.hosts[0], str(site.port or PORT))
     lines = [
         *head(job, "torchrun", usage),
         "",

@@ -28,11 +28,12 @@ from scalewright.launch.targets.kubernetes.pod import (
     variables,
 )
 from scalewright.spec.errors import Stopped
+from scalewright.spec.text.shell import Expression
 
 Manifest = dict[str, Any]
 
 NODES = "node"  # the replicated job, and its container: Trainer wants this name
-INDEX = "$(JOB_COMPLETION_INDEX)"  # Kubernetes puts a pod's number in its place
+INDEX = Expression("$JOB_COMPLETION_INDEX")  # a pod's number
 ANCESTOR = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 RETRYABLE = 138  # training-operator restarts codes from 128 on, and leaves this one to programs
 
@@ -81,7 +82,9 @@ def trainjob(job: Job) -> list[Manifest]:
 
 def pytorchjob(job: Job) -> list[Manifest]:
     """A PyTorchJob: a master and workers, whose pods its controller numbers by RANK."""
-    command = agent_command(job, "$(RANK)", "$(MASTER_ADDR)", port="$(MASTER_PORT)", saved=RETRYABLE)
+    command = agent_command(
+        job, Expression("$RANK"), Expression("$MASTER_ADDR"), port=Expression("$MASTER_PORT"), saved=RETRYABLE
+    )
     node = container(job, "pytorch", command)
     node["ports"] = [{"name": "pytorchjob-port", "containerPort": job.site.port or PORT}]
     replica = {"restartPolicy": "ExitCode", "template": {"spec": pod_spec(job, node, restarts=True)}}

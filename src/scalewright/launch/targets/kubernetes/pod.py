@@ -7,11 +7,14 @@ SIGTERM ── save_before_s ──► SIGKILL           the time in which ranks
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
 from scalewright.launch.job import Job
-from scalewright.launch.targets.container import environment, image, mounts, shell_line
+from scalewright.launch.targets.container import environment, image, mounts
 from scalewright.launch.targets.kubernetes.checks import GPU, quantity, resource
+from scalewright.spec.text.shell import Expression, Word, line
 
 LEAST_GRACE = 30  # seconds; Kubernetes' own default
 
@@ -30,12 +33,12 @@ def pod_spec(job: Job, container: dict[str, Any], *, restarts: bool = False) -> 
     return spec
 
 
-def container(job: Job, name: str, command: list[str]) -> dict[str, Any]:
+def container(job: Job, name: str, command: Sequence[Word]) -> dict[str, Any]:
     """The container that starts a node's ranks."""
     return run_keys(job, name, command) | {"resources": resources(job)} | site_keys(job)
 
 
-def run_keys(job: Job, name: str, command: list[str]) -> dict[str, Any]:
+def run_keys(job: Job, name: str, command: Sequence[Word]) -> dict[str, Any]:
     """A container's keys that a run sets: image, command, variables."""
     return {"name": name, "image": image(job), "command": in_shell(job, command), "env": variables(job)}
 
@@ -53,14 +56,24 @@ def site_keys(job: Job) -> dict[str, Any]:
 
 def variables(job: Job) -> list[dict[str, str]]:
     """The environment as Kubernetes lists it."""
-    return [{"name": name, "value": value} for name, value in environment(job).items()]
+    return [{"name": name, "value": kubelet(value)} for name, value in environment(job).items()]
 
 
-def in_shell(job: Job, command: list[str]) -> list[str]:
+def kubelet(word: Word) -> str:
+    """A word of a command or a variable's value as the kubelet reads it: `$(NAME)` is expanded, `$$` is `$`.
+
+    It would take a byte alone of a character beyond ASCII behind a `$`, too (expansion/expand.go).
+    """
+    if isinstance(word, Expression):
+        return f"$({word.text.removeprefix('$')})"
+    return re.sub(r"\$(?=[$(]|[^\x00-\x7f])", "$$", word)
+
+
+def in_shell(job: Job, command: Sequence[Word]) -> list[str]:
     """The command, after the site's lines of shell if there are any; the agent stays process 1 (signals)."""
     if not job.site.setup:
-        return command
-    return ["bash", "-c", "\n".join(["set -e", *job.site.setup, f"exec {shell_line(command)}", ""])]
+        return [kubelet(word) for word in command]
+    return ["bash", "-c", kubelet("\n".join(["set -e", *job.site.setup, f"exec {line(command)}", ""]))]
 
 
 def resources(job: Job) -> dict[str, dict[str, str | int]]:
