@@ -59,6 +59,7 @@ def _join(
         "dtype": encoding.dtype,
         **counts,
         "eod": words.eod,
+        "bos": list(words.bos),
         "vocab_size": words.vocab_size,
         "tokenizer_sha256": words.sha256,
         "index": {"file": "documents.bin", **index},

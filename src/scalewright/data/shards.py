@@ -134,6 +134,7 @@ def open_shards(folder: Path, check: bool | None = None) -> TokenStore:
         files=files,
         offsets=offsets.astype(np.int64, copy=False),
         eod=data["eod"],
+        bos=tuple(data["bos"]) if "bos" in data else None,
         vocab_size=data["vocab_size"],
         tokenizer_path=tokenizer if tokenizer.is_file() else None,
         tokenizer_checksum=data["tokenizer_sha256"],

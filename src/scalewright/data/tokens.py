@@ -60,6 +60,7 @@ class TokenStore:
     tokenizer_checksum: str | None = None
     text_bytes: int | None = None  # UTF-8 bytes of the text behind the tokens; None when unknown
     checksums: tuple[str, ...] = ()  # of all files, where metadata has them
+    bos: tuple[int, ...] | None = None  # the ids that begin every document; None: not recorded
     _starts: NDArray[np.int64] = field(init=False, repr=False)
     _mapped: OrderedDict[int, NDArray[np.integer]] = field(
         init=False, repr=False, default_factory=OrderedDict

@@ -82,7 +82,7 @@ def to_huggingface(model: ModelSpec) -> dict[str, Any]:
         "eos_token_id": None,
         "pad_token_id": None,
     }
-    lost = _differences(model, read_huggingface(config, name=model.name))
+    lost = differences(model, read_huggingface(config, name=model.name))
     if lost:
         key, value = lost[0]
         raise UserError(
@@ -93,7 +93,7 @@ def to_huggingface(model: ModelSpec) -> dict[str, Any]:
     return config
 
 
-def _differences(model: ModelSpec, back: ModelSpec) -> list[tuple[str, Any]]:
+def differences(model: ModelSpec, back: ModelSpec) -> list[tuple[str, Any]]:
     """Keys that a round trip changed; patterns of windows and of RoPE are compared layer by layer."""
     layers = range(model.num_hidden_layers)
     same_windows = [model.window(i) for i in layers] == [back.window(i) for i in layers]
