@@ -14,7 +14,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from scalewright.spec.ends import COMPANIONS, CONFIG, END_NAMES, Ends, json_object, template, token_name
+from scalewright.spec.ends import (
+    COMPANIONS,
+    CONFIG,
+    END_NAMES,
+    Ends,
+    json_object,
+    template,
+    token_name,
+    with_ends,
+)
 from scalewright.spec.huggingface import differences, read_huggingface, to_huggingface
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.text.untrusted import inside, read_json
@@ -75,12 +84,12 @@ def write_companions(folder: Path, spec: ModelSpec, dtype: str, training: Traini
         key: named.get(key) if config[key] is None else config[key]
         for key in ("bos_token_id", "pad_token_id")
     }
-    ids["eos_token_id"] = _with_ends(listed, ends)
+    ids["eos_token_id"] = with_ends(listed, ends)
     generation = json_object(folder / GENERATION)
     if not generation:
         _write(folder / GENERATION, {"_from_model_config": True, "eos_token_id": ids["eos_token_id"]})
     elif ends:
-        _update(folder / GENERATION, {"eos_token_id": _with_ends(generation.get("eos_token_id"), ends)})
+        _update(folder / GENERATION, {"eos_token_id": with_ends(generation.get("eos_token_id"), ends)})
     if training.card is not None:
         _write_card(folder / CARD, training.card)
     _write(folder / "config.json", {**config, "dtype" if "dtype" in base else "torch_dtype": dtype, **ids})
@@ -120,13 +129,6 @@ def _config(spec: ModelSpec, base: dict[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in base.items() if key != "quantization_config"}
     config = {**kept, **{key: value for key, value in ours.items() if before.get(key) != value}, **ids}
     return {**kept, **ours, **ids} if differences(spec, read_huggingface(config, name=spec.name)) else config
-
-
-def _with_ends(given: Any, ends: tuple[int, ...]) -> Any:
-    """A file's `eos_token_id` with the trained ones: a list has them too, one id makes way for them."""
-    if isinstance(given, list):
-        return [*(end for end in ends if end not in given), *given]
-    return given if not ends else ends[0] if len(ends) == 1 else list(ends)
 
 
 def _set_tokenizer(

@@ -19,7 +19,16 @@ from scalewright.model.companions import end_of_text
 from scalewright.model.huggingface import torch_dtype
 from scalewright.model.load import build, is_checkpoint, open_huggingface, torch_device
 from scalewright.model.python import build_python_model
-from scalewright.spec.ends import CONFIG, Ends, beginning, json_object, origins, started, token_name
+from scalewright.spec.ends import (
+    CONFIG,
+    Ends,
+    beginning,
+    json_object,
+    origins,
+    started,
+    token_name,
+    with_ends,
+)
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import PythonRef
@@ -93,12 +102,12 @@ def load_for_generation(
         folders, trained = [path], Ends()
         tokenizer = _tokenizer(folders)
         model = build(open_huggingface(path), dtype, device, mtp=False)
-    ends = [*trained.eod, *_end_of_text(folders, usual=not trained.eod)]
+    ends = _end_of_text(folders, trained.eod)
     config = next((found for folder in folders if (found := json_object(folder / CONFIG))), {})
     start = beginning(tokenizer, config) if trained.bos is None else trained.bos
     named = tokenizer.token_to_id(token_name(config, "bos_token") or "") if trained.bos is None else None
     first = start[-1] if start else named
-    return Loaded(model, tokenizer, frozenset(ends), first, ends[0] if ends else None, start)
+    return Loaded(model, tokenizer, frozenset(ends), first, next(iter(trained.eod or ends), None), start)
 
 
 class Checkpoint:
@@ -152,13 +161,13 @@ def _tokenizer(folders: list[Path]) -> Any:
     )
 
 
-def _end_of_text(folders: list[Path], usual: bool) -> list[int]:
-    """The tokens that end a text by the folders' files; with `usual`, else by the tokenizer."""
+def _end_of_text(folders: list[Path], trained: tuple[int, ...]) -> list[int]:
+    """The tokens that end a text: those of training and of the folders' files, else of the tokenizer's."""
     for folder in folders:
         for name in ("generation_config.json", "config.json"):
-            ids = json_object(folder / name).get("eos_token_id")
-            ends = [end for end in (ids if isinstance(ids, list) else [ids]) if type(end) is int]
-            if ends:
-                return ends
-    named = (end_of_text(folder / "tokenizer.json")[1] for folder in folders if usual)
-    return [end for end in named if end is not None][:1]
+            given = json_object(folder / name).get("eos_token_id")
+            if given not in (None, []):
+                ids = with_ends(given, trained)
+                return [end for end in (ids if isinstance(ids, list) else [ids]) if type(end) is int]
+    usual = (end_of_text(folder / "tokenizer.json")[1] for folder in folders if not trained)
+    return [*trained, *[end for end in usual if end is not None][:1]]

@@ -74,6 +74,13 @@ def beginning(tokenizer: Any, config: Mapping[str, Any]) -> tuple[int, ...]:
     return before or ((int(named),) if config.get("add_bos_token") is True and named is not None else ())
 
 
+def with_ends(given: Any, ends: tuple[int, ...]) -> Any:
+    """A file's `eos_token_id` with the trained ones: a list has them too, one id makes way for them."""
+    if isinstance(given, list):
+        return [*(end for end in ends if end not in given), *given]
+    return given if not ends else ends[0] if len(ends) == 1 else list(ends)
+
+
 def started(ids: list[int], start: tuple[int, ...]) -> list[int]:
     """A text's ids with `start` before them, unless the text has it already."""
     return ids if tuple(ids[: len(start)]) == start else [*start, *ids]
