@@ -237,3 +237,35 @@ def test_fewer_words_are_refused(tmp_path: Path) -> None:
         UserError, match=r"vocab_size 390 is less than the 400 that init has.*use vocab_size 400"
     ):
         trained(tmp_path, data, model=model, init=str(source))
+
+
+def remarks(folder: Path, data: Path, init: str, size: int) -> list[str]:
+    from scalewright.data.dataset import open_data
+    from scalewright.spec.run import RunSpec
+    from scalewright.train.initial import begin_remarks
+
+    keys = {"model": {**MODEL, "vocab_size": size}, "init": init, "data": {"train": str(data), "seq_len": 16}}
+    run = RunSpec.parse(keys)
+    return begin_remarks(run, open_data(run.data, "train"))
+
+
+def test_a_run_tells_of_new_words_and_of_documents_that_begin_otherwise(tmp_path: Path) -> None:
+    source = make_folder(tmp_path / "theirs", "gemma")
+    words = json_object(source / "config.json")["vocab_size"]
+    data = prepared(tmp_path, source)
+    assert remarks(tmp_path, data, str(source), words) == []
+    (line,) = remarks(tmp_path, data, str(source), words + 3)
+    assert line.startswith(f"vocabulary {words} -> {words + 3}: new rows")
+    prepare(
+        tmp_path / "docs.jsonl", tmp_path / "bare", tokenizer=source, bos="never", workers=1, progress=None
+    )
+    (line,) = remarks(tmp_path, tmp_path / "bare", str(source), words)
+    assert line.endswith("begin with the tokens [2]; the documents begin with [] (prepare --bos)")
+    assert remarks(tmp_path, tmp_path / "bare", "random", words) == []
+    part = tmp_path / "bare" / "train" / "metadata.json"
+    part.write_text(
+        json.dumps({key: value for key, value in json.loads(part.read_text()).items() if key != "bos"})
+    )
+    for init in (str(source), "random"):  # prepared by an older release
+        (line,) = remarks(tmp_path, tmp_path / "bare", init, words)
+        assert "the documents are not known to begin with any" in line

@@ -21,13 +21,13 @@ from torch import Tensor
 
 from scalewright.checkpoint.card import model_card
 from scalewright.checkpoint.format import committed, step_folder
-from scalewright.checkpoint.read import CheckpointReader, find_checkpoint
+from scalewright.checkpoint.read import CheckpointReader, find_checkpoint, text_files
 from scalewright.checkpoint.theirs.folder import TheirFolder, find_theirs
 from scalewright.checkpoint.write import Chunk, commit, make_empty, merge, write_chunks
 from scalewright.model.companions import Training, copy_origin
 from scalewright.model.huggingface import MAX_SHARD_BYTES, torch_dtype, write_huggingface
 from scalewright.model.load import TensorReader, is_checkpoint, open_huggingface
-from scalewright.spec.ends import COMPANIONS, ORIGIN, Ends, origins
+from scalewright.spec.ends import COMPANIONS, ORIGIN
 from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
@@ -114,15 +114,15 @@ def _to_huggingface(folder: Path, out: Path, dtype: str, max_shard_bytes: int, v
 
 def _training(reader: CheckpointReader, spec: ModelSpec) -> Training:
     """What a checkpoint's run says of its texts, its length and itself."""
-    folder, run = reader.folder, reader.state.get("run", {})
-    root = folder.parent.parent
+    folders, ends = text_files(reader.folder)
+    run, own = reader.state.get("run", {}), folders[:2]
     return Training(
-        tokenizer=next((path for path in (folder, root) if (path / "tokenizer.json").is_file()), None),
-        origin=next(iter(origins(reader.state, folder, root)), None),
-        ends=Ends.parse(reader.state),
+        tokenizer=next((folder for folder in own if (folder / "tokenizer.json").is_file()), None),
+        origin=next(iter(folders[2:]), None),
+        ends=ends,
         seq_len=run.get("data", {}).get("seq_len"),
         fresh=run.get("init") == "random",
-        card=model_card(spec, reader.manifest, reader.state, root) if run else None,
+        card=model_card(spec, reader.manifest, reader.state, own[-1]) if run else None,
     )
 
 

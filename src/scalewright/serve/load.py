@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from scalewright.checkpoint.format import MANIFEST, read_state
-from scalewright.checkpoint.read import CheckpointReader, find_checkpoint
+from scalewright.checkpoint.format import MANIFEST
+from scalewright.checkpoint.read import CheckpointReader, find_checkpoint, text_files
 from scalewright.model import load as model_load
 from scalewright.model.companions import end_of_text
 from scalewright.model.huggingface import torch_dtype
@@ -24,7 +24,6 @@ from scalewright.spec.ends import (
     Ends,
     beginning,
     json_object,
-    origins,
     started,
     token_name,
     with_ends,
@@ -92,12 +91,9 @@ def load_for_generation(
             "no such folder", source, "give a Hugging Face folder, a run's folder or a checkpoint"
         )
     if is_checkpoint(path):
-        step = find_checkpoint(path)
-        root = step.parent.parent
-        state = read_state(step)
-        folders, trained = [step, root, *origins(state, step, root)], Ends.parse(state)
+        folders, trained = text_files(path)
         tokenizer = _tokenizer(folders)
-        model = _from_checkpoint(step, dtype, device, trust_code, verify, mtp=False)
+        model = _from_checkpoint(folders[0], dtype, device, trust_code, verify, mtp=False)
     else:
         folders, trained = [path], Ends()
         tokenizer = _tokenizer(folders)

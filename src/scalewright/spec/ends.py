@@ -84,9 +84,3 @@ def with_ends(given: Any, ends: tuple[int, ...]) -> Any:
 def started(ids: list[int], start: tuple[int, ...]) -> list[int]:
     """A text's ids with `start` before them, unless the text has it already."""
     return ids if tuple(ids[: len(start)]) == start else [*start, *ids]
-
-
-def origins(state: Mapping[str, Any], *folders: Path) -> list[Path]:
-    """Those of `folders` that hold the Hugging Face folder from which the run of a state.json began."""
-    began = state.get("run", {}).get("init") != "random"
-    return [folder / ORIGIN for folder in folders if began and (folder / ORIGIN / "config.json").is_file()]

@@ -12,13 +12,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from scalewright.checkpoint.format import read_state
-from scalewright.checkpoint.read import find_checkpoint
+from scalewright.checkpoint.read import text_files
 from scalewright.data.dataset import Dataset
-from scalewright.data.tokenizer import read_tokenizer, start_of_document, vocabulary_size
+from scalewright.data.tokenizer import read_tokenizer, start_of_document, tokenizer_file, vocabulary_size
 from scalewright.model.companions import copy_origin
 from scalewright.parallel.weights import Source
-from scalewright.spec.ends import ORIGIN, Ends, json_object, origins
+from scalewright.spec.ends import ORIGIN, json_object
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import Box
@@ -33,14 +32,11 @@ def init_vocabulary(run: RunSpec, model: ModelSpec) -> tuple[int, int]:
 
     Raises UserError when the run's model has fewer rows.
     """
-    folder, size = Path(run.init), model.vocab_size
-    if (folder / "config.json").is_file():
-        keys, folders = json_object(folder / "config.json"), [folder]
-        keys = keys if "vocab_size" in keys else keys.get("text_config", {})
-    else:
-        step = find_checkpoint(folder)
-        keys, folders = json_object(step / "manifest.json").get("model", {}), [step, step.parent.parent]
-    rows = int(keys.get("vocab_size", size))
+    folders, size = text_files(Path(run.init))[0], model.vocab_size
+    keys = json_object(folders[0] / "config.json") or json_object(folders[0] / "manifest.json").get(
+        "model", {}
+    )
+    rows = int(keys.get("text_config", keys).get("vocab_size", size))
     if size < rows:
         raise UserError(
             f"the model's vocab_size {size} is less than the {rows} that init has",
@@ -76,41 +72,50 @@ def grown(source: Source, run: RunSpec, data_words: int | None) -> Source:
     return read
 
 
+def start_of_texts(model: Path) -> tuple[int, ...] | None:
+    """The ids that begin the texts of a model; None where neither its run nor a tokenizer has them."""
+    folders, trained = text_files(model)
+    words = next((folder for folder in folders if (folder / "tokenizer.json").is_file()), None)
+    if trained.bos is not None or words is None:
+        return trained.bos
+    return start_of_document(read_tokenizer(words), tokenizer_file(words))
+
+
+def odd_beginning(dataset: Dataset, expected: tuple[int, ...] | None, model: str) -> list[str]:
+    """A line, where documents don't begin as a model's texts do."""
+    if expected is None or (dataset.ends.bos or ()) == expected:
+        return []
+    starts = (
+        "are not known to begin with any"
+        if dataset.ends.bos is None
+        else f"begin with {list(dataset.ends.bos)}"
+    )
+    return [
+        f"texts of {model} begin with the tokens {list(expected)}; the documents {starts} (prepare --bos)"
+    ]
+
+
 def begin_remarks(run: RunSpec, dataset: Dataset) -> list[str]:
     """Lines on new words, and on documents that begin otherwise than the texts that the model has read."""
-    remarks, path, expected = list[str](), dataset.tokenizer_path, None
-    begins, began = dataset.ends.bos, run.init != "random"
-    if began and isinstance(run.model, ModelSpec):
+    path = dataset.tokenizer_path
+    if run.init == "random":
+        if path is None or dataset.ends.bos is not None:
+            return []
+        return odd_beginning(dataset, start_of_document(read_tokenizer(path), path), "the tokenizer")
+    remarks = odd_beginning(dataset, start_of_texts(Path(run.init)), f"init: {run.init}")
+    if isinstance(run.model, ModelSpec):
         (rows, words), size = init_vocabulary(run, run.model), run.model.vocab_size
         if size > rows or (path is not None and (dataset.vocab_size or 0) > words):
             known = f"{words:,} words in {rows:,} rows" if words < rows else f"{rows:,}"
             remarks.append(
                 f"vocabulary {known} -> {size:,}: new rows of embedding and head are the old ones' mean"
             )
-    if began and not (Path(run.init) / "config.json").is_file():
-        path, expected = None, Ends.parse(read_state(find_checkpoint(Path(run.init)))).bos
-    elif began:
-        path = Path(run.init) / "tokenizer.json"
-    if path is not None and path.is_file():
-        expected = start_of_document(read_tokenizer(path), path)
-    whose = f"init: {run.init}" if began else "the tokenizer"
-    if begins is None and expected:
-        line = "the data don't record what begins a document, and are taken as they are"
-        remarks.append(f"{line}; {whose} begins texts with {list(expected)}")
-    elif began and expected is not None and begins is not None and begins != expected:
-        remarks.append(
-            f"documents begin with {list(begins)}, texts of {whose} with {list(expected)} (prepare --bos)"
-        )
     return remarks
 
 
 def keep_origin(run: RunSpec) -> None:
     """Copies the files beside init's weights into the run's folder; raises OSError."""
-    folder = Path(run.init)
-    if run.init == "random" or not folder.exists():
-        return
-    if not (folder / "config.json").is_file():
-        step = find_checkpoint(folder)
-        folder = next(iter(origins(read_state(step), step, step.parent.parent)), folder)
-    if (folder / "config.json").is_file():
-        copy_origin(folder, run.folder / ORIGIN)
+    if run.init != "random":
+        for folder in text_files(Path(run.init))[0]:
+            if (folder / "config.json").is_file():
+                copy_origin(folder, run.folder / ORIGIN)
