@@ -56,6 +56,11 @@ def contents(folder: Path) -> dict[str, Any]:
 def test_a_folder_comes_back_as_it_was(name: str, tmp_path: Path) -> None:
     """To a checkpoint and back: bytes are equal, but of config.json's dtype."""
     source = make_folder(tmp_path / "theirs", name)
+    config = json_object(source / "config.json")
+    absent = {key: config[key] for key in config if config[key] is not None}  # as many files of theirs have it
+    (source / "config.json").write_text(json.dumps(absent))
+    if name == "qwen":
+        (source / "generation_config.json").unlink()
     convert(source, tmp_path / "ours")
     convert(tmp_path / "ours", tmp_path / "back", "bfloat16")
     before, after = contents(source), contents(tmp_path / "back")

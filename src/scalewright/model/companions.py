@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from scalewright.spec.ends import (
     COMPANIONS,
@@ -29,6 +29,7 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.text.untrusted import inside, read_json
 
 GENERATION, CARD = "generation_config.json", "README.md"
+_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 _WEIGHTS = {
     ".safetensors",
     ".bin",
@@ -76,20 +77,17 @@ def write_companions(folder: Path, spec: ModelSpec, dtype: str, training: Traini
     base = json_object(training.origin / "config.json") if training.origin else {}
     _copy(folder, training)
     config = _config(spec, base)
-    ends, listed = training.ends.eod, config["eos_token_id"]
+    ends, listed = training.ends.eod, base.get("eos_token_id")
     if not ends and listed is None and (usual := end_of_text(folder / "tokenizer.json")[1]) is not None:
         ends = (usual,)
     named = _set_tokenizer(folder, spec, ends, training.ends.bos)
-    ids = {
-        key: named.get(key) if config[key] is None else config[key]
-        for key in ("bos_token_id", "pad_token_id")
-    }
+    ids = {key: base.get(key) for key in _IDS if key in base} if base else named
     ids["eos_token_id"] = with_ends(listed, ends)
     generation = json_object(folder / GENERATION)
-    if not generation:
-        _write(folder / GENERATION, {"_from_model_config": True, "eos_token_id": ids["eos_token_id"]})
-    elif ends:
+    if generation and ends:
         _update(folder / GENERATION, {"eos_token_id": with_ends(generation.get("eos_token_id"), ends)})
+    elif not generation and (ends or not base):
+        _write(folder / GENERATION, {"_from_model_config": True, "eos_token_id": ids["eos_token_id"]})
     if training.card is not None:
         _write_card(folder / CARD, training.card)
     _write(folder / "config.json", {**config, "dtype" if "dtype" in base else "torch_dtype": dtype, **ids})
@@ -106,9 +104,10 @@ def _positions(spec: ModelSpec, training: Training) -> int:
 def _copy(folder: Path, training: Training) -> None:
     """The run's tokenizer files, and what else the origin has: its tokenizer's only if it is the same one."""
     own, origin = training.tokenizer, training.origin
-    for name in ("tokenizer.json", *COMPANIONS, GENERATION) if own else ():
-        if inside(cast(Path, own), name).is_file() and not (folder / name).exists():
-            shutil.copyfile(cast(Path, own) / name, folder / name)
+    if own is not None:
+        for name in ("tokenizer.json", *COMPANIONS, GENERATION):
+            if inside(own, name).is_file() and not (folder / name).exists():
+                shutil.copyfile(own / name, folder / name)
     if origin is None:
         return
     words, theirs = folder / "tokenizer.json", inside(origin, "tokenizer.json")
@@ -122,13 +121,13 @@ def _copy(folder: Path, training: Training) -> None:
 def _config(spec: ModelSpec, base: dict[str, Any]) -> dict[str, Any]:
     """The config.json that training began from, with the changes of training; without one, a new one."""
     ours = to_huggingface(spec)
-    ids = {key: base.get(key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
     if base.get("model_type") != ours["model_type"]:  # none, or that of a model for images, too
-        return {**ours, **ids}
+        return ours
     before = to_huggingface(read_huggingface(base))
     kept = {key: value for key, value in base.items() if key != "quantization_config"}
-    config = {**kept, **{key: value for key, value in ours.items() if before.get(key) != value}, **ids}
-    return {**kept, **ours, **ids} if differences(spec, read_huggingface(config, name=spec.name)) else config
+    changes = {key: value for key, value in ours.items() if before.get(key) != value}
+    lost = differences(spec, read_huggingface({**kept, **changes}, name=spec.name))
+    return {**kept, **(ours if lost else changes)}
 
 
 def _set_tokenizer(
