@@ -255,18 +255,9 @@ def _options(
         )
     fraction = DEFAULT_VALID_FRACTION if valid_fraction is None else valid_fraction
     path = tokenizer_file(tokenizer) if tokenizer is not None else None
-    digest = checksum(path) if path else None
-    return Options(
-        vocab_size,
-        str(path) if path else None,
-        digest,
-        fraction,
-        text_key,
-        eod,
-        skip_bad,
-        None if bos == "auto" else bos,
-        special,
-    )
+    digest, given = (checksum(path), str(path)) if path else (None, None)
+    start = None if bos == "auto" else bos
+    return Options(vocab_size, given, digest, fraction, text_key, eod, skip_bad, start, special)
 
 
 def _all_files(inputs: Sequence[str | Path], skipped: Counter[str]) -> list[InputFile]:

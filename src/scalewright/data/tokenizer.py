@@ -85,20 +85,18 @@ def tokenizer_file(path: str | Path) -> Path:
 
 
 def special_token_list(tokens: Sequence[str] | str | Path) -> list[str]:
-    """Special tokens of a list, in which a file stands for its lines; raises UserError for an empty one."""
+    """Special tokens of a list, in which a file stands for its lines; raises UserError for none."""
     names: list[str] = []
     for token in [tokens] if isinstance(tokens, (str, Path)) else tokens:
         path = Path(token).expanduser()
-        if len(path.name) > 255 or not path.is_file():
-            names.append(str(token))
-            continue
         try:
-            names += [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+            lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else [str(token)]
         except (OSError, ValueError) as error:
             raise UserError(f"cannot read special tokens: {error}", str(path), "give one a line") from None
-    if not names or not all(name.strip() for name in names):
+        names += filter(str.strip, lines)
+    if not names:
         raise UserError(
-            "an empty special token", "--special-tokens", "give tokens, or a file with one a line"
+            "no special token is named", "--special-tokens", "give tokens, or a file with one a line"
         )
     return list(dict.fromkeys(names))
 
