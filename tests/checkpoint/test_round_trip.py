@@ -57,7 +57,9 @@ def test_a_folder_comes_back_as_it_was(name: str, tmp_path: Path) -> None:
     """To a checkpoint and back: bytes are equal, but of config.json's dtype."""
     source = make_folder(tmp_path / "theirs", name)
     config = json_object(source / "config.json")
-    absent = {key: config[key] for key in config if config[key] is not None}  # as many files of theirs have it
+    absent = {
+        key: config[key] for key in config if config[key] is not None
+    }  # as many files of theirs have it
     (source / "config.json").write_text(json.dumps(absent))
     if name == "qwen":
         (source / "generation_config.json").unlink()
@@ -274,3 +276,13 @@ def test_a_run_tells_of_new_words_and_of_documents_that_begin_otherwise(tmp_path
     for init in (str(source), "random"):  # prepared by an older release
         (line,) = remarks(tmp_path, tmp_path / "bare", init, words)
         assert "the documents are not known to begin with any" in line
+
+
+def test_evaluate_tells_of_data_that_begin_otherwise(call_cli: Any, tmp_path: Path) -> None:
+    source = make_folder(tmp_path / "theirs", "gemma")
+    (tmp_path / "text.txt").write_text("<|endoftext|>".join(TEXTS))
+    for bos in ("auto", "never"):
+        prepare(tmp_path / "text.txt", tmp_path / bos, tokenizer=source, bos=bos, workers=1, progress=None)
+        answer = call_cli("evaluate", source, "--data", tmp_path / bos, "--seq-len", 16, "--json")
+        assert answer.json()["loss"] > 0
+        assert ("begin with the tokens [2]" in answer.err) == (bos == "never")
