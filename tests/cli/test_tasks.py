@@ -36,6 +36,8 @@ def test_writing_ends_with_the_stop_strings_of_the_task(monkeypatch: pytest.Monk
         tokenizer=None,
         end_of_text=frozenset([ord("z")]),
         beginning=None,
+        end=ord("z"),
+        start=(),
         decode=lambda ids: bytes(ids).decode(),
     )
     monkeypatch.setattr("scalewright.serve.load.load_for_generation", lambda *_, **__: loaded)

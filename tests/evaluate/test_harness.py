@@ -6,14 +6,45 @@ import json
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from chat_folders import make_folder
 from scalewright.api import train
 from scalewright.data.prepare import prepare
 
 pytest.importorskip("lm_eval")
+
+
+@pytest.mark.parametrize("family", ["gemma", "qwen"])
+@pytest.mark.parametrize("words", [3, 60])
+def test_rolling_gives_bos_once_and_does_not_score_it(family: str, words: int, tmp_path: Path) -> None:
+    """As lm-eval's own model with add_bos_token=False, whose default gives Gemma's <bos> twice."""
+    from lm_eval.models.huggingface import HFLM
+
+    from scalewright.evaluate.harness import HarnessModel, Subject
+    from scalewright.serve.load import load_for_generation
+
+    folder = make_folder(tmp_path, family)
+    loaded = load_for_generation(str(folder))
+    assert loaded.end is not None
+    beginning = loaded.end if loaded.beginning is None else loaded.beginning
+    subject = Subject(
+        loaded.model, loaded.tokenizer, lambda *_: [], loaded.end, beginning, 32, start=loaded.start
+    )
+    ours = HarnessModel(subject, 4)
+    keys = {"dtype": "float32", "batch_size": 1, "max_length": 32, "add_bos_token": False}
+    theirs = HFLM(pretrained=str(folder), device="cpu", **keys)
+    text = SimpleNamespace(args=(" ".join(["alpha beta gamma"] * words),))
+    wanted = theirs.loglikelihood_rolling([text], disable_tqdm=True)
+    assert ours.loglikelihood_rolling([text]) == pytest.approx(wanted, rel=1e-5)  # sums of fp32 logs
+    ids = loaded.tokenizer.encode(text.args[0], add_special_tokens=False).ids
+    assert ours.tok_encode(text.args[0]) == [*loaded.start, *ids]
+    if family == "gemma":
+        assert ours.tok_encode("<bos>" + text.args[0]) == [2, *ids]
+
 
 CHOICE = """
 task: own_choice

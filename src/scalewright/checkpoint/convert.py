@@ -19,13 +19,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scalewright.checkpoint.card import model_card
 from scalewright.checkpoint.format import committed, step_folder
 from scalewright.checkpoint.logits import compare_logits, why_not
-from scalewright.checkpoint.read import CheckpointReader, find_checkpoint
+from scalewright.checkpoint.read import CheckpointReader, find_checkpoint, text_files
 from scalewright.checkpoint.theirs.folder import TheirFolder, find_theirs
 from scalewright.checkpoint.write import Chunk, commit, make_empty, merge, write_chunks
+from scalewright.model.companions import Training, copy_origin
 from scalewright.model.huggingface import MAX_SHARD_BYTES, torch_dtype, write_huggingface
 from scalewright.model.load import TensorReader, is_checkpoint, open_huggingface
+from scalewright.spec.ends import COMPANIONS, ORIGIN
 from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
@@ -111,8 +114,7 @@ def _to_huggingface(
     def get(name: str) -> Tensor:
         return reader.read(reader.stored_name(name))
 
-    tokenizer = next((p for p in (folder, folder.parent.parent) if (p / "tokenizer.json").exists()), None)
-    write_huggingface(out, spec, get, dtype, max_shard_bytes, tokenizer)
+    write_huggingface(out, spec, get, dtype, max_shard_bytes, training=_training(reader, spec))
     kind, written = torch_dtype(dtype), open_huggingface(out)
     checked = _compare(spec, out, written.read, lambda name: get(name).to(kind))
     reason = why_not(_parameters(spec), check)
@@ -122,6 +124,20 @@ def _to_huggingface(
         shutil.rmtree(out)
         raise
     return Converted(str(out), "huggingface", spec.name, _parameters(spec), checked, dtype, compared)
+
+
+def _training(reader: CheckpointReader, spec: ModelSpec) -> Training:
+    """What a checkpoint's run says of its texts, its length and itself."""
+    folders, ends = text_files(reader.folder)
+    run, own = reader.state.get("run", {}), folders[:2]
+    return Training(
+        tokenizer=next((folder for folder in own if (folder / "tokenizer.json").is_file()), None),
+        origin=next(iter(folders[2:]), None),
+        ends=ends,
+        seq_len=run.get("data", {}).get("seq_len"),
+        fresh=run.get("init") == "random",
+        card=model_card(spec, reader.manifest, reader.state, own[-1]) if run else None,
+    )
 
 
 def _to_checkpoint(folder: TensorReader, source: Path, out: Path) -> Converted:
@@ -136,9 +152,11 @@ def _to_checkpoint(folder: TensorReader, source: Path, out: Path) -> Converted:
         keys = {"step": 0, "samples": 0, "run_id": uuid.uuid4().hex[:12]}
         manifest = merge([written], **keys, model=spec.dump(), layout=Layout().dump())
         commit(partial, final, manifest, {"step": 0, "samples": 0, "tokens": 0, "optimizer": {}})
-        for name in ("tokenizer.json", "tokenizer_config.json"):
-            if inside(source, name).exists():
+        for name in ("tokenizer.json", *COMPANIONS):
+            if inside(source, name).is_file():
                 shutil.copyfile(source / name, out / name)
+        if (source / "config.json").is_file():
+            copy_origin(source, out / ORIGIN)
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise RunError(f"cannot write {out}: {error.strerror or error}") from error

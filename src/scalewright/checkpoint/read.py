@@ -38,6 +38,7 @@ from scalewright.checkpoint.format import (
 from scalewright.checkpoint.theirs.folder import find_theirs
 from scalewright.parallel.collectives import from_rank_zero, gather_json
 from scalewright.parallel.mesh import Mesh
+from scalewright.spec.ends import ORIGIN, Ends
 from scalewright.spec.errors import UserError, nearest
 from scalewright.spec.placement import Box
 from scalewright.spec.text.untrusted import inside
@@ -199,6 +200,20 @@ def find_checkpoint(path: str | Path) -> Path:
     raise UserError(
         "no finished checkpoint there", str(path), "give a run folder or one of its checkpoints/step-*"
     )
+
+
+def text_files(path: Path) -> tuple[list[Path], Ends]:
+    """The folders with the tokenizer's files of a model at `path`, and how its texts ended in training.
+
+    Of a checkpoint: its own, its run's, that of the Hugging Face folder from which it began.
+    """
+    if (path / "config.json").is_file():
+        return [path], Ends()
+    step = find_checkpoint(path)
+    state, folders = read_state(step), [step, step.parent.parent]
+    if state.get("run", {}).get("init") != "random":
+        folders += [folder / ORIGIN for folder in folders if (folder / ORIGIN / "config.json").is_file()]
+    return folders, Ends.parse(state)
 
 
 def newest_verified(root: Path, mesh: Mesh) -> tuple[Path | None, list[str]]:

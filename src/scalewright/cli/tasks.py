@@ -33,13 +33,13 @@ def score_tasks(
     from scalewright.serve.text import holds_stop
 
     loaded = load_for_generation(str(model), device=device, trust_code=trust_code, verify=verify)
-    if not loaded.end_of_text:
+    if loaded.end is None:
         raise UserError(
             "the tokenizer has no token that ends a text",
             str(model),
             "add tokenizer_config.json with its eos_token beside tokenizer.json",
         )
-    end = min(loaded.end_of_text)
+    end = loaded.end
     spec = getattr(loaded.model, "spec", None)
 
     def write(prompts: list[list[int]], count: int, temperature: float, stops: list[str]) -> list[list[int]]:
@@ -59,6 +59,7 @@ def score_tasks(
         end_of_text=end,
         beginning=loaded.beginning if loaded.beginning is not None else end,
         max_length=seq_len or (spec.context if spec is not None else 2048),
+        start=loaded.start,
     )
     return evaluate_tasks(subject, names, folder, limit, batch_size)
 

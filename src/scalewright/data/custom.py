@@ -16,7 +16,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from math import nan
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -26,6 +26,7 @@ from scalewright.data.items import ItemReader
 from scalewright.data.reading import SequentialRows
 from scalewright.data.sources import Indexed, Items, Streamed
 from scalewright.spec.base import Spec
+from scalewright.spec.ends import Ends
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import PythonRef
 from scalewright.spec.user_code import import_object
@@ -42,6 +43,7 @@ class ItemKeys(Spec):
     tokenizer: str | None = None
     text_key: str = "text"
     eod: int | None = Field(None, ge=0)
+    bos: Literal["auto", "always", "never"] = "auto"
     samples: int | None = Field(None, ge=1)  # of a function of an index
 
 
@@ -56,6 +58,7 @@ class CustomDataset:
         path = getattr(reader, "tokenizer_path", None)
         self.tokenizer_path: Path | None = Path(path) if path else None
         self.eod: int | None = getattr(reader, "eod", None)
+        self.ends = Ends(() if self.eod is None else (self.eod,), getattr(reader, "bos", None))
 
     def __len__(self) -> int:
         return len(self.inner)
@@ -117,7 +120,7 @@ def _open_function(function: Callable[..., Any], ref: PythonRef, split: str, see
 
 
 def _rows(items: Items, keys: ItemKeys, split: str) -> CustomDataset:
-    reader = ItemReader.of(keys.tokenizer, keys.text_key, keys.eod)
+    reader = ItemReader.of(keys.tokenizer, keys.text_key, keys.eod, keys.bos)
     assert keys.seq_len is not None
     if isinstance(items, Indexed) and not keys.packing:
         return CustomDataset(IndexedRows(items, reader, keys.seq_len))

@@ -25,6 +25,7 @@ from scalewright.data.order import Permutation, mix
 from scalewright.data.packing import DocumentRows, PackedRows, Rows, fill
 from scalewright.data.readers import open_tokens
 from scalewright.data.tokens import TokenStore, Vocabulary
+from scalewright.spec.ends import Ends
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import DataSpec, PythonRef
 
@@ -38,6 +39,7 @@ class Dataset(Protocol):
     bytes_per_token: float  # UTF-8 bytes of text behind a counted target, for bits per byte; NaN when unknown
     vocab_size: int | None
     tokenizer_path: Path | None
+    ends: Ends  # how its documents begin and end
     eod: int | None
 
     def __len__(self) -> int:
@@ -99,6 +101,8 @@ class TokenDataset:
         self.positions = positions[0]
         self._mixture = SourceOf(self.positions)
         self.eod: int | None = _same(store.eod for store in stores)
+        eods = dict.fromkeys(store.eod for store in stores if store.eod is not None)
+        self.ends = Ends(tuple(eods), _same(store.bos for store in stores))
         self.vocab_size: int | None = _same(store.vocab_size for store in stores)
         self.tokenizer_path: Path | None = stores[0].tokenizer_path
         self.stores, self.damage = tuple(stores), None
@@ -237,6 +241,16 @@ def open_data(
             f"{first} and {second} were made with different tokenizers",
             f"data.{split}",
             "prepare both with the same --tokenizer",
+        )
+    begins = {
+        store.bos: source.path for store, source in zip(stores, sources, strict=True) if store.bos is not None
+    }
+    if len(begins) > 1:
+        (ids, path), (other_ids, other) = list(begins.items())[:2]
+        raise UserError(
+            f"documents of {path} begin with the tokens {list(ids)}, those of {other} with {list(other_ids)}",
+            f"data.{split}",
+            "prepare both with the same --bos",
         )
     positions = None
     if split == "train":

@@ -45,6 +45,7 @@ class Encoding:
     dtype: str
     options: Options
     key: str  # names inputs, options and tokenizer: a piece of another plan isn't taken
+    bos: tuple[int, ...] = ()  # before each document
 
 
 _Waiting = list[tuple[str, Fragment]]  # split, and a fragment that waits to be tokenized
@@ -149,11 +150,11 @@ class PieceWork:
             self.advance(part.size - reported)
 
     def _encode(self, batch: _Waiting, seams: Seams, writers: dict[str, _SplitWriter]) -> None:
-        end = np.array([self.encoding.eod], np.int32)
+        start, end = np.array(self.encoding.bos, np.int32), np.array([self.encoding.eod], np.int32)
         encoded = seams([fragment for _, fragment in batch])
         for (split, fragment), tokens in zip(batch, encoded, strict=True):
-            ids = np.concatenate([tokens, end]) if fragment.closes else tokens
-            writers[split].add(ids, len(fragment.text.encode()), fragment.opens)
+            around = (start[: None if fragment.opens else 0], tokens, end[: None if fragment.closes else 0])
+            writers[split].add(np.concatenate(around), len(fragment.text.encode()), fragment.opens)
 
 
 def in_splits(part: Part, options: Options, notes: Counter[str]) -> Iterator[tuple[str, Fragment]]:

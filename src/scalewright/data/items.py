@@ -6,7 +6,8 @@ item                                        document
     with "labels": …                        aligned with input_ids (as in transformers); -100 isn't counted
     with "loss_mask": …                     aligned with input_ids; 0 isn't counted
 (inputs, targets)                           two arrays of one length, targets already shifted
-"text", {"text": …}                         tokenized, where a tokenizer is named, and ended by its eod
+"text", {"text": …}                         tokenized, where a tokenizer is named, begun as it does and ended
+                                            by its eod
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalewright.data.batch import IGNORED
-from scalewright.data.tokenizer import end_of_document, read_tokenizer, vocabulary_size
+from scalewright.data.tokenizer import (
+    end_of_document,
+    read_tokenizer,
+    start_of_document,
+    tokenizer_file,
+    vocabulary_size,
+)
 from scalewright.spec.errors import UserError, nearest
 
 Int64 = NDArray[np.int64]
@@ -42,16 +49,18 @@ class ItemReader:
     tokenizer: Any = None  # tokenizers.Tokenizer
     tokenizer_path: Path | None = None
     vocab_size: int | None = None
+    bos: tuple[int, ...] | None = None  # put before items that are text; None: no tokenizer
 
     @classmethod
-    def of(cls, tokenizer: str | None, text_key: str, eod: int | None) -> ItemReader:
+    def of(cls, tokenizer: str | None, text_key: str, eod: int | None, bos: str = "auto") -> ItemReader:
         """The reader that a run file's keys describe; raises UserError for a tokenizer that isn't one."""
         if tokenizer is None:
             return cls(text_key, eod)
-        path = Path(tokenizer).expanduser()
+        path = tokenizer_file(tokenizer)
         loaded = read_tokenizer(path)
         end = eod if eod is not None else end_of_document(loaded, path, None)
-        return cls(text_key, end, loaded, path, vocabulary_size(loaded))
+        start = start_of_document(loaded, path, bos)
+        return cls(text_key, end, loaded, path, vocabulary_size(loaded), start)
 
     def document(self, item: Any, source: str) -> Document:
         """The document of an item; raises UserError for one that is of no kind above."""
@@ -104,7 +113,8 @@ class ItemReader:
                 source,
                 "set tokenizer: PATH/tokenizer.json beside python:",
             )
-        return np.array(self.tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.int64)
+        ids = self.tokenizer.encode(text, add_special_tokens=False).ids
+        return np.array([*(self.bos or ()), *ids] if ids else ids, dtype=np.int64)
 
     def _ended(self, tokens: Int64) -> Document:
         if self.eod is not None and len(tokens) and tokens[-1] != self.eod:

@@ -61,6 +61,7 @@ def _join(
         "dtype": encoding.dtype,
         **counts,
         "eod": words.eod,
+        "bos": list(words.bos),
         "vocab_size": words.vocab_size,
         "tokenizer_sha256": words.sha256,
         "index": {"file": path.name, **index, "block_crc32": block_checksums(path)},

@@ -40,6 +40,7 @@ class _Tokenizer(_Values):
     dtype: Literal["uint16", "uint32"]
     vocab_size: _Count
     eod: _Count
+    bos: list[_Count] | None = None  # before each document; not recorded by older releases
     tokenizer_sha256: _Sha256
 
 
@@ -98,6 +99,8 @@ def _facts(split: SplitMetadata, whole: _Whole | None) -> Iterator[tuple[str, ob
     width = np.dtype(split.dtype).itemsize
     yield "vocab_size", split.vocab_size, min(split.vocab_size, 1 << 8 * width)
     yield "eod", split.eod, min(split.eod, split.vocab_size - 1)
+    for begin in split.bos or []:
+        yield "bos", begin, min(begin, split.vocab_size - 1)
     yield "index.bytes", split.index.bytes, 8 * (split.documents + 1)
     yield "files in shards", len({shard.file for shard in split.shards}), len(split.shards)
     for shard in split.shards:

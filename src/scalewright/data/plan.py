@@ -19,6 +19,7 @@ import psutil
 from scalewright.data.inputs import InputFile
 from scalewright.data.metadata import METADATA, SPLITS
 from scalewright.data.shards import commit_json
+from scalewright.spec.ends import COMPANIONS
 from scalewright.spec.errors import UserError
 from scalewright.spec.text.untrusted import read_json
 
@@ -37,6 +38,8 @@ class Options:
     text_key: str
     eod: str | None
     skip_bad: bool
+    bos: str | None = None  # always, never; None: as the tokenizer does
+    special_tokens: list[str] | None = None
 
     def plain(self) -> dict[str, Any]:
         """The options to compare: all but the tokenizer's path, and `skip_bad`.
@@ -44,7 +47,9 @@ class Options:
         That changes only pieces with bad lines (`encode.finished` checks those): a command that such a line
         stopped goes on from there with --skip-bad.
         """
-        return {key: value for key, value in asdict(self).items() if key not in ("tokenizer", "skip_bad")}
+        kept = {key: value for key, value in asdict(self).items() if key not in ("tokenizer", "skip_bad")}
+        absent = [key for key in ("bos", "special_tokens") if kept[key] is None]  # as in an older release
+        return {key: value for key, value in kept.items() if key not in absent}
 
 
 def settle(out: Path, files: Sequence[InputFile], options: Options) -> None:
@@ -74,7 +79,7 @@ def clear(out: Path) -> None:
     """Deletes the files of an earlier `prepare` in OUT, and nothing else."""
     if not (out / "pieces" / "plan.json").is_file():
         return
-    for name in (METADATA, "tokenizer.json"):
+    for name in (METADATA, "tokenizer.json", *COMPANIONS):
         (out / name).unlink(missing_ok=True)
     for name in (*SPLITS, "pieces"):
         shutil.rmtree(out / name, ignore_errors=True)
@@ -117,7 +122,8 @@ def _compare(path: Path, plan: dict[str, Any]) -> None:
         options, files = before["options"], before["files"]
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"the plan of the earlier run is damaged: {error}", str(path), _CHOICES) from None
-    for key, value in plan["options"].items():
+    for key in {**options, **plan["options"]}:
+        value = plan["options"].get(key)
         if options.get(key) != value:
             flag = "--tokenizer (its content)" if key == "tokenizer_sha256" else "--" + key.replace("_", "-")
             raise UserError(

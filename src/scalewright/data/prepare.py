@@ -30,9 +30,10 @@ from scalewright.data.plan import Options, at_work, clear, settle, sweep
 from scalewright.data.progress import Progress, progress_of
 from scalewright.data.sample import Words, ready_tokenizer
 from scalewright.data.shards import checksum, commit_json, disk_error, token_dtype
-from scalewright.data.tokenizer import SMALLEST_VOCABULARY, library, tokenizer_file
+from scalewright.data.tokenizer import SMALLEST_VOCABULARY, library, special_token_list, tokenizer_file
 from scalewright.data.workers import do_pieces
-from scalewright.spec.errors import UserError, nearest
+from scalewright.spec.ends import BOS_CHOICES
+from scalewright.spec.errors import UserError, nearest, unknown
 
 DEFAULT_VALID_FRACTION = 0.1
 
@@ -44,6 +45,8 @@ class Summary:
     out: str
     vocab_size: int
     eod: int
+    bos: tuple[int, ...]  # before each document
+    ends: str  # how a document begins and ends, in words
     tokenizer_trained: bool
     tokenizer_sha256: str
     dtype: str
@@ -72,6 +75,8 @@ def prepare(
     valid_fraction: float | None = None,
     text_key: str = "text",
     eod: str | None = None,
+    bos: str = "auto",
+    special_tokens: Sequence[str] | str | Path | None = None,
     workers: int | None = None,
     stats: bool = False,
     overwrite: bool = False,
@@ -81,6 +86,8 @@ def prepare(
     """Text files, JSON lines, parquet, folders or named corpora as token shards in `out`.
 
     With neither `vocab_size` nor `tokenizer`, a byte-level BPE of a size that fits the text is learnt.
+    `bos`: documents begin as the tokenizer begins a text (auto), or always or never with its token for that.
+    `special_tokens` (a list, or a file with one a line) join the tokenizer, and are read as such in texts.
     `valid_fraction` (default 0.1) of the documents validate; of few plain texts, the end of each does.
     `workers` None takes every core. `skip_bad` leaves out lines of JSON that hold no text, and lists them;
     without it the first one is an error. `progress(stage, done, total)` is called with bytes; "auto"
@@ -93,7 +100,8 @@ def prepare(
     if isinstance(inputs, (str, Path)):
         inputs = [inputs]
     _check_inputs(inputs, out, workers)
-    options = _options(vocab_size, tokenizer, valid_fraction, text_key, eod, skip_bad)
+    special = special_token_list(special_tokens) if special_tokens else None
+    options = _options(vocab_size, tokenizer, valid_fraction, text_key, eod, skip_bad, bos, special)
     library()
     folder = Path(out).expanduser()
     skipped: Counter[str] = Counter()
@@ -147,6 +155,8 @@ class _Work:
             out=str(self.out),
             vocab_size=words.vocab_size,
             eod=words.eod,
+            bos=words.bos,
+            ends=words.ends,
             tokenizer_trained=words.trained,
             tokenizer_sha256=words.sha256,
             dtype=encoding.dtype,
@@ -163,9 +173,10 @@ class _Work:
         )
 
     def _encoding(self, words: Words) -> Encoding:
-        key = plan_key(self.files, {**self.options.plain(), "tokenizer": words.sha256})
+        starts = {"bos": words.bos} if words.bos else {}  # pieces of before it was recorded have none
+        key = plan_key(self.files, {**self.options.plain(), "tokenizer": words.sha256, **starts})
         dtype = token_dtype(words.vocab_size)
-        return Encoding(str(self.out), str(words.path), words.eod, dtype, self.options, key)
+        return Encoding(str(self.out), str(words.path), words.eod, dtype, self.options, key, words.bos)
 
     def _finished(self, encoding: Encoding, pieces: list[Piece]) -> dict[int, dict[str, Any]]:
         """The records of pieces that an earlier run finished, by number."""
@@ -188,6 +199,8 @@ class _Work:
             "version": VERSION,
             "vocab_size": words.vocab_size,
             "eod": words.eod,
+            "bos": list(words.bos),
+            "special_tokens": words.special,
             "dtype": encoding.dtype,
             "tokenizer_sha256": words.sha256,
             "options": self.options.plain(),
@@ -216,12 +229,17 @@ def _options(
     text_key: str,
     eod: str | None,
     skip_bad: bool,
+    bos: str,
+    special: list[str] | None,
 ) -> Options:
     """The options that decide the result; raises UserError for impossible ones, before anything is read."""
     if vocab_size is not None and tokenizer is not None:
         raise UserError("--vocab-size and --tokenizer are both given", "prepare", "keep one of them")
-    if vocab_size is not None and vocab_size < SMALLEST_VOCABULARY:
-        advice = f"give at least {SMALLEST_VOCABULARY}: 256 bytes and the end of a document"
+    if bos not in BOS_CHOICES:
+        raise unknown("bos", bos, BOS_CHOICES, "--bos")
+    smallest = SMALLEST_VOCABULARY + len(special or ())
+    if vocab_size is not None and vocab_size < smallest:
+        advice = f"give at least {smallest}: 256 bytes, the end of a document and other special tokens"
         raise UserError(f"a vocabulary of {vocab_size} is too small", "--vocab-size", advice)
     if valid_fraction is not None and not 0 <= valid_fraction < 1:
         raise UserError(
@@ -229,8 +247,9 @@ def _options(
         )
     fraction = DEFAULT_VALID_FRACTION if valid_fraction is None else valid_fraction
     path = tokenizer_file(tokenizer) if tokenizer is not None else None
-    digest = checksum(path) if path else None
-    return Options(vocab_size, str(path) if path else None, digest, fraction, text_key, eod, skip_bad)
+    digest, given = (checksum(path), str(path)) if path else (None, None)
+    start = None if bos == "auto" else bos
+    return Options(vocab_size, given, digest, fraction, text_key, eod, skip_bad, start, special)
 
 
 def _all_files(inputs: Sequence[str | Path], skipped: Counter[str]) -> list[InputFile]:

@@ -22,11 +22,15 @@ from scalewright.data.tokenizer import (
     SAMPLE_BYTES,
     default_vocab_size,
     end_of_document,
+    library,
     read_tokenizer,
+    start_of_document,
     train_tokenizer,
     vocabulary_size,
 )
+from scalewright.spec.ends import COMPANIONS
 from scalewright.spec.errors import UserError
+from scalewright.spec.text.untrusted import inside
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,10 @@ class Words:
     sha256: str
     vocab_size: int
     eod: int
+    bos: tuple[int, ...]  # before a document
+    ends: str  # a document in words: <bos> text <eos>
     trained: bool
+    special: dict[str, int]  # ids of the tokens of --special-tokens
 
 
 def ready_tokenizer(out: Path, pieces: Sequence[Piece], options: Options, shown: Progress) -> Words:
@@ -46,16 +53,32 @@ def ready_tokenizer(out: Path, pieces: Sequence[Piece], options: Options, shown:
     if not _as_noted(path, note):
         if options.tokenizer is None:
             size = options.vocab_size or default_vocab_size(sum(piece.size for piece in pieces))
-            text = train_tokenizer(sample_texts(pieces, options, shown), size).to_str(pretty=True).encode()
+            learnt = train_tokenizer(sample_texts(pieces, options, shown), size, options.special_tokens or ())
+            text = learnt.to_str(pretty=True).encode()
         else:
-            source = Path(options.tokenizer)
-            read_tokenizer(source)  # a damaged one is refused before anything is written
-            text = source.read_bytes()
+            text = _given(Path(options.tokenizer), out, options.special_tokens)
         commit_json(note, commit(path, [text]))
     tokenizer = read_tokenizer(path)
     beside = Path(options.tokenizer) if options.tokenizer else path
     eod = end_of_document(tokenizer, beside, options.eod)
-    return Words(path, checksum(path), vocabulary_size(tokenizer), eod, options.tokenizer is None)
+    bos = start_of_document(tokenizer, beside, options.bos)
+    special = {name: tokenizer.get_vocab()[name] for name in options.special_tokens or ()}
+    size = vocabulary_size(tokenizer)
+    words = " ".join([*map(str, map(tokenizer.id_to_token, bos)), "text", str(tokenizer.id_to_token(eod))])
+    return Words(path, checksum(path), size, eod, bos, words, options.tokenizer is None, special)
+
+
+def _given(source: Path, out: Path, special: list[str] | None) -> bytes:
+    """The content of a tokenizer.json with `special` tokens added; copies what belongs to it. UserError."""
+    read_tokenizer(source)  # a damaged one is refused before anything is written
+    for name in COMPANIONS:
+        if inside(source.parent, name).is_file():
+            commit(out / name, [(source.parent / name).read_bytes()])
+    if special is None:
+        return source.read_bytes()
+    tokenizer = library().Tokenizer.from_file(str(source))  # with its own truncation
+    tokenizer.add_special_tokens(special)
+    return bytes(tokenizer.to_str(pretty=True), "utf-8")
 
 
 def _as_noted(path: Path, note: Path) -> bool:

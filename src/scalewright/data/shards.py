@@ -119,6 +119,7 @@ def open_shards(folder: Path) -> TokenStore:
         files=tuple(files),
         offsets=offsets,
         eod=data.eod,
+        bos=None if data.bos is None else tuple(data.bos),
         vocab_size=data.vocab_size,
         tokenizer_path=tokenizer,
         tokenizer_checksum=data.tokenizer_sha256,

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from scalewright.data.batch import IGNORED, Batch
 from scalewright.data.dataset import open_data
+from scalewright.spec.ends import Ends
 from scalewright.spec.run import DataSpec, PythonRef
 
 
@@ -39,7 +40,7 @@ class Folded:
         else:
             spec = DataSpec.parse({**source, "seq_len": seq_len}, "data")
         self._inner = open_data(spec, "valid" if split == "valid" else "train", seed)
-        self.vocab_size, self.seq_len, self.eod = vocab_size, seq_len, None
+        self.vocab_size, self.seq_len, self.eod, self.ends = vocab_size, seq_len, None, Ends()
 
     def __len__(self) -> int:
         return len(self._inner)
@@ -68,7 +69,7 @@ class RandomTokens:
         self, split: str, seed: int, vocab_size: int, seq_len: int, document_mask: bool = True
     ) -> None:
         self.seed, self.vocab_size, self.seq_len = seed, vocab_size, seq_len
-        self.document_mask, self.eod = document_mask, None
+        self.document_mask, self.eod, self.ends = document_mask, None, Ends()
 
     def __len__(self) -> int:
         return 1 << 20

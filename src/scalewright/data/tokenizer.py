@@ -7,12 +7,12 @@ special token, `<|endoftext|>`, ends a document; the same characters inside a te
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scalewright.spec.ends import BEGIN_NAMES, CONFIG, END_NAMES, beginning, json_object, token_name
 from scalewright.spec.errors import UserError, install
-from scalewright.spec.text.untrusted import read_json
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -21,8 +21,6 @@ END = "<|endoftext|>"
 SMALLEST_VOCABULARY = 257  # 256 bytes and END
 SAMPLE_BYTES = 64 << 20
 """Text that a tokenizer is trained on; of more, an even sample. Merges hardly change beyond it."""
-
-_ENDS = (END, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "<｜end▁of▁sentence｜>")
 
 
 def library() -> Any:
@@ -39,15 +37,18 @@ def default_vocab_size(text_bytes: int) -> int:
     return 4096 if text_bytes < 16 << 20 else 16384 if text_bytes < 1 << 30 else 32768
 
 
-def train_tokenizer(texts: Iterator[str], vocab_size: int) -> Tokenizer:
-    """A byte-level BPE of at most `vocab_size` tokens (fewer when no more pairs are left); END is 0."""
+def train_tokenizer(texts: Iterator[str], vocab_size: int, special: Sequence[str] = ()) -> Tokenizer:
+    """A byte-level BPE of at most `vocab_size` tokens (fewer when no more pairs are left).
+
+    END is 0, and `special` tokens follow it.
+    """
     pack = library()
     tokenizer: Tokenizer = pack.Tokenizer(pack.models.BPE())
     tokenizer.pre_tokenizer = pack.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = pack.decoders.ByteLevel()
     trainer = pack.trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=[END],
+        special_tokens=list(dict.fromkeys([END, *special])),
         initial_alphabet=sorted(pack.pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
@@ -83,6 +84,23 @@ def tokenizer_file(path: str | Path) -> Path:
     return file
 
 
+def special_token_list(tokens: Sequence[str] | str | Path) -> list[str]:
+    """Special tokens of a list, in which a file stands for its lines; raises UserError for none."""
+    names: list[str] = []
+    for token in [tokens] if isinstance(tokens, (str, Path)) else tokens:
+        path = Path(token).expanduser()
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else [str(token)]
+        except (OSError, ValueError) as error:
+            raise UserError(f"cannot read special tokens: {error}", str(path), "give one a line") from None
+        names += filter(str.strip, lines)
+    if not names:
+        raise UserError(
+            "no special token is named", "--special-tokens", "give tokens, or a file with one a line"
+        )
+    return list(dict.fromkeys(names))
+
+
 def vocabulary_size(tokenizer: Tokenizer) -> int:
     """One more than the largest id (numbers may have holes)."""
     return max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
@@ -95,20 +113,32 @@ def end_of_document(tokenizer: Tokenizer, path: Path, name: str | None = None) -
         if token_id is None:
             raise UserError(f"the tokenizer has no token '{name}'", str(path), "name one that it has")
         return int(token_id)
-    candidates = [configured] if (configured := _configured_end(path)) else []
-    for candidate in [*candidates, *_ENDS]:
-        token_id = tokenizer.token_to_id(candidate)
+    for candidate in (token_name(_config(path), "eos_token"), *END_NAMES):
+        token_id = tokenizer.token_to_id(candidate or "")
         if token_id is not None:
             return int(token_id)
     raise UserError("the tokenizer has no token that ends a document", str(path), "name it with --eod TOKEN")
 
 
-def _configured_end(path: Path) -> str | None:
-    """`eos_token` of the tokenizer_config.json beside a tokenizer.json."""
-    try:
-        config = read_json(path.parent / "tokenizer_config.json")
-    except (OSError, ValueError):
-        return None
-    end = config.get("eos_token") if isinstance(config, dict) else None
-    end = end.get("content") if isinstance(end, dict) else end
-    return end if isinstance(end, str) else None
+def start_of_document(tokenizer: Tokenizer, path: Path, choice: str | None = None) -> tuple[int, ...]:
+    """The ids that begin a document; raises UserError where it should `always` have some and none is known.
+
+    `choice` auto (or null): as the tokenizer begins a text; never: none.
+    """
+    config = _config(path)
+    before = () if choice == "never" else beginning(tokenizer, config)
+    if before or choice != "always":
+        return before
+    names = [token_name(config, "bos_token") or "", *BEGIN_NAMES]
+    ids = [token_id for name in names if (token_id := tokenizer.token_to_id(name)) is not None]
+    if not ids:
+        advice = (
+            "name it as bos_token in the tokenizer_config.json beside it, or add it: --special-tokens '<bos>'"
+        )
+        raise UserError("the tokenizer has no token that begins a document", str(path), advice)
+    return (int(ids[0]),)
+
+
+def _config(path: Path) -> dict[str, Any]:
+    """The content of the tokenizer_config.json beside a tokenizer.json, or in the tokenizer's folder."""
+    return json_object((path if path.is_dir() else path.parent) / CONFIG)

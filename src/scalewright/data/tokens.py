@@ -86,6 +86,7 @@ class TokenStore:
     index: TokenFile | None = None  # the file of `offsets`, where metadata has its checksums
     vocabulary: Vocabulary | None = None  # that every id read is compared with
     checked: bool = False  # every byte, when it was opened
+    bos: tuple[int, ...] | None = None  # the ids that begin every document; None: not recorded
     _starts: NDArray[np.int64] = field(init=False, repr=False)
     _mapped: OrderedDict[int, NDArray[np.integer]] = field(
         init=False, repr=False, default_factory=OrderedDict

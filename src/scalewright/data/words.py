@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -51,15 +51,33 @@ _SPACES = "\t\n\v\f\r \x85\xa0\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 
 
 class WordEncoder:
-    """Token ids of texts, equal to `tokenizer.encode_batch(texts, add_special_tokens=False)`."""
+    """Token ids of texts, equal to `tokenizer.encode_batch(texts, add_special_tokens=False)`.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    But for `special` tokens: these are read as such where they stand in a text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, special: Sequence[str] = ()) -> None:
         self.tokenizer = tokenizer
+        longest_first = sorted(special, key=len, reverse=True)
+        self._special = re.compile(f"({'|'.join(map(re.escape, longest_first))})") if special else None
         self.by_words = has_known_words(tokenizer)
         self._begin()
 
     def __call__(self, texts: list[str]) -> list[Int32]:
         """The ids of each text."""
+        if self._special is not None:
+            parts = [self._special.split(text) for text in texts]  # text, token, text, ...
+            encoded = iter(self._encode([text for texts in parts for text in texts[::2]]))
+            return [
+                np.concatenate([self._id(part) if n % 2 else next(encoded) for n, part in enumerate(texts)])
+                for texts in parts
+            ]
+        return self._encode(texts)
+
+    def _id(self, token: str) -> Int32:
+        return np.array([self.tokenizer.token_to_id(token)], np.int32)
+
+    def _encode(self, texts: list[str]) -> list[Int32]:
         sections = [list(known_sections(text)) if self.by_words else [(text, False)] for text in texts]
         flat = list(chain.from_iterable(sections))
         looked_up = iter(self._look_up([text for text, plain in flat if plain]))

@@ -48,7 +48,7 @@ def do_pieces(
     """
     count = min(workers or usable_cores(), len(pieces))
     if count <= 1 or (workers is None and sum(piece.size for piece in pieces) < _SMALL):
-        encoder = WordEncoder(read_tokenizer(encoding.tokenizer))
+        encoder = WordEncoder(read_tokenizer(encoding.tokenizer), encoding.options.special_tokens or ())
         for piece in pieces:
             yield PieceWork(encoding, encoder, advance).run(piece)
         return
@@ -95,7 +95,11 @@ def _start(encoding: Encoding, read: Any) -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
-    _state.update(encoding=encoding, read=read, encoder=WordEncoder(read_tokenizer(encoding.tokenizer)))
+    _state.update(
+        encoding=encoding,
+        read=read,
+        encoder=WordEncoder(read_tokenizer(encoding.tokenizer), encoding.options.special_tokens or ()),
+    )
 
 
 def _end_with(sentinel: int) -> None:

@@ -23,6 +23,7 @@ from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, po
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from torch import Tensor, nn
 
+from scalewright.spec.ends import beginning, started
 from scalewright.spec.errors import UserError, nearest
 
 NOT_SCORES = ("alias", "sample_len")  # a name and a count among the metrics
@@ -45,6 +46,7 @@ class Subject:
     beginning: int  # the context where a request has none
     max_length: int
     vocabulary: int | None = None
+    start: tuple[int, ...] | None = None  # the ids before a text; None: those of the tokenizer
 
 
 class HarnessModel(TemplateLM):  # type: ignore[misc]
@@ -54,6 +56,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
         super().__init__()
         self.subject, self.batch_size = subject, batch_size
         self._device = next(subject.model.parameters()).device
+        self._start = subject.start if subject.start is not None else beginning(subject.tokenizer, {})
 
     @property
     def eot_token_id(self) -> int:
@@ -74,10 +77,9 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
         return ""
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
-        """Token ids, with the special ones that the tokenizer adds, unless `add_special_tokens` is false."""
-        special = add_special_tokens is not False
-        ids: list[int] = self.subject.tokenizer.encode(string, add_special_tokens=special).ids
-        return ids
+        """Token ids, begun as in training (once), unless `add_special_tokens` is false."""
+        ids: list[int] = self.subject.tokenizer.encode(string, add_special_tokens=False).ids
+        return ids if add_special_tokens is False else started(ids, self._start)
 
     def tok_decode(self, tokens: Sequence[int]) -> str:
         """Text without special tokens."""
@@ -113,18 +115,19 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
             yield _sum(values[len(row) - len(continuation) : len(row)], continuation)
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
-        """log p of whole texts, each token given at most `max_length` before it."""
+        """log p of whole texts, each token given at most `max_length` before it; of what begins one, none."""
         windows: list[Request] = []
         owners: list[int] = []
         for number, request in enumerate(requests):
             parts = get_rolling_token_windows(
-                token_list=self.tok_encode(request.args[0]),
+                token_list=self.tok_encode(request.args[0], add_special_tokens=False),
                 prefix_token=self.prefix_token_id,
                 max_seq_len=self.max_length,
                 context_len=1,
             )
-            for prefix, continuation in map(make_disjoint_window, parts):
-                windows.append((None, prefix, continuation))  # type: ignore[arg-type]
+            for index, (prefix, continuation) in enumerate(map(make_disjoint_window, parts)):
+                context = list(self._start) if index == 0 and self._start else prefix
+                windows.append((None, context, continuation))  # type: ignore[arg-type]
                 owners.append(number)
         totals = [0.0] * len(requests)
         for owner, (score, _) in zip(owners, self._loglikelihood_tokens(windows), strict=True):

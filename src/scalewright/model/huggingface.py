@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from pathlib import Path
@@ -23,6 +22,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from scalewright.model.companions import Training, write_companions
+from scalewright.model.companions import end_of_text as end_of_text
 from scalewright.model.mxfp4 import BYTES, GROUP, unpacked
 from scalewright.model.names import Location, locations
 from scalewright.model.tensor_file import save_file
@@ -33,19 +34,6 @@ from scalewright.spec.text.untrusted import inside, read_json
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_SHARD_BYTES = 5_000_000_000
-# The families' names of the token that ends a text, for folders whose files don't name it.
-END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "<｜end▁of▁sentence｜>")
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.model",
-    "chat_template.jinja",
-    "generation_config.json",
-)
 
 
 class HuggingFaceFolder:
@@ -228,19 +216,20 @@ def write_huggingface(
     dtype: str = "float32",
     max_shard_bytes: int = MAX_SHARD_BYTES,
     tokenizer_dir: str | Path | None = None,
+    training: Training | None = None,
 ) -> list[Path]:
     """Writes a folder that `transformers` loads; returns the weight files' paths.
 
     `get_tensor(canonical name)` returns one whole tensor on any device; it is called once for each of
-    theirs, in their order. At most one shard is held at a time. Tokenizer files are copied from
-    `tokenizer_dir`.
+    theirs, in their order. At most one shard is held at a time. `training`: the other files (companions.py);
+    without it, tokenizer files are copied from `tokenizer_dir`.
     Raises UserError for a family without names, RunError when the disk fails or a tensor has a wrong shape.
     """
     folder = Path(folder)
     kind = torch_dtype(dtype)
     shards = _plan_shards(spec, kind.itemsize, max_shard_bytes)
     stacks = _Stacks(get_tensor)
-    config = {**to_huggingface(spec), "torch_dtype": dtype}
+    to_huggingface(spec)  # raises UserError before anything is written
     names = [SINGLE] if len(shards) == 1 else [_shard_name(i, len(shards)) for i in range(len(shards))]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -252,8 +241,8 @@ def write_huggingface(
             total = sum(_bytes(parts, kind.itemsize) for shard in shards for parts in shard.values())
             weight_map = {key: name for name, shard in zip(names, shards, strict=True) for key in shard}
             _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
-        end = _copy_tokenizer(folder, spec, Path(tokenizer_dir) if tokenizer_dir else None)
-        _write_json(folder / "config.json", {**config, "eos_token_id": end})
+        tokenizer = Path(tokenizer_dir) if tokenizer_dir else None
+        write_companions(folder, spec, dtype, training or Training(tokenizer))
     except (OSError, SafetensorError) as error:
         raise RunError(f"cannot write the Hugging Face folder {folder}: {error}") from error
     return [folder / name for name in names]
@@ -338,33 +327,6 @@ def _shard_name(index: int, count: int) -> str:
 
 def _write_json(path: Path, data: dict[str, Any]) -> None:
     path.write_text(json.dumps(data, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def _copy_tokenizer(folder: Path, spec: ModelSpec, source: Path | None) -> int | None:
-    """Copies the tokenizer's files, writes the two that loaders need; returns the id that ends a text."""
-    if source is not None:
-        for name in TOKENIZER_FILES:
-            if inside(source, name).is_file() and not (folder / name).exists():
-                shutil.copyfile(source / name, folder / name)
-    ending, end = end_of_text(folder / "tokenizer.json")
-    if (folder / "tokenizer.json").is_file() and not (folder / "tokenizer_config.json").is_file():
-        end_token = {"eos_token": ending} if ending is not None else {}
-        kind = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": spec.context}
-        _write_json(folder / "tokenizer_config.json", {**kind, **end_token})
-    if not (folder / "generation_config.json").is_file():
-        _write_json(folder / "generation_config.json", {"_from_model_config": True, "eos_token_id": end})
-    return end
-
-
-def end_of_text(tokenizer: Path) -> tuple[str, int] | tuple[None, None]:
-    """The token of a tokenizer.json that ends a text, by its usual names, and its id; None without one."""
-    try:
-        added = read_json(tokenizer)["added_tokens"]
-        ids = {str(token["content"]): int(token["id"]) for token in added}
-    except (OSError, ValueError, KeyError, TypeError):
-        return None, None
-    name = next((name for name in END_OF_TEXT if name in ids), None)
-    return (name, ids[name]) if name is not None else (None, None)
 
 
 def torch_dtype(name: str) -> torch.dtype:

@@ -13,16 +13,26 @@ from typing import Any
 from torch import Tensor, nn
 
 from scalewright.checkpoint.format import MANIFEST
-from scalewright.checkpoint.read import CheckpointReader, find_checkpoint
+from scalewright.checkpoint.read import CheckpointReader, find_checkpoint, text_files
 from scalewright.model import load as model_load
-from scalewright.model.huggingface import end_of_text, torch_dtype
+from scalewright.model.companions import end_of_text
+from scalewright.model.huggingface import torch_dtype
 from scalewright.model.load import build, is_checkpoint, open_huggingface, torch_device
 from scalewright.model.python import build_python_model
+from scalewright.spec.ends import (
+    CONFIG,
+    Ends,
+    beginning,
+    json_object,
+    started,
+    token_name,
+    with_ends,
+)
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import PythonRef
 from scalewright.spec.tensors import tensors
-from scalewright.spec.text.untrusted import inside, read_json
+from scalewright.spec.text.untrusted import inside
 from scalewright.spec.user_code import check_trusted
 
 
@@ -53,12 +63,14 @@ class Loaded:
     model: nn.Module
     tokenizer: Any  # tokenizers.Tokenizer
     end_of_text: frozenset[int]
-    beginning: int | None = None  # the token before a text, where the tokenizer's files name one
+    beginning: int | None = None  # the token before a text, where training or the tokenizer's files name one
+    end: int | None = None  # the one of `end_of_text` that ended documents in training
+    start: tuple[int, ...] = ()  # put before a text, as in training
 
     def encode(self, text: str) -> list[int]:
-        """Token ids, with the special ones that the tokenizer adds; an empty text starts a document."""
-        ids: list[int] = self.tokenizer.encode(text).ids
-        return ids or sorted(self.end_of_text)[:1]
+        """Token ids, begun as in training (once); an empty text starts a document."""
+        ids = started(self.tokenizer.encode(text, add_special_tokens=False).ids, self.start)
+        return ids or ([] if self.end is None else [self.end])
 
     def decode(self, ids: list[int]) -> str:
         """Text without special tokens."""
@@ -79,18 +91,19 @@ def load_for_generation(
             "no such folder", source, "give a Hugging Face folder, a run's folder or a checkpoint"
         )
     if is_checkpoint(path):
-        step = find_checkpoint(path)
-        folders = [step, step.parent.parent]
+        folders, trained = text_files(path)
         tokenizer = _tokenizer(folders)
-        model = _from_checkpoint(step, dtype, device, trust_code, verify, mtp=False)
-        return Loaded(model, tokenizer, _end_of_text(folders), _beginning(folders, tokenizer))
-    tokenizer = _tokenizer([path])
-    return Loaded(
-        build(open_huggingface(path), dtype, device, mtp=False),
-        tokenizer,
-        _end_of_text([path]),
-        _beginning([path], tokenizer),
-    )
+        model = _from_checkpoint(folders[0], dtype, device, trust_code, verify, mtp=False)
+    else:
+        folders, trained = [path], Ends()
+        tokenizer = _tokenizer(folders)
+        model = build(open_huggingface(path), dtype, device, mtp=False)
+    ends = _end_of_text(folders, trained.eod)
+    config = next((found for folder in folders if (found := json_object(folder / CONFIG))), {})
+    start = beginning(tokenizer, config) if trained.bos is None else trained.bos
+    named = tokenizer.token_to_id(token_name(config, "bos_token") or "") if trained.bos is None else None
+    first = start[-1] if start else named
+    return Loaded(model, tokenizer, frozenset(ends), first, next(iter(trained.eod or ends), None), start)
 
 
 class Checkpoint:
@@ -144,34 +157,13 @@ def _tokenizer(folders: list[Path]) -> Any:
     )
 
 
-def _end_of_text(folders: list[Path]) -> frozenset[int]:
-    """The tokens that end a text: those in the folders' files, else those with the usual names."""
+def _end_of_text(folders: list[Path], trained: tuple[int, ...]) -> list[int]:
+    """The tokens that end a text: those of training and of the folders' files, else of the tokenizer's."""
     for folder in folders:
         for name in ("generation_config.json", "config.json"):
-            ids = _json_object(inside(folder, name)).get("eos_token_id")
-            ends = frozenset(end for end in (ids if isinstance(ids, list) else [ids]) if type(end) is int)
-            if ends:
-                return ends
-    usual = (end_of_text(folder / "tokenizer.json")[1] for folder in folders)
-    return frozenset(end for end in usual if end is not None)
-
-
-def _beginning(folders: list[Path], tokenizer: Any) -> int | None:
-    """The id of tokenizer_config.json's `bos_token`; null without one."""
-    for folder in folders:
-        path = inside(folder, "tokenizer_config.json")
-        if path.is_file():
-            name = _json_object(path).get("bos_token")
-            name = name.get("content") if isinstance(name, dict) else name
-            token_id: int | None = tokenizer.token_to_id(name) if isinstance(name, str) else None
-            return token_id
-    return None
-
-
-def _json_object(path: Path) -> dict[str, Any]:
-    """The object in a file; empty for a missing file and for other JSON. Raises UserError for other files."""
-    try:
-        content = read_json(path) if path.is_file() else {}
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read JSON: {error}", str(path), "fetch it again") from None
-    return content if isinstance(content, dict) else {}
+            given = json_object(folder / name).get("eos_token_id")
+            if given not in (None, []):
+                ids = with_ends(given, trained)
+                return [end for end in (ids if isinstance(ids, list) else [ids]) if type(end) is int]
+    usual = (end_of_text(folder / "tokenizer.json")[1] for folder in folders if not trained)
+    return [*trained, *[end for end in usual if end is not None][:1]]

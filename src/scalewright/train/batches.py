@@ -108,7 +108,7 @@ class _InVocabulary:
     def __init__(self, inner: Dataset, vocab_size: int) -> None:
         self.inner, self.limit = inner, vocab_size
         self.vocab_size: int | None = vocab_size
-        self.bytes_per_token, self.eod = inner.bytes_per_token, inner.eod
+        self.bytes_per_token, self.eod, self.ends = inner.bytes_per_token, inner.eod, inner.ends
         self.tokenizer_path = inner.tokenizer_path
         self.sample_ids = lambda numbers: sample_ids(inner, numbers)
 

@@ -33,6 +33,7 @@ from scalewright.train.guard.decide import Guard
 from scalewright.train.hangs.patience import Patience
 from scalewright.train.hangs.watchdog import Watchdog
 from scalewright.train.horizon import find_horizon
+from scalewright.train.initial import begin_remarks
 from scalewright.train.loss import build_loss
 from scalewright.train.network import Network, first_weights, load_python
 from scalewright.train.precision import Peak, choose_precision, earlier_peak, find_peak
@@ -95,7 +96,10 @@ def build(
     dataset, changes = open_again(resolved, run, reader, vocabulary)
     peak = _peak(run, mesh, again=reader is not None) if mesh.rank == 0 else None
     barrier(mesh)
-    begin, old = _begin(run, reader, network, state, mesh)
+    words = dataset.vocab_size if dataset.tokenizer_path is not None else None
+    begin, old = _begin(run, reader, network, state, mesh, words)
+    if reader is None:
+        remarks += begin_remarks(run, dataset) if mesh.rank == 0 else []
     left_out: list[Range] = list(reader.state.get("left_out", [])) if reader else []
     begin = replace(begin, left_out=LeftOut.of([*run.train.guard.leave_out, *left_out]))
     if reader is not None and "data" not in changes.broken:
@@ -192,10 +196,14 @@ def _begin(
     network: Network,
     state: RunState,
     mesh: Mesh,
+    words: int | None,
 ) -> tuple[Place, list[str]]:
-    """First weights, or a checkpoint's with all that goes with them; where the run then stands, and notes."""
+    """First weights (for data of so many `words`), or a checkpoint's with all that goes with them.
+
+    Returns where the run then stands, and notes.
+    """
     if reader is None:
-        first_weights(run, network, mesh)
+        first_weights(run, network, mesh, words)
         if state.islands is not None:
             state.islands.begin(from_first=isinstance(run.model, PythonRef))
         return Place(), []

@@ -29,6 +29,7 @@ from scalewright.spec.placement import Box, place, place_plain
 from scalewright.spec.run import PythonRef, RunSpec
 from scalewright.spec.tensors import TensorSpec
 from scalewright.spec.user_code import import_object
+from scalewright.train.initial import grown, init_vocabulary
 
 
 @dataclass(frozen=True)
@@ -187,18 +188,22 @@ def cut(tensor: Tensor, box: Box) -> Tensor:
     return tensor[tuple(slice(offset, offset + size) for offset, size in zip(*box, strict=True))]
 
 
-def first_weights(run: RunSpec, network: Network, mesh: Mesh) -> None:
-    """Fills the weights by `init`: random, from a Hugging Face folder, or from a checkpoint."""
+def first_weights(run: RunSpec, network: Network, mesh: Mesh, words: int | None = None) -> None:
+    """Fills the weights by `init`: random, from a Hugging Face folder, or from a checkpoint.
+
+    `words` of the data's tokenizer: those that the model lacks begin as the mean of its others.
+    """
     if run.init == "random":
         if network.random_source is not None:
             fill(network.parallel.weights, network.random_source)
         return
     reader = _init_reader(run, mesh)
     if isinstance(reader, CheckpointReader):
-        fill(network.parallel.weights, checkpoint_source(reader))
+        fill(network.parallel.weights, grown(checkpoint_source(reader), run, words))
         network.parallel.buffers.load(reader.read_buffer)
     else:
-        fill(network.parallel.weights, lambda t, box: reader.read_slice(t.name, *box).float())
+        source = grown(lambda t, box: reader.read_slice(t.name, *box).float(), run, words)
+        fill(network.parallel.weights, source)
 
 
 def _init_reader(run: RunSpec, mesh: Mesh) -> CheckpointReader | HuggingFaceFolder:
@@ -213,7 +218,7 @@ def _init_reader(run: RunSpec, mesh: Mesh) -> CheckpointReader | HuggingFaceFold
             raise UserError(
                 "a user's own model can't take a Hugging Face folder", "init", "load it in your builder"
             )
-        return HuggingFaceFolder(folder, run.model)
+        return HuggingFaceFolder(folder, run.model.replace(vocab_size=init_vocabulary(run, run.model)[0]))
     given = find_checkpoint(folder)
     if problem := damage(given, mesh):
         raise UserError(f"the checkpoint is damaged: {problem}", f"init: {given}", "give an older one")

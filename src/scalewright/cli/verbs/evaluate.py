@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -118,6 +119,7 @@ def measure(
     from scalewright.spec.run import PythonRef
     from scalewright.spec.user_code import check_trusted
     from scalewright.train.batches import in_vocabulary
+    from scalewright.train.initial import odd_beginning, start_of_texts
 
     check_device(device)
     run = _run_of(model)
@@ -128,6 +130,8 @@ def measure(
     network = load_model(model, device=device, trust_code=trust_code, verify=verify)
     _check_vocabulary(network, dataset.vocab_size)
     dataset = in_vocabulary(dataset, getattr(getattr(network, "spec", None), "vocab_size", None))
+    for line in odd_beginning(dataset, start_of_texts(model), str(model)):
+        print(line, file=sys.stderr)
     mesh = make_mesh(make_grid(Layout()), 0, torch.device(device))
     layout = run.layout if run else Layout()
     count = batches or (run.train.valid_batches if run else 16)

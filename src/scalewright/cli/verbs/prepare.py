@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scalewright.cli.options import Json
+from scalewright.cli.options import Json, choice
 from scalewright.cli.output import only_answer, print, print_json
+from scalewright.spec.ends import BOS_CHOICES
 
 if TYPE_CHECKING:
     from scalewright.data.prepare import Summary
@@ -32,6 +33,17 @@ def prepare(
     ] = None,
     text_key: Annotated[str, typer.Option(help="Where the text stands in JSONL and parquet.")] = "text",
     eod: Annotated[str | None, typer.Option(help="The token that ends a document; default: found.")] = None,
+    bos: Annotated[
+        str,
+        choice("bos", BOS_CHOICES, "Whether a token begins each document; auto: as the tokenizer does."),
+    ] = "auto",
+    special_tokens: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOKEN|FILE",
+            help="Add to the tokenizer: a token, or a file with one a line; again for more.",
+        ),
+    ] = None,
     workers: Annotated[int | None, typer.Option(help="Processes; default: one per core.")] = None,
     stats: Annotated[bool, typer.Option("--stats", help="Show how long the documents are.")] = False,
     overwrite: Annotated[
@@ -57,6 +69,8 @@ def prepare(
             valid_fraction=valid_fraction,
             text_key=text_key,
             eod=eod,
+            bos=bos,
+            special_tokens=special_tokens,
             workers=workers,
             stats=stats,
             overwrite=overwrite,
@@ -73,6 +87,7 @@ def _show(summary: Summary) -> None:
 
     made = "learnt here" if summary.tokenizer_trained else "as given"
     print(f"{summary.out}: vocabulary {summary.vocab_size} ({made}), {summary.seconds:.1f} s")
+    print(f"  a document is {summary.ends}")
     for name, split in summary.splits.items():
         print(
             f"  {name}: {split['tokens']:,} tokens in {split['documents']:,} documents, "

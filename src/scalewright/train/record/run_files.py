@@ -12,12 +12,14 @@ from scalewright.data.dataset import Dataset
 from scalewright.launch.attempt import attempt_facts
 from scalewright.launch.settings import present_environment
 from scalewright.spec.base import write_yaml
+from scalewright.spec.ends import COMPANIONS
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.operators import flops_per_token
 from scalewright.spec.run import RunSpec
 from scalewright.spec.tensors import count as count_parameters
 from scalewright.spec.text.jsonl import begins_after, read_jsonl
+from scalewright.spec.text.untrusted import inside
 from scalewright.spec.text.words import count
 from scalewright.track.console import Console
 from scalewright.track.environment import environment
@@ -27,6 +29,7 @@ from scalewright.track.metrics import MetricsFile
 from scalewright.track.open import open_trackers
 from scalewright.track.saved import read_saved
 from scalewright.train.batches import Place
+from scalewright.train.initial import keep_origin
 from scalewright.train.network import Network
 from scalewright.train.precision import Peak
 from scalewright.train.record.expectation import expect
@@ -57,6 +60,8 @@ def write_folder(
         write_yaml(folder / "run.yaml", run.replace(environment=seen).dump())
         for name, text in (files or {}).items():
             (folder / name).write_text(text)
+        if resumed is None:
+            keep_origin(run)
         tokenizer: Path | None = dataset.tokenizer_path
         if tokenizer is not None and tokenizer.exists():
             kept = folder / "tokenizer.json"
@@ -64,7 +69,11 @@ def write_folder(
                 if "tokenizer" not in changes.values:
                     return
                 os.replace(kept, folder / f"tokenizer.until-step-{resumed}.json")
-            shutil.copyfile(tokenizer, kept)
+            for name in (tokenizer.name, *COMPANIONS):
+                if inside(tokenizer.parent, name).is_file():
+                    shutil.copyfile(
+                        tokenizer.parent / name, folder / (name if name in COMPANIONS else kept.name)
+                    )
     except OSError as error:
         raise UserError(
             f"cannot write: {error.strerror}", str(folder), "free space, or set out_dir"

@@ -9,7 +9,7 @@ Data are compared by what they hold: a folder that was moved is the same data (`
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,7 @@ def data_settings(dataset: Dataset, run: RunSpec, samples: int) -> dict[str, Any
     """The data's part of a checkpoint: sources' fingerprints and places, the mixture, the tokenizer."""
     path = dataset.tokenizer_path
     state: dict[str, Any] = {"tokenizer": file_identity(path) if path is not None else None}
+    state.update(asdict(dataset.ends))
     inner = getattr(dataset, "inner", dataset)
     if isinstance(inner, TokenDataset) and isinstance(run.data, DataSpec):
         paths = zip(inner.numbers, (source.path for source in run.data.train), strict=True)

@@ -13,10 +13,11 @@ from pathlib import Path
 
 from scalewright.checkpoint.format import free_name
 from scalewright.spec.base import read_yaml
+from scalewright.spec.ends import COMPANIONS, ORIGIN
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec
 
-REPLACED = ("run.yaml", "tokenizer.json", "report.html")  # what a run writes anew
+REPLACED = ("run.yaml", "tokenizer.json", "report.html", ORIGIN, *COMPANIONS)  # what a run writes anew
 
 
 def check_folder(run: RunSpec, force: bool = False) -> None:
