@@ -6,8 +6,9 @@ and more. A router that is undecided may send a token of one row elsewhere, so t
 
 from __future__ import annotations
 
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -35,8 +36,7 @@ def why_not(parameters: int, check: bool | None) -> str | None:
 @torch.no_grad()
 def compare_logits(folder: Path) -> str:
     """What was compared, in words; raises RunError where transformers computes something else, or can't."""
-    import transformers  # type: ignore[import-not-found,import-untyped,unused-ignore]
-
+    transformers: Any = import_module("transformers")
     reader, version = open_huggingface(folder), transformers.__version__
     how = "--no-check writes the folder all the same"
     generator = torch.Generator().manual_seed(0)

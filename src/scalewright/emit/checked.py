@@ -32,7 +32,7 @@ def checked(settings: Settings, emitted: Emitted) -> Emitted:
         return replace(emitted, changed=(*emitted.changed, lost))
     if back is None:
         return emitted
-    reported = [item.key for item in (*emitted.dropped, *emitted.changed)]
+    reported = [*(item.key for item in emitted.dropped), *(item.key for item in emitted.changed)]
     losses = [
         Changed(f"model.{key}", value, str(other), f"{title} computes this in its place")
         for key, value, other in differences(settings.model, back)
