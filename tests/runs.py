@@ -176,7 +176,12 @@ def start_cli(folder: Path, *arguments: str, **environ: str) -> subprocess.Popen
     return subprocess.Popen(
         [sys.executable, "-m", "scalewright", *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1", **environ},
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent / 'src'}",
+            "OMP_NUM_THREADS": "1",
+            **environ,
+        },
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -72,7 +72,7 @@ def strike(
             time.sleep(0.002)
         phase, members, at = phase_of(attempt), family(folder), time.monotonic()
         attempt.ask(way)
-        code = attempt.finish(60)
+        code = attempt.finish(120)
         seconds = time.monotonic() - at
         return Strike(
             launcher.name, way, phase, at - begun, code, seconds, _left(folder, members), attempt.text

@@ -74,10 +74,10 @@ def finished(attempt: Attempt) -> bool:
 MOMENTS = [
     ("one process", "SIGTERM", hears, 75),
     ("one process", "SIGHUP", loads_torch, 75),
-    ("one process", "SIGUSR1", begun, 75),
+    pytest.param("one process", "SIGUSR1", begun, 75, marks=pytest.mark.slow),
     ("one process", "SIGTERM", validates, 75),
     ("one process", "SIGINT", saves, 75),
-    ("one process", "SIGTERM", finished, 0),
+    pytest.param("one process", "SIGTERM", finished, 0, marks=pytest.mark.slow),
     ("local workers", "SIGTERM", hears, 75),
     ("local workers", "SIGTERM", has_workers(1), 75),
     ("local workers", "SIGINT", has_workers(2), 75),
@@ -96,7 +96,8 @@ def test_a_signal_at_a_chosen_moment(
     assert "Traceback" not in done.text
     assert done.left == []
     if when is validates:  # abandoned, and made up by the next call
-        assert '"step": 4, "loss"' not in metrics_of(tmp_path, "valid")
+        if name == "one process":  # two may be through with it before the signal arrives
+            assert '"step": 4, "loss"' not in metrics_of(tmp_path, "valid")
         (tmp_path / "control").mkdir()
         control = run(moments_of(tmp_path / "control", TRIED[name].ranks)).out_dir
         go_on(tmp_path, TRIED[name], Services(tmp_path), done, control)
@@ -134,7 +135,7 @@ def test_a_rank_whose_peer_never_comes_leaves_at_once(tmp_path: Path) -> None:
     assert (process.returncode, text.count("SIGTERM")) == (75, 1), text
 
 
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_closed_terminal_saves(tmp_path: Path, devices: int) -> None:
     """Every process of the terminal gets SIGHUP, and what it prints from then on fails."""
     write_run(tmp_path, moments_of(tmp_path, devices))
