@@ -99,9 +99,9 @@ def _open_streams() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
-    if sys.stderr is sys.__stderr__ and os.name == "posix":
+    if sys.__stderr__ is not None and sys.stderr is sys.__stderr__ and os.name == "posix":
         raw = io.BufferedWriter(_Unfailing(2, "w", closefd=False))
-        sys.stderr = io.TextIOWrapper(raw, sys.stderr.encoding, line_buffering=True)
+        sys.stderr = io.TextIOWrapper(raw, sys.__stderr__.encoding, line_buffering=True)
 
 
 def _flush_or_discard() -> OSError | None:

@@ -64,8 +64,8 @@ class Router(nn.Module):
 
     def pick(self, scores: Tensor) -> Tensor:
         """The experts [N, k] that scores [N, E] choose."""
-        corrects = self.moe.score == "sigmoid" and self.bias is not None
-        ranked = scores + self.bias.float() if corrects else scores
+        corrects = self.moe.score == "sigmoid"
+        ranked = scores + self.bias.float() if corrects and self.bias is not None else scores
         if self.moe.groups > 1:
             ranked = _within_groups(ranked, self.moe)
         return ranked.topk(self.moe.top_k, dim=-1).indices
