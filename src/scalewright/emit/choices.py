@@ -17,6 +17,7 @@ from scalewright.emit.megatron.training import steps_of
 from scalewright.emit.nodes import nodes_of
 from scalewright.emit.settings import Settings
 from scalewright.emit.theirs import Theirs
+from scalewright.spec.base import TextDumper
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import OptimizerSpec
 
@@ -134,7 +135,7 @@ def torchrun(devices: int, program: str) -> str:
 
 def yaml_text(comments: Iterable[str], data: Words) -> str:
     """A configuration with comments at its top."""
-    text = yaml.safe_dump(data, sort_keys=False, default_flow_style=False, width=100, allow_unicode=True)
+    text = yaml.dump(data, None, TextDumper, sort_keys=False, width=100, allow_unicode=True)
     return "".join(f"# {line}\n" for line in comments) + text
 
 

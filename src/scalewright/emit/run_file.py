@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from scalewright.emit.emitted import Reading
-from scalewright.spec.base import Spec
+from scalewright.spec.base import Spec, TextDumper
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import DataSpec, RunSpec, Source, apply_override
 
@@ -45,7 +45,7 @@ def as_text(reading: Reading, run: RunSpec) -> str:
     if any(path == DATA or "$" in path for path in paths):
         lines.append("# data.train: name your token shards here")
     ordered = {key: keys[key] for key in RunSpec.model_fields if keys.get(key)}
-    text = yaml.safe_dump(ordered, sort_keys=False, width=100, allow_unicode=True)
+    text = yaml.dump(ordered, None, TextDumper, sort_keys=False, width=100, allow_unicode=True)
     return "\n".join([*(line.replace("\n", " ") for line in lines), text])
 
 

@@ -20,6 +20,7 @@ from pydantic.fields import FieldInfo
 from scalewright.spec.errors import UserError, nearest, reason
 from scalewright.spec.text.files import write_whole
 from scalewright.spec.text.untrusted import read_bytes
+from scalewright.spec.text.words import printable
 
 S = TypeVar("S", bound="Spec")
 
@@ -281,7 +282,23 @@ def read_yaml(path: str | Path) -> Any:
     return parse_yaml(text, str(path))
 
 
-class _Dumper(yaml.SafeDumper):
+# A number or a truth value to parsers of YAML other than PyYAML: Go's in Kubernetes, OmegaConf's.
+OTHERS_READ = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)(e[-+]?\d+)?|[-+]?0[box][\da-f_]+|[yn]", re.I)
+
+
+class TextDumper(yaml.SafeDumper):
+    """Writes texts so that each parser reads the same text."""
+
+    def represent_text(self, text: str, style: str | None = None) -> yaml.ScalarNode:
+        """In quotes where it would be a number, or has signs that some take for an end of the line."""
+        style = "'" if OTHERS_READ.fullmatch(text) else style
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style if printable(text) == text else '"')
+
+
+TextDumper.add_representer(str, TextDumper.represent_text)
+
+
+class _Dumper(TextDumper):
     """Block style outside, flow style for lists of plain values."""
 
     def represent_float(self, value: float) -> yaml.ScalarNode:

@@ -11,6 +11,8 @@ from typing import Any
 import jinja2
 import yaml
 
+from scalewright.spec.base import TextDumper
+
 FOLDER = Path(__file__).parent
 SAMPLES = (FOLDER / "samples.txt").read_text(encoding="utf-8")
 
@@ -44,7 +46,7 @@ def render(name: str, **facts: Any) -> str:
 
 def as_yaml(data: Any, *notes: str) -> str:
     """YAML as it is written into files, below comments."""
-    text = yaml.safe_dump(data, sort_keys=False, width=100, allow_unicode=True)
+    text = yaml.dump(data, None, TextDumper, sort_keys=False, width=100, allow_unicode=True)
     return "".join(f"# {note}\n" for note in notes) + text
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from scalewright.launch.job import Job
+from scalewright.spec.base import TextDumper
 from scalewright.spec.errors import UserError
 from scalewright.spec.launch import LaunchSpec
 from scalewright.spec.text.shell import Word
@@ -157,13 +158,7 @@ def with_options(document: dict[str, Any], options: Iterable[str]) -> dict[str, 
     return document
 
 
-# Text in YAML 1.1 as PyYAML has it, but a number or a truth value to the Go parsers of Kubernetes.
-NUMBERS_OF_OTHERS = re.compile(
-    r"[-+]?(\d[\d_]*\.?\d*|\.\d+)(e[-+]?\d+)?|[-+]?0[box][\da-f_]+|[yn]", re.IGNORECASE
-)
-
-
-class _Dumper(yaml.SafeDumper):
+class _Dumper(TextDumper):
     """YAML as people write it: lists are indented, and text of several lines is a block."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
@@ -172,14 +167,11 @@ class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
         return True  # what stands twice is written twice
 
-
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = "|" if "\n" in text else "'" if NUMBERS_OF_OTHERS.fullmatch(text) else None
-    style = style if printable(text) == text else '"'  # other breaks of lines are read as spaces, or refused
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+    def represent_text(self, text: str, style: str | None = None) -> yaml.ScalarNode:
+        return super().represent_text(text, "|" if "\n" in text else style)
 
 
-_Dumper.add_representer(str, _text)
+_Dumper.add_representer(str, _Dumper.represent_text)
 
 
 def to_yaml(documents: Iterable[Mapping[str, Any]], comments: Iterable[str]) -> str:

@@ -21,7 +21,7 @@ from scalewright.launch.targets.script import (
     text_of,
 )
 from scalewright.launch.targets.torchrun import UNUSED as NO_SCHEDULER
-from scalewright.spec.text.shell import Expression, command, quote
+from scalewright.spec.text.shell import Expression, Word, command, quote
 
 UNUSED = {
     **{key: why for key, why in NO_SCHEDULER.items() if key != "options"},
@@ -50,7 +50,7 @@ def write(job: Job) -> Written:
 def _start(job: Job, name: str, variables: list[str]) -> list[str]:
     """mpirun of either kind, in the background, so that this script hears signals meanwhile."""
     count, per_node, hosts = str(job.world), str(job.per_node), job.site.hosts
-    listed = ["--hostfile", Expression(f"$here/{name}.openmpi.hosts")] if hosts else []
+    listed: list[Word] = ["--hostfile", Expression(f"$here/{name}.openmpi.hosts")] if hosts else []
     passed = [word for variable in dict.fromkeys(variables) for word in ("-x", variable)]
     ours = [*job.site.options, *rank_command(job)]
     openmpi = ["mpirun", "-np", count, *listed, "--map-by", f"ppr:{per_node}:node", *passed, *ours]
