@@ -104,6 +104,8 @@ def _to_huggingface(folder: Path, out: Path, dtype: str, max_shard_bytes: int, v
         return reader.read(reader.stored_name(name))
 
     tokenizer = next((p for p in (folder, folder.parent.parent) if (p / "tokenizer.json").exists()), None)
+    if tokenizer is not None:
+        reader.check_tokenizer(tokenizer / "tokenizer.json")
     write_huggingface(out, spec, get, dtype, max_shard_bytes, tokenizer)
     kind, written = torch_dtype(dtype), open_huggingface(out)
     checked = _compare(spec, out, written.read, lambda name: get(name).to(kind))

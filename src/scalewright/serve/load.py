@@ -6,6 +6,7 @@ runs/run                 checkpoints/step-00000010/ (the newest that is whole), 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,7 @@ def load_for_generation(
     if is_checkpoint(path):
         step = find_checkpoint(path)
         folders = [step, step.parent.parent]
-        tokenizer = _tokenizer(folders)
+        tokenizer = _tokenizer(folders, CheckpointReader(step, verify).check_tokenizer)
         model = _from_checkpoint(step, dtype, device, trust_code, verify, mtp=False)
         return Loaded(model, tokenizer, _end_of_text(folders), _beginning(folders, tokenizer))
     tokenizer = _tokenizer([path])
@@ -128,13 +129,15 @@ def _from_checkpoint(
     return module.to(torch_device(device), torch_dtype(dtype)).eval()
 
 
-def _tokenizer(folders: list[Path]) -> Any:
-    """The first tokenizer.json among the folders."""
+def _tokenizer(folders: list[Path], check: Callable[[Path], None] | None = None) -> Any:
+    """The first tokenizer.json among the folders; `check` looks at it first."""
     from tokenizers import Tokenizer
 
     for folder in folders:
         path = inside(folder, "tokenizer.json")
         if path.is_file():
+            if check is not None:
+                check(path)
             try:
                 return Tokenizer.from_file(str(path))
             except Exception as error:  # the library raises plain Exception
