@@ -71,6 +71,17 @@ def test_damage_is_found(call_cli, trained, tmp_path):
     assert victim.name in call_cli("checkpoint", "verify", copy).out
 
 
+@pytest.mark.parametrize("verb", ["generate", "convert"])
+def test_another_tokenizer_is_refused(call_cli, trained, tmp_path, verb):
+    copy = shutil.copytree(trained, tmp_path / "copy")
+    (copy / "tokenizer.json").write_text((copy / "tokenizer.json").read_text() + " ")
+    words = (copy, "--prompt", "cat", "--max-tokens", "2") if verb == "generate" else (copy, tmp_path / "out")
+    answer = call_cli(verb, *words)
+    assert answer.code == 2
+    assert "not the one that the run was trained with" in answer.error
+    assert call_cli(verb, *words, "--no-verify").code == 0
+
+
 def test_a_half_written_save_is_called_that(call_cli, trained, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(trained, copy)

@@ -114,7 +114,10 @@ def _to_huggingface(
     def get(name: str) -> Tensor:
         return reader.read(reader.stored_name(name))
 
-    write_huggingface(out, spec, get, dtype, max_shard_bytes, training=_training(reader, spec))
+    training = _training(reader, spec)
+    if training.tokenizer is not None:
+        reader.check_tokenizer(training.tokenizer / "tokenizer.json")
+    write_huggingface(out, spec, get, dtype, max_shard_bytes, training=training)
     kind, written = torch_dtype(dtype), open_huggingface(out)
     checked = _compare(spec, out, written.read, lambda name: get(name).to(kind))
     reason = why_not(_parameters(spec), check)

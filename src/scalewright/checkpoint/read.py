@@ -7,6 +7,7 @@ rows 2..6      x      rows 0..4, rows 4..8  =  rows 2..4 of the first, rows 4..6
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,16 @@ class CheckpointReader:
         self.state = read_state(folder)
         self._verify_files = verify_files
         self._files: dict[str, Any] = {}
+
+    def check_tokenizer(self, path: Path) -> None:
+        """Raises UserError for another tokenizer.json than the one of the run's data, where that is known."""
+        wanted = str((self.state.get("data") or {}).get("tokenizer"))
+        if self._verify_files and len(wanted) == 64 and sha256(path.read_bytes()).hexdigest() != wanted:
+            raise UserError(
+                "the tokenizer is not the one that the run was trained with",
+                str(path),
+                "copy it from the run's data, or add --no-verify",
+            )
 
     def names(self) -> list[str]:
         """The model's parameters alone, without buffers, optimizer states, islands and tensors of ranks."""

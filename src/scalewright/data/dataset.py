@@ -72,6 +72,7 @@ class _Source:
 class TokenDataset:
     """Rows from one or several token stores, shuffled by `seed` ("train") or as they lie ("valid")."""
 
+    stores: Sequence[TokenStore]
     damage: UserError | None  # found meanwhile (data/check.py), raised in the place of the next batch
 
     def __init__(

@@ -6,6 +6,7 @@ runs/run                 checkpoints/step-00000010/ (the newest that is whole), 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,7 @@ def load_for_generation(
         )
     if is_checkpoint(path):
         folders, trained = text_files(path)
-        tokenizer = _tokenizer(folders)
+        tokenizer = _tokenizer(folders, CheckpointReader(folders[0], verify).check_tokenizer)
         model = _from_checkpoint(folders[0], dtype, device, trust_code, verify, mtp=False)
     else:
         folders, trained = [path], Ends()
@@ -141,13 +142,15 @@ def _from_checkpoint(
     return module.to(torch_device(device), torch_dtype(dtype)).eval()
 
 
-def _tokenizer(folders: list[Path]) -> Any:
-    """The first tokenizer.json among the folders."""
+def _tokenizer(folders: list[Path], check: Callable[[Path], None] | None = None) -> Any:
+    """The first tokenizer.json among the folders; `check` looks at it first."""
     from tokenizers import Tokenizer
 
     for folder in folders:
         path = inside(folder, "tokenizer.json")
         if path.is_file():
+            if check is not None:
+                check(path)
             try:
                 return Tokenizer.from_file(str(path))
             except Exception as error:  # the library raises plain Exception
