@@ -30,6 +30,7 @@ from scalewright.dry_run.dry_run import dry_run
 
 # MiB per 1,000 steps. Kernels of 16-bit products of sizes that the first steps missed, 0.3 to 1 MiB each and
 # 128 at most, and the allocator's gaps. A tensor kept of every step would be 64 MiB at 64 KiB a step.
+# Experts' rows take some hundred steps to meet all of their sizes: a bf16 mixture needs its 1,000 steps.
 GROWS = 32.0
 # MiB beside tensors and imported libraries: 128 kernels (up to 80), Gloo, readers, the allocator's gaps.
 BESIDE = 160.0
