@@ -138,5 +138,5 @@ def _arguments(folder: Path, place: tuple[str, int, int | None]) -> dict[str, An
     state = arguments.state if isinstance(arguments, Made) else arguments
     if not isinstance(state, dict):
         return {}
-    kinds = bool | int | float | str | tuple | list  # window_size is a pair
+    kinds = (bool, int, float, str, tuple, list)  # window_size is a pair
     return {str(key): value for key, value in state.items() if isinstance(value, kinds)}
