@@ -23,7 +23,7 @@ import yaml
 
 from scalewright.emit.emitted import Emitted
 from scalewright.emit.settings import settings_of
-from scalewright.emit.trainers import emit
+from scalewright.emit.write import emit
 from scalewright.spec.run import RunSpec
 
 ROOT = Path(__file__).resolve().parents[2]

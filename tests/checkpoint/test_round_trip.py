@@ -180,14 +180,19 @@ def test_a_tokenizer_begins_texts_as_in_training(bos: str, tmp_path: Path) -> No
     assert json_object(tmp_path / "out" / "tokenizer_config.json")["add_bos_token"] == (bos == "always")
 
 
+def forget_beginnings(data: Path) -> None:
+    """Makes the metadata those of an older release."""
+    for part in data.rglob("metadata.json"):
+        record = json.loads(part.read_text())
+        del record["bos"]
+        part.write_text(json.dumps(record))
+
+
 def test_a_checkpoint_without_a_record_exports_by_the_tokenizers_files(tmp_path: Path) -> None:
     """Of an older release: the state says nothing, and data prepared then don't either."""
     make_tokenizer(tmp_path / "tok", CHATS["gemma"])
     data = prepared(tmp_path, tmp_path / "tok", bos="never")
-    for part in (data / "train" / "metadata.json", data / "valid" / "metadata.json"):
-        record = json.loads(part.read_text())
-        del record["bos"]
-        part.write_text(json.dumps(record))
+    forget_beginnings(data)
     run = trained(tmp_path, data)
     loaded = load_for_generation(str(run))
     assert loaded.encode("alpha")[0] == 2  # as it was: the tokenizer's own <bos>
@@ -269,10 +274,7 @@ def test_a_run_tells_of_new_words_and_of_documents_that_begin_otherwise(tmp_path
     (line,) = remarks(tmp_path, tmp_path / "bare", str(source), words)
     assert line.endswith("begin with the tokens [2]; the documents begin with [] (prepare --bos)")
     assert remarks(tmp_path, tmp_path / "bare", "random", words) == []
-    part = tmp_path / "bare" / "train" / "metadata.json"
-    part.write_text(
-        json.dumps({key: value for key, value in json.loads(part.read_text()).items() if key != "bos"})
-    )
+    forget_beginnings(tmp_path / "bare")
     for init in (str(source), "random"):  # prepared by an older release
         (line,) = remarks(tmp_path, tmp_path / "bare", init, words)
         assert "the documents are not known to begin with any" in line

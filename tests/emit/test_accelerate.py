@@ -13,7 +13,7 @@ from emit.random_runs import differences
 from scalewright.emit.accelerate.read import read
 from scalewright.emit.emitted import Emitted, Reading
 from scalewright.emit.settings import settings_of
-from scalewright.emit.trainers import emit
+from scalewright.emit.write import emit
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec
 

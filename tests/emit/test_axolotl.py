@@ -12,8 +12,8 @@ from emit.random_runs import differences
 from scalewright.emit.axolotl import read
 from scalewright.emit.emitted import Emitted
 from scalewright.emit.settings import settings_of
-from scalewright.emit.trainers import emit
 from scalewright.emit.transformers.schedule import LATER
+from scalewright.emit.write import emit
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec
 

@@ -11,7 +11,7 @@ from scalewright.emit.bridge.interpolation import resolve
 from scalewright.emit.read import read_text
 from scalewright.emit.run_file import as_run
 from scalewright.emit.settings import settings_of
-from scalewright.emit.trainers import emit
+from scalewright.emit.write import emit
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec
 

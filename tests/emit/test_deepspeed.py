@@ -13,7 +13,7 @@ from scalewright.emit.deepspeed.files import recognises
 from scalewright.emit.deepspeed.read import read
 from scalewright.emit.emitted import Emitted
 from scalewright.emit.settings import settings_of
-from scalewright.emit.trainers import emit
+from scalewright.emit.write import emit
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec
 

@@ -17,7 +17,8 @@ import yaml
 
 from scalewright.emit.emitted import Emitted
 from scalewright.emit.settings import settings_of
-from scalewright.emit.trainers import TRAINERS, emit
+from scalewright.emit.trainers import TRAINERS
+from scalewright.emit.write import emit
 from scalewright.spec.run import RunSpec
 
 WORDS = [

@@ -11,7 +11,7 @@ from scalewright.emit.megatron.layout import _read_cut
 from scalewright.emit.megatron.model import _listed
 from scalewright.emit.read import read_argv, read_text
 from scalewright.emit.settings import settings_of
-from scalewright.emit.trainers import emit
+from scalewright.emit.write import emit
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec
 

@@ -10,7 +10,7 @@ from emit.limited import document_of, limited_runs, reported, reread, run_of, wr
 from emit.random_runs import DENSE, MIXTURE, differences
 from scalewright.emit.nanotron import files
 from scalewright.emit.run_file import as_run
-from scalewright.emit.trainers import emit
+from scalewright.emit.write import emit
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec

@@ -15,7 +15,7 @@ import pytest
 
 from scalewright.emit.emitted import Emitted
 from scalewright.emit.settings import settings_of
-from scalewright.emit.trainers import emit
+from scalewright.emit.write import emit
 from scalewright.spec.run import RunSpec, ScheduleSpec
 from scalewright.train.lr import learning_rate
 

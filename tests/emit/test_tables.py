@@ -12,7 +12,8 @@ from emit.random_runs import DENSE, MIXTURE, differences
 from scalewright.emit.emitted import Reading
 from scalewright.emit.maxtext.words import MODELS
 from scalewright.emit.run_file import as_run
-from scalewright.emit.trainers import TRAINERS, emit, module_of
+from scalewright.emit.trainers import TRAINERS, module_of
+from scalewright.emit.write import emit
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import is_preset

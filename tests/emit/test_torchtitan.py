@@ -12,7 +12,7 @@ from scalewright.emit.read import read_text
 from scalewright.emit.run_file import as_run
 from scalewright.emit.settings import Settings, settings_of
 from scalewright.emit.torchtitan.flavors import FLAVORS, READ, flavor_of, spec_of
-from scalewright.emit.trainers import emit
+from scalewright.emit.write import emit
 from scalewright.spec.errors import UserError
 from scalewright.spec.presets import load_model_spec, model_presets
 from scalewright.spec.run import RunSpec

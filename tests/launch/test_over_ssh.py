@@ -89,7 +89,7 @@ def test_a_signal_between_two_hosts_starts_no_other(
     popen, hosts = subprocess.Popen, []
 
     def start(command: list[str], **keys: Any) -> subprocess.Popen[bytes]:
-        hosts.append(command[1])
+        hosts.append(command[command.index("--") + 1])
         client = popen(command, **keys)
         wait_for(lambda: (tmp_path / "marks").exists(), 20)
         os.kill(os.getpid(), signal.SIGTERM)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -100,7 +101,8 @@ def test_loads_of_the_modules_experts_are_counted_behind_the_layers(tmp_path) ->
 def test_a_loaded_model_has_them_for_drafts_and_generation_leaves_them(tmp_path, monkeypatch) -> None:
     out = run(data(tmp_path)).out_dir
     assert len(load_model(out).mtp) == 2  # type: ignore[arg-type]
-    monkeypatch.setattr("scalewright.serve.load._tokenizer", lambda folders: None)
-    monkeypatch.setattr("scalewright.serve.load._beginning", lambda folders, tokenizer: None)
+    words = SimpleNamespace(token_to_id=lambda token: None)
+    monkeypatch.setattr("scalewright.serve.load._tokenizer", lambda folders, check=None: words)
+    monkeypatch.setattr("scalewright.serve.load.beginning", lambda tokenizer, config: ())
     loaded = load_for_generation(str(find_checkpoint(out)))
     assert len(loaded.model.mtp) == 0  # type: ignore[arg-type]

@@ -10,10 +10,6 @@ from importlib import import_module
 from types import ModuleType
 from typing import NamedTuple
 
-from scalewright.emit.emitted import Emitted
-from scalewright.emit.settings import Settings
-from scalewright.spec.errors import unknown
-
 
 class Trainer(NamedTuple):
     """A trainer: its name in its own spelling, and its module here."""
@@ -40,19 +36,6 @@ TRAINERS: dict[str, Trainer] = {
     "levanter": Trainer("Levanter", "levanter"),
 }
 ALIASES = {"megatron-lm": "megatron", "hf": "transformers", "trainer": "transformers", "neox": "gpt-neox"}
-
-
-def emit(name: str, settings: Settings) -> Emitted:
-    """A run in a trainer's words, read back: what the target computes otherwise is among the changes.
-
-    Raises UserError for a trainer that isn't here, or a layout that it can't run.
-    """
-    name = ALIASES.get(name, name)
-    if name not in TRAINERS:
-        raise unknown("trainer", name, TRAINERS, "emit")
-    from scalewright.emit.checked import checked
-
-    return checked(settings, module_of(name).write(settings))
 
 
 def module_of(name: str) -> ModuleType:

@@ -77,7 +77,9 @@ class MetricsFile:
             if saved is None or not saved.is_in(self.path):
                 self._trim(resume_step, saved, first)
             else:
-                self._least = saved.step
+                # The validation of the saved step may be made up; what is older isn't written again.
+                self._last = {kind: step for step, kind in sorted(_by_step(saved.rows, saved.step))}
+                self._least = saved.step - 1
                 with open(self.path, "ab") as file:
                     file.truncate(saved.size)
         except OSError as error:

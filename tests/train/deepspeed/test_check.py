@@ -11,7 +11,7 @@ import pytest
 from runs import run_data
 from scalewright.dry_run.dry_run import dry_run
 from scalewright.emit.settings import settings_of
-from scalewright.emit.trainers import emit
+from scalewright.emit.write import emit
 from scalewright.plan.request import run_facts
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec

@@ -45,7 +45,7 @@ def emit(
     """
     from scalewright.emit.save import save
     from scalewright.emit.source import load_settings
-    from scalewright.emit.trainers import emit as write
+    from scalewright.emit.write import emit as write
 
     settings = load_settings(run, overrides or ())
     settings.version = software_version

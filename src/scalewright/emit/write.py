@@ -1,4 +1,4 @@
-"""What is written, read back by its own reader: a key of the network is expressed where its value comes back.
+"""Writes a run for a trainer and reads it back: a key of the network is expressed where its value comes back.
 
 run --write--> files --read--> the network that the target computes       differs, and not reported: changed
 
@@ -15,11 +15,22 @@ from pathlib import PurePath
 from scalewright.emit.emitted import Changed, Emitted
 from scalewright.emit.read import read_own
 from scalewright.emit.settings import Settings
-from scalewright.emit.trainers import TRAINERS
-from scalewright.spec.errors import UserError
+from scalewright.emit.trainers import ALIASES, TRAINERS, module_of
+from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import is_preset, load_model_spec
 from scalewright.spec.same import below, differences
+
+
+def emit(name: str, settings: Settings) -> Emitted:
+    """A run in a trainer's words; what the target computes otherwise is among the changes.
+
+    Raises UserError for a trainer that isn't here, or a layout that it can't run.
+    """
+    name = ALIASES.get(name, name)
+    if name not in TRAINERS:
+        raise unknown("trainer", name, TRAINERS, "emit")
+    return checked(settings, module_of(name).write(settings))
 
 
 def checked(settings: Settings, emitted: Emitted) -> Emitted:
