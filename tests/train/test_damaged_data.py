@@ -84,4 +84,4 @@ def test_the_exit_code_and_one_line_of_what_is_not_checked(tmp_path):
     assert error.count("no checksums of") == 1
     assert error.splitlines()[-1].startswith("error: the data has token 70")
     assert "Traceback" not in error
-    assert events(tmp_path / "out")[-1]["kind"] == "end"
+    assert events(tmp_path / "out", "fault")[-1]["message"].startswith("the data has token 70")

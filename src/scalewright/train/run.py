@@ -91,7 +91,7 @@ def train(
     Without it the run is not compared with the memory that is free.
     """
     with StopRequest(alone=True) as stop:
-        started = time.perf_counter()
+        started, wall = time.perf_counter(), time.time()
         callbacks = Callbacks(on_step, on_valid, on_event)
         texts = read_overrides(overrides)
         spec = keep_choices(read_run(run, [*texts, "device=cpu"] if simulate else texts))
@@ -146,10 +146,9 @@ def train(
             if not (local and callbacks.stopped):  # local workers get a callback's wish as a signal
                 raise
             answer = callbacks.result(str(resolved.run.folder), time.perf_counter() - started)
-        except UserError:
-            raise
         except Exception as error:
-            if context.rank == 0:
+            # A mistake that a check found is no event of a run; one that the run met, as damaged data, is.
+            if context.rank == 0 and (not isinstance(error, UserError) or _has_begun(resolved.run, wall)):
                 _note_fault(resolved.run, error)
             raise
     return Result(**answer)
@@ -168,6 +167,14 @@ def _check_world(context: RankContext, world: int) -> None:
             "layout",
             f"use layout.devices={context.world}, or start {world} ranks",
         )
+
+
+def _has_begun(run: RunSpec, since: float) -> bool:
+    """Whether the run has written an event since that time, in seconds since 1970."""
+    try:
+        return (run.folder / "events.jsonl").stat().st_mtime >= since
+    except OSError:
+        return False
 
 
 def _note_fault(run: RunSpec, error: Exception) -> None:
