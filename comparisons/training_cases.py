@@ -28,7 +28,13 @@ from pathlib import Path
 from harness.facts import ROOT, facts
 from harness.result import Result, facts_text, table
 
+WINDOW = 32  # tokens of the script's
 NEAR = 1e-4  # of a log-likelihood, and of logits in fp32 after an export
+# A script that asked inner parts: what joins fragments is another one now.
+FRAGMENTS = "np.concatenate([enc([f.text])[0] for f in whole(text)])"
+SEAMS = "__import__('scalewright.data.seams').data.seams.Seams(enc, __import__('collections').Counter())"
+SEAMS = f"np.concatenate({SEAMS}(list(whole(text))))"
+RENEWED = {"siblings.py": (FRAGMENTS, SEAMS)}
 Judge = Callable[[Path, str], str]  # a case's folder and its output -> what is wrong, or nothing
 
 
@@ -65,6 +71,9 @@ def main() -> int:
 
 def run(folder: Path, script: str) -> str:
     """Its output, both streams; a script that fails is judged by what it printed."""
+    for name, (before, now) in RENEWED.items():
+        if (path := folder / name).exists():
+            path.write_text(path.read_text().replace(before, now))
     command = ["bash", script] if script.endswith(".sh") else [sys.executable, script]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environ = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
@@ -97,11 +106,15 @@ def begins(folder: Path, output: str) -> str:
 
 
 def rolling(folder: Path, output: str) -> str:
+    """Texts beyond a window aren't compared with the script: its last window sees less than lm-eval's."""
     found = dict(re.findall(r"^(ours|lm-eval \{'add_bos_token': False\}) +rolling \[(\S+)\]", output, re.M))
-    pairs = re.findall(r"ours (\S+), without the second <bos> (\S+);", output)
-    values = [tuple(found.values()), *pairs]
+    pairs = re.findall(r" (\d+) tokens: ours (\S+), without the second <bos> (\S+);", output)
+    values = [
+        tuple(found.values()),
+        *((ours, theirs) for count, ours, theirs in pairs if int(count) <= WINDOW),
+    ]
     far = [pair for pair in values if len(pair) != 2 or abs(float(pair[0]) / float(pair[1]) - 1) > NEAR]
-    return "" if not far and len(values) == 4 else f"likelihoods differ: {values}"
+    return "" if not far and len(values) == 2 else f"likelihoods differ: {values}"
 
 
 def megatron(folder: Path, output: str) -> str:
@@ -182,6 +195,7 @@ def bitwise(folder: Path, output: str) -> str:
 
 
 CASES: dict[str, tuple[list[str], Judge]] = {
+    "11": (["run.sh"], same_resume),  # makes data for others
     "01": (["run.sh"], ends),
     "02": (["run.sh"], begins),
     "03": (["try.py", "siblings.py"], rolling),
@@ -189,7 +203,6 @@ CASES: dict[str, tuple[list[str], Judge]] = {
     "06": (["try.py", "siblings.py"], no_difference),
     "07": (["try.py"], oracle),
     "09": (["run.sh"], one_loss),
-    "11": (["run.sh"], same_resume),
     "12": (["try.py"], partial_rotary),
     "14": (["run.sh", "run2.sh"], killed_saves),
     "17": (["try.py"], no_decay),

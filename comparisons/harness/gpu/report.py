@@ -83,7 +83,7 @@ def page(state: dict[str, Any]) -> str:
         "",
         "## How it went",
         "",
-        table(["part", "status", "seconds", "limit", "ceilings moved by"], _statuses(state)),
+        table(["part", "status", "seconds", "limit", "since it is", "ceilings moved by"], _statuses(state)),
         "",
     ]
     for part in PARTS:
@@ -117,6 +117,7 @@ def _statuses(state: dict[str, Any]) -> list[list[object]]:
                 record.get("status", "waits"),
                 record.get("seconds", "–"),
                 part.limit,
+                part.why,
                 drift + doubtful,
             ]
         )
