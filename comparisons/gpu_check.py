@@ -60,6 +60,7 @@ def main() -> int:
     )
     visit = Visit(options, state, out, environ, started)
     visit.merge()
+    visit.save()
     signal.signal(signal.SIGTERM, visit.stop)
     signal.signal(signal.SIGINT, visit.stop)
     for name in options.parts:
