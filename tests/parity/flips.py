@@ -29,23 +29,23 @@ def train_with_flips(context: RankContext, jobs: Sequence[dict[str, Any]]) -> No
 def train_with_ties(context: RankContext, jobs: Sequence[dict[str, Any]]) -> None:
     """As `train_in_turn`, but two experts always tie; where there are several ranks, the other one is nearer.
 
-    Their rows in the router are the same, and a layout's scores of one are a unit in the last place higher,
-    as sums in another order may make them.
+    Their logits are the same, and a layout's scores of one are a unit in the last place higher, as sums in
+    another order may make them. The weights stay as they are: a change in place is lost where a rank has
+    them for one forward only, and is refused where another forward comes before the backward.
     """
-    import torch
-
     from scalewright.model.router import Router
 
     plain = Router.forward
 
     def tied(router: Router, rows: Any) -> Any:
-        with torch.no_grad():
-            router.weight[1].copy_(router.weight[0])
         choice = plain(router, rows)
-        nudged = choice.scores.detach().clone()
+        same = [0, 0, *range(2, router.moe.num_experts)]
+        logits = choice.logits[:, same]
+        scores = logits.softmax(dim=-1) if router.moe.score == "softmax" else logits.sigmoid()
+        nudged = scores.detach().clone()
         nudged[:, 0 if context.world == 1 else 1] *= 1 + 2.0**-22
         experts = nudged.topk(router.moe.top_k, dim=-1).indices
-        return router.choice(experts, choice.logits, choice.scores)
+        return router.choice(experts, logits, scores)
 
     Router.forward = tied  # type: ignore[method-assign]  # in this worker, which ends with the run
     train_in_turn(context, jobs)
