@@ -167,3 +167,7 @@ def test_mistakes_are_named(folder: Path, tmp_path: Path) -> None:
         generate(model, [[1, 200]], max_new_tokens=2)
     with pytest.raises(UserError, match="no tokens"):
         generate(model, [[]], max_new_tokens=2)
+    with pytest.raises(UserError, match="max_new_tokens is 99999999999"):
+        generate(model, [[1]], max_new_tokens=99_999_999_999)
+    with pytest.raises(UserError, match="no UTF-8 text"):
+        generate_text(str(folder), "a \udcff b")

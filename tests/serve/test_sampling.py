@@ -48,7 +48,10 @@ def test_temperature_zero_takes_the_likeliest() -> None:
     assert choose(torch.tensor([[0.1, 3.0, 2.0]]), Sampling(temperature=0), []).tolist() == [1]
 
 
-@pytest.mark.parametrize("keys", [{"temperature": -1}, {"top_k": -2}, {"top_p": 0.0}, {"top_p": 1.1}])
+@pytest.mark.parametrize("keys", [
+    {"temperature": -1}, {"top_k": -2}, {"top_p": 0.0}, {"top_p": 1.1}, {"temperature": 1e-320},
+    {"temperature": float("nan")}, {"seed": 1 << 64}, {"seed": -1},
+])  # fmt: skip
 def test_nonsense_is_refused(keys: dict[str, float]) -> None:
     with pytest.raises(UserError, match=next(iter(keys))):
         Sampling(**keys)  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from scalewright.cli.output import progress
-from scalewright.spec.errors import UserError, nearest, unknown
+from scalewright.spec.errors import UserError, nearest, shortened, unknown
 from scalewright.spec.text.untrusted import open_regular
 
 LONGEST = 1 << 20  # characters of a line: a device has no end
@@ -171,7 +171,7 @@ def _check_header(names: list[str], known: list[str], path: str, notify: Callabl
         if _misspelt(name, known):
             raise unknown("column", name, known, path)
     if strange:
-        notify(f"note: columns that say nothing to a prediction: {', '.join(strange)}")
+        notify(f"note: columns that say nothing to a prediction: {shortened(', '.join(strange))}")
 
 
 def _misspelt(name: str, known: Iterable[str]) -> bool:

@@ -25,6 +25,8 @@ from scalewright.spec.errors import UserError
 
 StoppedBy = Literal["length", "end_of_text", "stop"]
 
+LONGEST = 1 << 20  # new tokens: memory for their keys and values is taken at the start
+
 
 @dataclass(frozen=True)
 class Generated:
@@ -199,8 +201,8 @@ def left_padded(prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor | None
 
 def _check(model: nn.Module, prompts: Sequence[Sequence[int]], count: int) -> None:
     """Raises UserError for a request that can't work, before any of it runs."""
-    if count < 1:
-        raise UserError(f"max_new_tokens is {count}", "generate", "use 1 or more")
+    if not 1 <= count <= LONGEST:
+        raise UserError(f"max_new_tokens is {count}", "generate", f"use 1 to {LONGEST:,}")
     if not prompts or any(len(prompt) == 0 for prompt in prompts):
         raise UserError("the prompt has no tokens", "generate", "write a prompt")
     if isinstance(model, Decoder):

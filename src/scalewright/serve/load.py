@@ -69,7 +69,11 @@ class Loaded:
     start: tuple[int, ...] = ()  # put before a text, as in training
 
     def encode(self, text: str) -> list[int]:
-        """Token ids, begun as in training (once); an empty text starts a document."""
+        """Token ids, begun as in training (once); an empty text starts a document. Raises UserError."""
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise UserError("the prompt is no UTF-8 text", "generate", "write it in UTF-8") from None
         ids = started(self.tokenizer.encode(text, add_special_tokens=False).ids, self.start)
         return ids or ([] if self.end is None else [self.end])
 

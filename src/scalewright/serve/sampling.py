@@ -15,6 +15,8 @@ from torch import Tensor
 
 from scalewright.spec.errors import UserError
 
+COLDEST = 1e-6  # a temperature; logits divided by less may overflow fp32
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -26,10 +28,11 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.temperature < 0:
-            raise UserError(
-                f"temperature is {self.temperature}", "generate", "use 0 (the most likely token) or more"
-            )
+        if not (self.temperature == 0 or COLDEST <= self.temperature < float("inf")):
+            how = f"use 0 (the most likely token), or {COLDEST} or more"
+            raise UserError(f"temperature is {self.temperature}", "generate", how)
+        if not 0 <= self.seed < 1 << 63:  # a row's number is added, and torch takes 64 bits
+            raise UserError(f"seed is {self.seed}", "generate", "use a number from 0 to 2^63 - 1")
         if self.top_k < 0:
             raise UserError(f"top_k is {self.top_k}", "generate", "use 0 (all tokens) or more")
         if not 0 < self.top_p <= 1:
