@@ -87,13 +87,16 @@ def run_local(
     """
     workers: list[_Worker] = []
     signals: list[int] = []
+    starting: list[int] = []  # the rank whose process is being started
 
     def forward(number: int) -> None:
         signals.append(number)
         if signals.count(signal.SIGINT) > 1:
             raise KeyboardInterrupt
-        if len(workers) < world and len(signals) == 1:  # none can have met the others yet
-            raise Stopped(EARLY)
+        if len(workers) < world:  # none can have met the others yet
+            if len(signals) == 1 and not starting:
+                raise Stopped(EARLY)
+            return  # a start that was cut short would leave a process that nobody ends
         _ask_to_stop(workers, signal.SIGTERM if number == signal.SIGINT else number)
 
     with stop_signals(forward), scratch_folder("ranks") as folder:
@@ -104,8 +107,14 @@ def run_local(
             for rank in range(world):
                 context = _context(rank, world, folder, threads, node)
                 follow = on_row is not None and context.rank == 0
+                starting.append(rank)
                 with nullcontext() if import_main else _without_main():
                     workers.append(_start(start_method, target, context, arguments, follow))
+                starting.clear()
+                if signals and len(workers) < world:
+                    raise Stopped(EARLY)
+            if signals:  # it came while the last one was started
+                _ask_to_stop(workers)
             if on_start:
                 on_start([worker.process.pid or 0 for worker in workers])
             return _watch(workers, on_row)
