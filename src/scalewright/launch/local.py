@@ -119,7 +119,8 @@ def run_local(
                 on_start([worker.process.pid or 0 for worker in workers])
             return _watch(workers, on_row)
         except _Died as error:
-            if error.number in STOP_SIGNALS:  # a worker that had no handler yet
+            # A worker that had no handler yet; a Ctrl-C ends one in its imports with 1, before it can answer.
+            if error.number in STOP_SIGNALS or (signal.SIGINT in signals and error.number == 0):
                 raise Stopped(EARLY) from None
             if error.number == signal.SIGKILL and (oom_kills() or 0) > (kills or 0):
                 reason = f"{error}; the kernel ended it: this machine ran out of memory: {ADVICE}"
