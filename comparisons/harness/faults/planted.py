@@ -2,7 +2,7 @@
 
     slow_rank      rank 1 multiplies more in every block        sleepy_rank    rank 1 sleeps in every block
     data_stall     every document takes long to come            tiny           every block adds a small
-                                                                               number 1,500 times
+    host_sync      every block waits for a number of a GPU's                   number 1,500 times
 
 The package has no code for faults: all of it is in what the user gives.
 """
@@ -55,8 +55,10 @@ class Block(nn.Module):
                     x.detach() @ self.up.weight
         if self.fault == "sleepy_rank" and late:
             time.sleep(0.01)
+        if self.fault == "host_sync" and float(x.detach().abs().max()) < 0:
+            raise ValueError("a largest absolute value is negative")
         if self.fault == "tiny":
-            small = torch.zeros(8)
+            small = torch.zeros(8, device=x.device)
             for _ in range(1500):
                 small = small + 1
         y: Tensor = self.down(torch.nn.functional.gelu(self.up(self.norm(x))))

@@ -62,7 +62,7 @@ def warm_up(device: torch.device, run: Run) -> float:
             synchronize(device)
             count += 20
         pace = count / (time.perf_counter() - window)
-        if abs(pace / before - 1) < AGREE if before else False:
+        if before and abs(pace / before - 1) < AGREE:
             break
         before = pace
     return round(time.perf_counter() - started, 2)
