@@ -99,9 +99,8 @@ def train(
         world = spec.layout.devices
         nodes = context.world if context.whole_node and world % context.world == 0 else 1
         here = world // nodes
-        apart = (
-            here > 1 or spec.engine == "deepspeed"
-        )  # which lives once in a process, and changes its globals
+        # DeepSpeed's engine lives once in a process, and changes its globals.
+        apart = here > 1 or spec.engine == "deepspeed"
         local = apart and (context.alone or nodes > 1)
         if local:
             check_caller(spec)
