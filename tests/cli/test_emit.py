@@ -158,3 +158,24 @@ def test_predict_from_a_file_takes_flags_over_it(call_cli, tmp_path):
 def test_they_need_no_torch(run_file, tmp_path):
     result = run_without_torch(["emit", "megatron", str(run_file), "--print"], ["read", "--argv", LINE])
     assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\x85", "\u2028", "\x1b[2J"])
+def test_a_setting_that_was_not_read_adds_no_key(call_cli, tmp_path, end):
+    theirs = {
+        "model_name_or_path": "gpt2",
+        "stage": "pt",
+        "cutoff_len": 8,
+        f"odd{end}init: there #": f"a{end}b: 1",
+    }
+    (tmp_path / "theirs.yaml").write_text(yaml.safe_dump(theirs))
+    text = run(call_cli, "read", tmp_path / "theirs.yaml").out
+    assert set(yaml.safe_load(text)) <= {
+        "model",
+        "layout",
+        "data",
+        "seed",
+        "optimizer",
+        "lr_schedule",
+        "train",
+    }

@@ -20,6 +20,7 @@ from scalewright.emit.theirs import Theirs
 from scalewright.spec.base import TextDumper
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import OptimizerSpec
+from scalewright.spec.text.words import commented
 
 W = TypeVar("W")
 Words = dict[str, Any]
@@ -136,7 +137,7 @@ def torchrun(devices: int, program: str) -> str:
 def yaml_text(comments: Iterable[str], data: Words) -> str:
     """A configuration with comments at its top."""
     text = yaml.dump(data, None, TextDumper, sort_keys=False, width=100, allow_unicode=True)
-    return "".join(f"# {line}\n" for line in comments) + text
+    return commented(*comments) + text
 
 
 def given(document: Mapping[str, Any], prefix: str = "") -> Words:

@@ -12,6 +12,7 @@ from scalewright.emit.emitted import Reading
 from scalewright.spec.base import Spec, TextDumper
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import DataSpec, RunSpec, Source, apply_override
+from scalewright.spec.text.words import commented
 
 DATA = "DATA"  # stands for token shards that a configuration doesn't name
 
@@ -38,15 +39,15 @@ def as_text(reading: Reading, run: RunSpec) -> str:
     if isinstance(run.data, DataSpec):
         keys["data"] = {"train": _sources(run.data.train), "valid": _sources(run.data.valid),
                         "seq_len": run.data.seq_len}  # fmt: skip
-    lines = [f"# Read from a configuration of {reading.trainer}."]
-    lines += [f"# assumed: {text}" for text in reading.assumed]
-    lines += [f"# not read: {item.key} {item.value} ({item.why})" for item in reading.unread]
+    lines = [f"Read from a configuration of {reading.trainer}."]
+    lines += [f"assumed: {text}" for text in reading.assumed]
+    lines += [f"not read: {item.key} {item.value} ({item.why})" for item in reading.unread]
     paths = [source.path for source in run.data.train] if isinstance(run.data, DataSpec) else []
     if any(path == DATA or "$" in path for path in paths):
-        lines.append("# data.train: name your token shards here")
+        lines.append("data.train: name your token shards here")
     ordered = {key: keys[key] for key in RunSpec.model_fields if keys.get(key)}
     text = yaml.dump(ordered, None, TextDumper, sort_keys=False, width=100, allow_unicode=True)
-    return "\n".join([*(line.replace("\n", " ") for line in lines), text])
+    return commented(*lines) + text
 
 
 def _sources(sources: Sequence[Source]) -> list[Any]:

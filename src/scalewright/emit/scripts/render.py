@@ -12,6 +12,7 @@ import jinja2
 import yaml
 
 from scalewright.spec.base import TextDumper
+from scalewright.spec.text.words import commented
 
 FOLDER = Path(__file__).parent
 SAMPLES = (FOLDER / "samples.txt").read_text(encoding="utf-8")
@@ -47,7 +48,7 @@ def render(name: str, **facts: Any) -> str:
 def as_yaml(data: Any, *notes: str) -> str:
     """YAML as it is written into files, below comments."""
     text = yaml.dump(data, None, TextDumper, sort_keys=False, width=100, allow_unicode=True)
-    return "".join(f"# {note}\n" for note in notes) + text
+    return commented(*notes) + text
 
 
 def as_json(data: Any) -> str:

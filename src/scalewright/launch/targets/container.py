@@ -14,11 +14,11 @@ from typing import Any
 import yaml
 
 from scalewright.launch.job import Job
-from scalewright.spec.base import TextDumper
+from scalewright.spec.base import TextDumper, parse_yaml
 from scalewright.spec.errors import UserError
 from scalewright.spec.launch import LaunchSpec
 from scalewright.spec.text.shell import Word
-from scalewright.spec.text.words import printable
+from scalewright.spec.text.words import commented
 
 PORT = 29500  # torchrun's default
 
@@ -151,10 +151,7 @@ def with_options(document: dict[str, Any], options: Iterable[str]) -> dict[str, 
             place = place.setdefault(key, {})
             if not isinstance(place, dict):
                 raise UserError(f"{key} has no keys of its own", f"launch.options: {text}", "check the path")
-        try:
-            place[last] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise UserError(f"{value!r} is no YAML", f"launch.options: {text}", "quote it") from None
+        place[last] = parse_yaml(value, f"launch.options: {text[:80]}")
     return document
 
 
@@ -176,9 +173,8 @@ _Dumper.add_representer(str, _Dumper.represent_text)
 
 def to_yaml(documents: Iterable[Mapping[str, Any]], comments: Iterable[str]) -> str:
     """Documents in the order of their keys, below comment lines; the same input gives the same bytes."""
-    head = "".join(f"# {printable(line, keep='')}\n" for line in comments)
     bodies = (
         yaml.dump(dict(body), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
         for body in documents
     )
-    return head + "---\n".join(bodies)
+    return commented(*comments) + "---\n".join(bodies)

@@ -15,6 +15,7 @@ from scalewright.spec.hardware.cluster import LOCAL, ClusterSpec, cluster_names,
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.optimizers import ADAMW
 from scalewright.spec.presets import is_preset, load_model_spec
+from scalewright.spec.text.words import commented
 
 if TYPE_CHECKING:
     from scalewright.plan.search.choices import Choice, Plan
@@ -38,14 +39,14 @@ def run_file(plan: Plan, data: str | None = None) -> str | None:
     source = to_yaml({"data": {"train": folder, "seq_len": plan.seq_len}, **rest})
     if data is None:
         source = source.replace(PLACEHOLDER, f"{PLACEHOLDER}  # {FILL}")
-    return "\n".join([_comment(plan, choice), to_yaml(head) + to_yaml(layout) + source])
+    return _comment(plan, choice) + to_yaml(head) + to_yaml(layout) + source
 
 
 def _comment(plan: Plan, choice: Choice) -> str:
     """The file's first line: a comment with the devices and the prediction."""
     prediction = choice.prediction
     figures = f"{prediction.step_time_s:.4g} s a step, {prediction.peak_gib:.1f} GiB on the worst rank"
-    return f"# Planned for {plan.devices} devices of {plan.cluster.name}: {figures} predicted."
+    return commented(f"Planned for {plan.devices} devices of {plan.cluster.name}: {figures} predicted.")
 
 
 def _name(plan: Plan) -> str:
