@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import psutil
 import pytest
 
@@ -17,7 +18,7 @@ from scalewright.data import encode, workers
 from scalewright.data.dataset import open_data
 from scalewright.data.encode import PieceWork
 from scalewright.data.prepare import prepare
-from scalewright.data.shards import verify
+from scalewright.data.shards import commit, verify
 from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.run import DataSpec
 
@@ -261,3 +262,19 @@ def test_memory_of_the_whole(tmp_path):
 def test_many_small_inputs_need_no_processes(monkeypatch, tmp_path):
     monkeypatch.setattr(workers, "_in_processes", None)  # would fail if it were called
     assert prepare(corpus(tmp_path / "c"), tmp_path / "out", vocab_size=300, progress=None).splits
+
+
+@pytest.mark.parametrize("write", ["commit", "piece"])
+def test_no_temporary_name_is_written_through(tmp_path, write):
+    """In a folder that others may write to: a name that will be used is a link by then."""
+    path, victim = tmp_path / "x.bin", tmp_path / "victim"
+    victim.write_text("mine")
+    (tmp_path / "x.bin.tmp").symlink_to(victim)
+    if write == "commit":
+        commit(path, [b"abcd"])
+    else:
+        piece = encode._SplitWriter(path, "uint16")
+        piece.add(np.array([1, 2], dtype=np.int32), 2, True)
+        piece.close()
+    assert victim.read_text() == "mine"
+    assert (path.stat().st_size, path.is_symlink()) == (4, False)

@@ -62,6 +62,7 @@ def commit(path: Path, chunks: Iterable[bytes]) -> dict[str, Any]:
     """Writes a file so that it is there whole or not at all; returns its `bytes` and `sha256`."""
     temporary = path.with_name(path.name + ".tmp")
     digest, size = hashlib.sha256(), 0
+    temporary.unlink(missing_ok=True)  # it may be a link
     try:
         with open(temporary, "wb") as file:
             for chunk in chunks:

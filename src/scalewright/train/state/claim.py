@@ -16,8 +16,10 @@ from scalewright.spec.base import read_yaml
 from scalewright.spec.ends import COMPANIONS, ORIGIN
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec
+from scalewright.spec.text.untrusted import inside
 
 REPLACED = ("run.yaml", "tokenizer.json", "report.html", ORIGIN, *COMPANIONS)  # what a run writes anew
+WRITTEN = ("events.jsonl", "metrics.jsonl", "tokenizer.json", *COMPANIONS)  # through a link, if it is one
 
 
 def check_folder(run: RunSpec, force: bool = False) -> None:
@@ -64,9 +66,14 @@ def claim_folder(run: RunSpec) -> Iterator[None]:
 
 @contextmanager
 def hold_folder(folder: Path) -> Iterator[None]:
-    """A run's folder, by a lock that the kernel takes back when its holder dies; without locks: nothing."""
+    """A run's folder, by a lock that the kernel takes back when its holder dies; without locks: nothing.
+
+    Raises UserError, too, where a file that a run writes is a link out of the folder.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        for name in WRITTEN:
+            inside(folder, name)
         file = open(folder / "events.jsonl", "ab")  # noqa: SIM115 - closed below
     except OSError as error:
         raise UserError(
