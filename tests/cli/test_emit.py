@@ -179,3 +179,18 @@ def test_a_setting_that_was_not_read_adds_no_key(call_cli, tmp_path, end):
         "lr_schedule",
         "train",
     }
+
+
+@pytest.mark.parametrize("key", ["odd", "deepspeed", "dataset", "warmup_steps"])
+def test_aliases_of_aliases_are_no_endless_work(call_cli, tmp_path, key):
+    levels = "".join(f"b{i + 1}: &b{i + 1} [{', '.join([f'*b{i}'] * 9)}]\n" for i in range(9))
+    text = f"model_name_or_path: gpt2\nstage: pt\ncutoff_len: 8\nb0: &b0 x\n{levels}{key}: *b9\n"
+    (tmp_path / "theirs.yaml").write_text(text)
+    assert "aliases expand" in run(call_cli, "read", tmp_path / "theirs.yaml", code=2).err
+
+
+def test_a_long_value_is_shown_in_part(call_cli, tmp_path):
+    theirs = {"model_name_or_path": "gpt2", "stage": "pt", "cutoff_len": 8, "odd": "x" * 1_000_000}
+    (tmp_path / "theirs.yaml").write_text(yaml.safe_dump(theirs))
+    answer = run(call_cli, "read", tmp_path / "theirs.yaml")
+    assert max(map(len, f"{answer.out}{answer.err}".splitlines())) < 500

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from scalewright.spec.errors import shortened
+
 
 class Dropped(NamedTuple):
     """A setting that the target has no word for."""
@@ -64,6 +66,10 @@ class Unread(NamedTuple):
     key: str  # theirs
     value: Any
     why: str
+
+    def __str__(self) -> str:
+        """The setting, within a line's length."""
+        return shortened(f"{self.key} {self.value}")
 
 
 @dataclass(frozen=True)

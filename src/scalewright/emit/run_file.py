@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
-import yaml
-
+from scalewright.emit.choices import yaml_text
 from scalewright.emit.emitted import Reading
-from scalewright.spec.base import Spec, TextDumper
+from scalewright.spec.base import Spec
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import DataSpec, RunSpec, Source, apply_override
-from scalewright.spec.text.words import commented
 
 DATA = "DATA"  # stands for token shards that a configuration doesn't name
 
@@ -41,13 +39,12 @@ def as_text(reading: Reading, run: RunSpec) -> str:
                         "seq_len": run.data.seq_len}  # fmt: skip
     lines = [f"Read from a configuration of {reading.trainer}."]
     lines += [f"assumed: {text}" for text in reading.assumed]
-    lines += [f"not read: {item.key} {item.value} ({item.why})" for item in reading.unread]
+    lines += [f"not read: {item} ({item.why})" for item in reading.unread]
     paths = [source.path for source in run.data.train] if isinstance(run.data, DataSpec) else []
     if any(path == DATA or "$" in path for path in paths):
         lines.append("data.train: name your token shards here")
     ordered = {key: keys[key] for key in RunSpec.model_fields if keys.get(key)}
-    text = yaml.dump(ordered, None, TextDumper, sort_keys=False, width=100, allow_unicode=True)
-    return commented(*lines) + text
+    return yaml_text(lines, ordered)
 
 
 def _sources(sources: Sequence[Source]) -> list[Any]:

@@ -188,7 +188,7 @@ def read_theirs(source: str, model: str | None = None, given: Collection[str] = 
     for note in theirs.notes({"devices", *given} if "nodes" in given else given):
         print(f"assumed   {note}", file=sys.stderr)
     for item in theirs.unread:
-        print(f"not read  {item.key} {item.value}: {item.why}", file=sys.stderr)
+        print(f"not read  {item}: {item.why}", file=sys.stderr)
     return theirs
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import gzip
 import io
 import pickle
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -32,6 +32,15 @@ DATA = (
     "EMPTY_DICT", "DICT", "SETITEM", "SETITEMS", "EMPTY_SET", "ADDITEMS", "FROZENSET",
     "PUT", "BINPUT", "LONG_BINPUT", "GET", "BINGET", "LONG_BINGET", "MEMOIZE",
 )  # fmt: skip
+# What an opcode hashes of the stack. A tuple's hash is that of all within it: deep ones end the process, and
+# ones that hold each other twice never end.
+HASHED = {
+    "SETITEM": slice(-2, -1), "SETITEMS": slice(0, None, 2), "DICT": slice(0, None, 2),
+    "ADDITEMS": slice(None), "FROZENSET": slice(None),
+}  # fmt: skip
+LONGEST_KEY = 64  # values
+VALUES_PER_BYTE, FEW_VALUES = 16, 1_000_000  # a snapshot's stacks, which its events share, are some 5 a byte
+CONTAINERS = frozenset((dict, list, tuple, set, frozenset))
 
 
 class NotPlainData(ValueError):
@@ -41,10 +50,23 @@ class NotPlainData(ValueError):
 _Interpreter: Any = pickle._Unpickler
 
 
+def _opcode(name: str) -> Callable[[Any], None]:
+    """Python's own handler of an opcode; one that hashes keys looks at them first."""
+    handle, hashed = _Interpreter.dispatch[getattr(pickle, name)[0]], HASHED.get(name)
+
+    def checked(interpreter: Any) -> None:
+        for key in interpreter.stack[hashed]:
+            if isinstance(key, tuple) and (
+                len(key) > LONGEST_KEY or any(isinstance(k, tuple) and not isinstance(k, Global) for k in key)
+            ):
+                raise NotPlainData("a key of it is a tuple of tuples, or a long one")
+        handle(interpreter)
+
+    return checked if hashed else handle
+
+
 class _PlainData(_Interpreter):  # type: ignore[misc]
-    dispatch: ClassVar = {
-        getattr(pickle, name)[0]: _Interpreter.dispatch[getattr(pickle, name)[0]] for name in DATA
-    }
+    dispatch: ClassVar = {getattr(pickle, name)[0]: _opcode(name) for name in DATA}
 
     def find_class(self, module: str, name: str) -> Any:
         """Unreachable, and forbidden."""
@@ -160,7 +182,32 @@ def read_pickle(path: Path) -> Any:
             raise NotPlainData(f"its gzip is damaged: {error}") from None
     if not data or len(data) > LIMIT:
         raise NotPlainData(f"it is empty or larger than {LIMIT >> 30} GiB")
-    return _load(_PlainData(io.BytesIO(data), encoding="utf-8", errors="replace"))
+    content = _load(_PlainData(io.BytesIO(data), encoding="utf-8", errors="replace"))
+    _check_expanded(content, max(FEW_VALUES, VALUES_PER_BYTE * len(data)))
+    return content
+
+
+def _check_expanded(content: Any, most: int) -> None:
+    """Raises NotPlainData for parts that hold each other so often that a walk through all takes too long."""
+    sizes: dict[int, int] = {}  # values in each container, by id; 0 until those within it are counted
+    pending = [content] if type(content) in CONTAINERS else []
+    while pending:
+        node = pending[-1]
+        if sizes.get(id(node)):
+            pending.pop()
+            continue
+        values = node.values() if type(node) is dict else node
+        within = [value for value in values if type(value) in CONTAINERS]
+        if within and id(node) not in sizes:
+            sizes[id(node)] = 0
+            if any(sizes.get(id(value)) == 0 for value in within):
+                raise NotPlainData("a part of it contains itself")
+            pending += {id(value): value for value in within if id(value) not in sizes}.values()
+            continue
+        pending.pop()
+        sizes[id(node)] = 1 + len(values) + sum(sizes[id(value)] for value in within)
+        if sizes[id(node)] > most:
+            raise NotPlainData(f"its parts hold each other so often that it has over {most:,} values")
 
 
 def read_records(data: bytes, packages: Collection[str], names: Collection[str]) -> Any:
