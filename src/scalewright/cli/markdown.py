@@ -24,9 +24,8 @@ def markdown(answer: Mapping[str, Any]) -> str:
     """The answer of `diagnose`; what comes from a file is escaped."""
     text = _terminal(answer)
     first, _, _ = text.partition("\n")
-    return "\n".join(
-        [f"### {markdown_text(first)}", "", *_verdicts(answer), *_against(answer), *_folded(text)]
-    )
+    title = f"### {markdown_text(first)}"
+    return "\n".join([title, "", *_verdicts(answer), *_against(answer), *_folded(text)])
 
 
 def _verdicts(answer: Mapping[str, Any]) -> Iterator[str]:

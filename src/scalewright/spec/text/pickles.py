@@ -32,13 +32,10 @@ DATA = (
     "EMPTY_DICT", "DICT", "SETITEM", "SETITEMS", "EMPTY_SET", "ADDITEMS", "FROZENSET",
     "PUT", "BINPUT", "LONG_BINPUT", "GET", "BINGET", "LONG_BINGET", "MEMOIZE",
 )  # fmt: skip
-# What an opcode hashes of the stack. A tuple's hash is that of all within it: deep ones end the process, and
-# ones that hold each other twice never end.
-HASHED = {
-    "SETITEM": slice(-2, -1), "SETITEMS": slice(0, None, 2), "DICT": slice(0, None, 2),
-    "ADDITEMS": slice(None), "FROZENSET": slice(None),
-}  # fmt: skip
-LONGEST_KEY = 64  # values
+ALL, KEYS = slice(None), slice(0, None, 2)
+# What an opcode hashes of the stack: of a tuple in tuples, or one that is held twice, that may never end.
+HASHED = {"SETITEM": slice(-2, -1), "SETITEMS": KEYS, "DICT": KEYS, "ADDITEMS": ALL, "FROZENSET": ALL}
+LONGEST_KEY = 64  # values of a tuple
 VALUES_PER_BYTE, FEW_VALUES = 16, 1_000_000  # a snapshot's stacks, which its events share, are some 5 a byte
 CONTAINERS = frozenset((dict, list, tuple, set, frozenset))
 
@@ -56,9 +53,8 @@ def _opcode(name: str) -> Callable[[Any], None]:
 
     def checked(interpreter: Any) -> None:
         for key in interpreter.stack[hashed]:
-            if isinstance(key, tuple) and (
-                len(key) > LONGEST_KEY or any(isinstance(k, tuple) and not isinstance(k, Global) for k in key)
-            ):
+            nested = isinstance(key, tuple) and any(type(part) in (tuple, Persistent) for part in key)
+            if nested or (isinstance(key, tuple) and len(key) > LONGEST_KEY):
                 raise NotPlainData("a key of it is a tuple of tuples, or a long one")
         handle(interpreter)
 
@@ -182,32 +178,7 @@ def read_pickle(path: Path) -> Any:
             raise NotPlainData(f"its gzip is damaged: {error}") from None
     if not data or len(data) > LIMIT:
         raise NotPlainData(f"it is empty or larger than {LIMIT >> 30} GiB")
-    content = _load(_PlainData(io.BytesIO(data), encoding="utf-8", errors="replace"))
-    _check_expanded(content, max(FEW_VALUES, VALUES_PER_BYTE * len(data)))
-    return content
-
-
-def _check_expanded(content: Any, most: int) -> None:
-    """Raises NotPlainData for parts that hold each other so often that a walk through all takes too long."""
-    sizes: dict[int, int] = {}  # values in each container, by id; 0 until those within it are counted
-    pending = [content] if type(content) in CONTAINERS else []
-    while pending:
-        node = pending[-1]
-        if sizes.get(id(node)):
-            pending.pop()
-            continue
-        values = node.values() if type(node) is dict else node
-        within = [value for value in values if type(value) in CONTAINERS]
-        if within and id(node) not in sizes:
-            sizes[id(node)] = 0
-            if any(sizes.get(id(value)) == 0 for value in within):
-                raise NotPlainData("a part of it contains itself")
-            pending += {id(value): value for value in within if id(value) not in sizes}.values()
-            continue
-        pending.pop()
-        sizes[id(node)] = 1 + len(values) + sum(sizes[id(value)] for value in within)
-        if sizes[id(node)] > most:
-            raise NotPlainData(f"its parts hold each other so often that it has over {most:,} values")
+    return _load(_PlainData(io.BytesIO(data), encoding="utf-8", errors="replace"), len(data))
 
 
 def read_records(data: bytes, packages: Collection[str], names: Collection[str]) -> Any:
@@ -216,12 +187,14 @@ def read_records(data: bytes, packages: Collection[str], names: Collection[str])
     `packages` are first words of modules, `names` full names of globals. To name one is harmless here; that a
     file of weights names `os.system` is reason enough to refuse it.
     """
-    return _load(_Records(io.BytesIO(data), packages, names))
+    return _load(_Records(io.BytesIO(data), packages, names), len(data))
 
 
-def _load(interpreter: Any) -> Any:
+def _load(interpreter: Any, size: int) -> Any:
     try:
-        return interpreter.load()
+        content = interpreter.load()
+        _count(content, {}, max(FEW_VALUES, VALUES_PER_BYTE * size))
+        return content
     except KeyError as error:
         code = error.args[0] if error.args and isinstance(error.args[0], int) else None
         raise NotPlainData(_refusal(code)) from None
@@ -229,6 +202,19 @@ def _load(interpreter: Any) -> Any:
         raise
     except Exception as error:  # a damaged pickle raises whatever its opcodes run into
         raise NotPlainData(f"it is damaged ({type(error).__name__})") from None
+
+
+def _count(part: Any, counts: dict[int, int], most: int) -> int:
+    """Values that a walk through a part meets; raises NotPlainData beyond `most`: shared parts count anew."""
+    if type(part) not in CONTAINERS:
+        return 1
+    if id(part) not in counts:
+        counts[id(part)] = most  # until it is known: what contains itself has no end
+        values = part.values() if type(part) is dict else part
+        counts[id(part)] = 1 + sum(_count(value, counts, most) for value in values)
+        if counts[id(part)] > most:
+            raise NotPlainData(f"its parts hold each other so often that it has over {most:,} values")
+    return counts[id(part)]
 
 
 def _refusal(code: int | None) -> str:

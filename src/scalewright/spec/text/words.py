@@ -124,20 +124,12 @@ MARKDOWN = re.compile(r"[\\`*_\[\]<>|#~&]|:(?=//)|(?<=www)\.", re.IGNORECASE)
 
 
 def markdown_text(text: object) -> str:
-    """Text without a meaning for Markdown, on one line.
-
-    >>> markdown_text("![a](http://b)|")
-    '!\\\\[a\\\\](http\\\\://b)\\\\|'
-    """
+    """Text without a meaning for Markdown, on one line."""
     return MARKDOWN.sub(r"\\\g<0>", printable(" ".join(str(text).split())))
 
 
 def commented(*lines: object) -> str:
-    """Lines as comments of YAML, TOML, Python or shell, none of which a name of theirs can end.
-
-    >>> commented("of model x\\r\\nresume: elsewhere")
-    '# of model x\\\\r\\\\nresume: elsewhere\\n'
-    """
+    """Lines as comments of YAML, TOML, Python or shell, none of which a name in them can end."""
     return "".join(f"# {printable(line, keep='')}\n" for line in lines)
 
 

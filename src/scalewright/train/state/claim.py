@@ -66,10 +66,7 @@ def claim_folder(run: RunSpec) -> Iterator[None]:
 
 @contextmanager
 def hold_folder(folder: Path) -> Iterator[None]:
-    """A run's folder, by a lock that the kernel takes back when its holder dies; without locks: nothing.
-
-    Raises UserError, too, where a file that a run writes is a link out of the folder.
-    """
+    """A run's folder, by a lock that the kernel takes back when its holder dies; no file in it leads out."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name in WRITTEN:
