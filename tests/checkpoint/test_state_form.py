@@ -92,7 +92,7 @@ def test_no_object(tmp_path, state):
     [
         ({"step": 4}, None, "state.json is of another step"),
         ({"samples": 7}, None, "state.json is of another step"),
-        ({}, "step-00000012", "it holds step 8"),
+        ({}, "step-00000012", "step-00000012 holds step 8"),
     ],
 )
 def test_parts_of_two_checkpoints(tmp_path, changes, name, problem):

@@ -358,7 +358,7 @@ def verify_heads(folder: Path) -> list[str]:
         manifest = read_manifest(folder)
         problems += uncovered(manifest)
         if (name := STEP_FOLDER.match(folder.name)) and int(name[1]) != manifest.step:
-            problems.append(f"it holds step {manifest.step}")
+            problems.append(f"{folder.name} holds step {manifest.step}")
     except UserError as error:
         problems.append(error.what)
     try:

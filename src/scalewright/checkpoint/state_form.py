@@ -22,7 +22,7 @@ class _Segment(Spec, strict=True, extra="allow"):
 class _Data(Spec, strict=True, extra="allow"):
     tokenizer: str | None = None
     segments: Annotated[list[_Segment], Field(min_length=1)] | None = None
-    paths: Keys
+    paths: dict[str, str] = Field(default_factory=dict)
 
 
 class _Run(Spec, strict=True, extra="allow"):
