@@ -62,9 +62,7 @@ def test_a_whole_one(tmp_path):
         ("tokens", 10**30), ("tokens", [1]), ("optimizer", 5), ("optimizer.step", 4),
         ("optimizer.step.*", "x"), ("run", 3), ("run.layout", 3), ("run.train", []), ("run.data", 8),
         ("data", 8), ("data.paths", 5), ("data.segments", []), ("data.segments", "x"), ("guard", 5),
-        ("data.segments.0.weights", 5),
-        ("data.segments.0.from", -1), ("left_out", 5), ("left_out", [["a", 1]]), ("left_out", [[1]]),
-        ("schedule_unit", "x"), ("schedule_unit", -5), ("finite", "no"), ("validation_cut_short", "yes"),
+        ("left_out", 5), ("left_out", [["a", 1]]), ("left_out", [[1]]), ("schedule_unit", -5),
     ],
 )  # fmt: skip
 def test_a_value_of_another_kind(tmp_path, place, value):

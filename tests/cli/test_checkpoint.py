@@ -253,7 +253,7 @@ def test_keys_that_an_older_release_lacks(call_cli, runs, copy):
         ("data", "packing"),
     ):
         state["run"][part].pop(key, None)
-    del state["run"]["profile"], state["run"]["diloco"], state["data"]["bos"]
+    del state["run"]["profile"], state["run"]["engine_options"], state["run"]["diloco"], state["data"]["bos"]
     state["run"]["data"]["packing"] = True
     sign(older, state)
     for paths in ((runs["one"], copy), (copy, runs["one"])):

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from scalewright.checkpoint.read import CheckpointReader
-from scalewright.spec.base import Spec
 from scalewright.spec.run import RunSpec
 
 ABSENT = "(absent)"
@@ -31,8 +30,7 @@ def settings(first: Path, second: Path) -> dict[str, dict[str, list[Any]]]:
     flat = [dict(_dotted(_settings(folder))) for folder in (first, second)]
     for key in {**flat[0], **flat[1]}:
         values = [side.get(key, ABSENT) for side in flat]
-        parts = key.split(".")
-        own = any(".".join([*parts[:n], "python"]) in side for n in (1, 2) for side in flat)
+        own = any(f"{key.rpartition('.')[0]}.python" in side for side in flat)
         unset = ABSENT in values and not all(values) and not own  # arguments of a user's code have no default
         if values[0] != values[1] and not unset:
             differences.setdefault(key.split(".")[0], {})[key] = values
@@ -78,9 +76,7 @@ def _numbers(first: Tensor, second: Tensor) -> dict[str, Any]:
 
 def _settings(folder: Path) -> dict[str, Any]:
     reader = CheckpointReader(folder)
-    fields = {name: field.default for name, field in RunSpec.model_fields.items() if not field.is_required()}
-    defaults = {name: value.dump() if isinstance(value, Spec) else value for name, value in fields.items()}
-    run = _filled(reader.state.get("run", {}), defaults)
+    run = _filled(reader.state.get("run", {}), RunSpec.parse({"model": "any", "data": "any"}).dump())
     run = {key: value for key, value in run.items() if key not in NAMES}
     return {**reader.state, "run": run, **{key: getattr(reader.manifest, key) for key in PARTS}}
 

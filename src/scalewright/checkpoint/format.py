@@ -30,7 +30,6 @@ from scalewright.spec.errors import UserError, reason, shortened
 from scalewright.spec.text.untrusted import inside, parse_json, read_bytes
 
 MANIFEST, STATE, COMMIT = "manifest.json", "state.json", "COMMIT"
-COUNTED = ("step", "samples")  # in both of them
 VERSION = 1
 HEAD_BYTES = 1 << 30  # a manifest of 512 ranks and 70B parameters has 213 MB
 COMMIT_BYTES = 1 << 16
@@ -363,8 +362,8 @@ def verify_heads(folder: Path) -> list[str]:
         problems.append(error.what)
     try:
         state = read_state(folder)
-        counted = {key: vars(manifest)[key] for key in COUNTED} if not problems else {}
-        if any(state.get(key, number) != number for key, number in counted.items()):
+        counted = [] if problems else [("step", manifest.step), ("samples", manifest.samples)]
+        if any(state.get(key, number) != number for key, number in counted):
             problems.append(f"{STATE} is of another step than {MANIFEST}")
     except UserError as error:
         problems.append(error.what)

@@ -14,14 +14,8 @@ Pair = Annotated[list[Count], Field(min_length=2, max_length=2)]
 Number = Annotated[float, Field(allow_inf_nan=True)] | dict[str, Any]  # of an optimizer (plain_values.py)
 
 
-class _Segment(Spec, strict=True, extra="allow"):
-    start: Count = Field(alias="from")
-    weights: dict[Annotated[str, Field(pattern=r"^\d+$")], float]
-
-
 class _Data(Spec, strict=True, extra="allow"):
-    tokenizer: str | None = None
-    segments: Annotated[list[_Segment], Field(min_length=1)] | None = None
+    segments: Annotated[list[dict[str, Any]], Field(min_length=1)] | None = None
     paths: dict[str, str] = Field(default_factory=dict)
 
 
@@ -43,5 +37,3 @@ class State(Spec, strict=True, extra="allow"):
     guard: Keys
     left_out: list[Pair] = Field(default_factory=list)
     schedule_unit: Annotated[float, Field(gt=0)] | None = None
-    validation_cut_short: bool = False
-    finite: bool = True
