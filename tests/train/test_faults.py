@@ -142,6 +142,19 @@ def test_all_are_damaged(copy):
     assert len(list((aside / "checkpoints").iterdir())) == 2
 
 
+@pytest.mark.parametrize("left", ["nothing", "no COMMIT"])
+def test_all_are_gone(copy, left):
+    """It has to begin anew, as one that was killed before its first save does; but it says why."""
+    data, both, control = copy
+    for folder in both:
+        (folder / "COMMIT").unlink() if left == "no COMMIT" else shutil.rmtree(folder)
+    anew = run(data)
+    assert anew.resumed_from is None
+    assert bits(anew.out_dir) == control
+    notes = [event["message"] for event in events(anew.out_dir, "fault")]
+    assert notes == ["the run begins anew: its checkpoints are gone, the last of step 8"]
+
+
 def test_a_named_checkpoint_is_checked_too(copy):
     data, (older, newest), control = copy
     damage(newest, "a truncated file")
