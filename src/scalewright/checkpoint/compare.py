@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from scalewright.checkpoint.read import CheckpointReader
+from scalewright.spec.text.dotted import dotted
 
 ABSENT = "(absent)"
 PARTS = ("step", "samples", "model", "layout")  # of the manifest
@@ -23,7 +24,7 @@ NAMES = ("name", "out_dir", "resume", "init", "launch", "model", "layout")  # no
 def settings(first: Path, second: Path) -> dict[str, dict[str, list[Any]]]:
     """The numbers and settings that differ, by part and dotted key: [first, second]; raises UserError."""
     differences: dict[str, dict[str, list[Any]]] = {}
-    flat = [dict(_dotted(_settings(folder))) for folder in (first, second)]
+    flat = [dict(dotted(_settings(folder))) for folder in (first, second)]
     for key in {**flat[0], **flat[1]}:
         values = [side.get(key, ABSENT) for side in flat]
         if values[0] != values[1]:
@@ -72,11 +73,3 @@ def _settings(folder: Path) -> dict[str, Any]:
     reader = CheckpointReader(folder)
     run = {key: value for key, value in reader.state.get("run", {}).items() if key not in NAMES}
     return {**reader.state, "run": run, **{key: getattr(reader.manifest, key) for key in PARTS}}
-
-
-def _dotted(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if not isinstance(value, dict) or not value:
-        yield prefix, value
-        return
-    for key, inner in value.items():
-        yield from _dotted(inner, f"{prefix}.{key}" if prefix else str(key))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from scalewright.emit.choices import (
     Words,
     choose,
+    choose_precision,
     optimizer_of,
     save_steps,
     take_adam,
@@ -127,10 +128,7 @@ def _layout(s: Settings) -> Words:
         )
     why = "DeepSpeed recomputes whole layers, or none"
     recompute = choose(s, "layout.recompute", {"none": False, "full": True}, why)
-    if layout.precision == "auto":
-        s.assume("precision bf16, since `auto` asks the device")
-    instead = "fp32" if layout.precision == "tf32" else "bf16"
-    precision = choose(s, "layout.precision", PRECISIONS, "GPT-NeoX has bf16, fp16 and fp32", instead)
+    precision = choose_precision(s, PRECISIONS, "GPT-NeoX has bf16, fp16 and fp32")
     return {
         "pipe_parallel_size": pp if pp > 1 else 0, "gradient_accumulation_steps": layout.accumulation,
         "zero_optimization": zero, "checkpoint_activations": bool(recompute), "checkpoint_num_layers": 1,

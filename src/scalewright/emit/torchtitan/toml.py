@@ -21,7 +21,7 @@ from scalewright.emit.torchtitan.reading import read_values
 from scalewright.emit.torchtitan.training import write_training
 from scalewright.emit.torchtitan.words import OLDER, V01, renamed
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.same import flat
+from scalewright.spec.text.dotted import flat
 
 TITLE = "torchtitan"
 FILE, MODULE = "titan.toml", "own_model.py"
