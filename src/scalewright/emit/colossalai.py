@@ -73,9 +73,8 @@ def write(s: Settings) -> Emitted:
         out=f"{s.run.folder}/colossalai",
     )  # fmt: skip
     s.assume("transformers shifts labels itself: the last target of a row isn't counted")
-    dropped = s.dropped(TITLE)
     files = {SCRIPT: script, "samples.py": SAMPLES, CONFIG: network}
-    return Emitted("colossalai", VERSION, files, command, dropped, tuple(s.changed), tuple(s.assumed))
+    return s.emitted(TITLE, "colossalai", VERSION, files, command)
 
 
 def _optimizer(s: Settings) -> Words:

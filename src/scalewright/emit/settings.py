@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from scalewright.emit.emitted import Changed, Dropped
+from scalewright.emit.emitted import Changed, Dropped, Emitted
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec, RopeScaling
@@ -89,6 +89,11 @@ class Settings:
         if self.layout.precision == "auto":
             self.assume("precision bf16, since `auto` asks the device")
         return str(self.layout.precision)
+
+    def emitted(self, title: str, trainer: str, version: str, files: dict[str, str], command: str) -> Emitted:
+        """The files, with what they express otherwise or not at all; raises UserError as `dropped` does."""
+        dropped = self.dropped(title)
+        return Emitted(trainer, version, files, command, dropped, tuple(self.changed), tuple(self.assumed))
 
     def dropped(self, title: str) -> tuple[Dropped, ...]:
         """Everything that wasn't taken. Raises UserError where a size of the layout is among it."""

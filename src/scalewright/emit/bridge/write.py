@@ -39,7 +39,6 @@ def write(s: Settings) -> Emitted:
     """The complete recipe; raises UserError where it would be another layout."""
     arguments = {**write_model(s), **write_layout(s), **write_training(s)}
     _context(s)
-    dropped = s.dropped(TITLE)
     container = _container(s, arguments)
     nodes, each = nodes_of(s.layout.devices)
     fsdp = bool(arguments.get("use-megatron-fsdp"))
@@ -65,9 +64,7 @@ def write(s: Settings) -> Emitted:
         "    pretrain(config(), forward_step)",
         "",
     ])  # fmt: skip
-    return Emitted(
-        "megatron-bridge", VERSION, {FILE: text}, command, dropped, tuple(s.changed), tuple(s.assumed)
-    )
+    return s.emitted(TITLE, "megatron-bridge", VERSION, {FILE: text}, command)
 
 
 def _context(s: Settings) -> None:

@@ -49,7 +49,6 @@ def write(s: Settings) -> Emitted:
         "lr_decay_iters": rates.start + rates.length, "lr_decay_style": rates.kind, "min_lr": rates.least,
         "warmup": rates.warmup / (rates.start + rates.length), **_data(s), **_saves(s),
     }  # fmt: skip
-    dropped = s.dropped(TITLE)
     nodes, each = nodes_of(s.layout.devices)
     data |= {"num_gpus": each, **({"num_nodes": nodes, "hostfile": "hostfile"} if nodes > 1 else {})}
     if nodes > 1:
@@ -57,8 +56,7 @@ def write(s: Settings) -> Emitted:
     s.assume("NEOX is the folder of its checkout; default: where it is started")
     command = f"python ${{NEOX:-.}}/deepy.py ${{NEOX:-.}}/train.py {FILE}"
     comments = (f"Written by `scalewright emit gpt-neox`, for GPT-NeoX ({VERSION}).", command)
-    return Emitted("gpt-neox", VERSION, {FILE: yaml_text(comments, data)}, command, dropped,
-                   tuple(s.changed), tuple(s.assumed))  # fmt: skip
+    return s.emitted(TITLE, "gpt-neox", VERSION, {FILE: yaml_text(comments, data)}, command)
 
 
 def _network(s: Settings) -> Words:

@@ -54,14 +54,12 @@ def write(s: Settings) -> Emitted:
     for key, value in keys.items():
         put(data, key, value)
     data["data"] = _data(s)
-    dropped = s.dropped(TITLE)
     command = f"python -m levanter.main.train_lm --config_path {FILE}"
     comments = (
         f"Written by `scalewright emit levanter`, for Levanter ({VERSION}); on every host:", command,
         f"devices: {layout.devices}",
     )  # fmt: skip
-    return Emitted("levanter", VERSION, {FILE: yaml_text(comments, data)}, command, dropped,
-                   tuple(s.changed), tuple(s.assumed))  # fmt: skip
+    return s.emitted(TITLE, "levanter", VERSION, {FILE: yaml_text(comments, data)}, command)
 
 
 def _network(s: Settings) -> Words:

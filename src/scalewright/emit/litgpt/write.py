@@ -60,13 +60,11 @@ def write(s: Settings) -> Emitted:
     data: Words = {}
     for key, value in keys.items():
         put(data, key, value)
-    dropped = s.dropped(TITLE)
     command = f"litgpt pretrain --config {FILE}"
     if nodes > 1:
         s.assume(f"it is started on each of {nodes} nodes with MASTER_ADDR, MASTER_PORT and NODE_RANK set")
     comments = (f"Written by `scalewright emit litgpt`, for litgpt {VERSION}.", command)
-    return Emitted("litgpt", VERSION, {FILE: yaml_text(comments, data)}, command, dropped,
-                   tuple(s.changed), tuple(s.assumed))  # fmt: skip
+    return s.emitted(TITLE, "litgpt", VERSION, {FILE: yaml_text(comments, data)}, command)
 
 
 def _network(s: Settings) -> Words:

@@ -53,7 +53,6 @@ def write(s: Settings) -> Emitted:
     keys = {**write_layout(s, VERSION), **write_training(s, VERSION)}
     if s.layout.pp > 1 or s.layout.ep > 1:
         keys["training.disable_cuda_graphs"] = True  # theirs support neither
-    dropped = s.dropped(TITLE)
     config = _config(s, network, keys)
     nodes, each = nodes_of(s.layout.devices)
     command = (
@@ -79,7 +78,7 @@ def write(s: Settings) -> Emitted:
         *([helper, ""] if helper else []),
         body,
     ])  # fmt: skip
-    return Emitted("torchtitan", VERSION, {FILE: text}, command, dropped, tuple(s.changed), tuple(s.assumed))
+    return s.emitted(TITLE, "torchtitan", VERSION, {FILE: text}, command)
 
 
 def _config(s: Settings, network: Network, keys: Keys) -> Call:

@@ -33,7 +33,6 @@ def write(s: Settings, release: str) -> Emitted:
     """The TOML, and a module where the model is none of theirs; raises UserError."""
     network = write_model(s, release)
     keys = {**_model(network, s), **write_layout(s, release), **write_training(s, release)}
-    dropped = s.dropped(TITLE)
     if release == "0.1":
         keys = {V01.get(key, key): value for key, value in keys.items()}
     nodes, each = nodes_of(s.layout.devices)
@@ -50,7 +49,7 @@ def write(s: Settings, release: str) -> Emitted:
     if network.call is not None:
         s.network = ModelSpec.parse(decoder_spec(network.call.values, {}))
         files[MODULE] = own_model(network, f"Written by `scalewright emit torchtitan` for {release}")
-    return Emitted("torchtitan", release, files, command, dropped, tuple(s.changed), tuple(s.assumed))
+    return s.emitted(TITLE, "torchtitan", release, files, command)
 
 
 def _model(network: Network, s: Settings) -> Keys:
