@@ -105,7 +105,7 @@ def go_on(folder: Path, attempt: Attempt, strike: Strike, control: str) -> None:
 
 
 def moment(draw: random.Random, length_s: float) -> Callable[[Attempt], bool]:
-    """A moment of a whole life of `length_s`; or, since a start takes most of so short a one, within a later part.
+    """A moment of a life of `length_s`; or of a later part, since a start takes most of so short a life.
 
     A save of these runs takes 0.03 to 0.15 s, a validation 0.5 to 1 s.
     """
@@ -136,12 +136,12 @@ def _done(attempt: Attempt) -> int:
 def phase_of(attempt: Attempt) -> str:
     """Where the run is, as its files and processes show it."""
     out = attempt.folder / "out"
-    if not hears(attempt):
-        return PHASES[0] if not attempt.over else PHASES[-1]
     kinds = {event["kind"] for event in events(out)} if (out / "events.jsonl").exists() else set()
     done = steps_done(out)
-    if "finish" in kinds:
+    if "finish" in kinds or attempt.over:
         return PHASES[-1]
+    if not hears(attempt):
+        return PHASES[0]
     if not done:
         return PHASES[1]
     if validates(attempt):
@@ -191,7 +191,7 @@ def children(attempt: Attempt) -> list[str]:
 
 
 def save_moments(strikes: Sequence[Strike], folder: Path) -> None:
-    """Writes the page and its numbers, dated; those of the same day stay: launchers may be tried one by one."""
+    """Writes the page and its numbers, dated; those of the same day stay: launchers are tried one by one."""
     folder.mkdir(parents=True, exist_ok=True)
     numbers = folder / f"{date.today()}-moments.json"
     before = json.loads(numbers.read_text()) if numbers.exists() else []
@@ -212,12 +212,13 @@ def markdown(strikes: Sequence[Strike]) -> str:
         rows.append([name, *cells, f"{max(strike.seconds for strike in mine):.1f} s"])
     left = sum(len(strike.left) for strike in strikes)
     same = sum(strike.same for strike in strikes)
-    return "\n".join(
-        [f"# Signals at {len(strikes)} random moments, {date.today()}", "",
-         f"A run of {STEPS} steps on Gloo with a validation and a save every {EVERY}, sent SIGTERM, SIGHUP, SIGUSR1 or",
-         "Ctrl-C once: at a moment of its whole life, or (since a start takes most of so short a one) within its",
-         "steps, validations or saves. Each cell: how many, and the exit code. Processes left: "
-         f"{left}. Runs that", "the same command then finished with the metrics, weights and optimizer states of an "
-         "undisturbed run,", f"bit for bit: {same} of {len(strikes)}.", "", table(rows), "",
-         f"- {cores()} cores, Python {platform.python_version()}, torch {version('torch')}", ""]
-    )  # fmt: skip
+    about = [
+        f"A run of {STEPS} steps on Gloo with a validation and a save every {EVERY}, sent SIGTERM, SIGHUP,",
+        "SIGUSR1 or Ctrl-C once: at a moment of its whole life or, since a start takes most of that, of its",
+        "steps, validations or saves. Each cell: how many, and the exit code. Runs that the same command then",
+        "finished with the metrics, weights and optimizer states of an undisturbed run, bit for bit:",
+        f"{same} of {len(strikes)}. Processes left: {left}.",
+    ]
+    title = f"# Signals at {len(strikes)} random moments, {date.today()}"
+    versions = f"- {cores()} cores, Python {platform.python_version()}, torch {version('torch')}"
+    return "\n".join([title, "", *about, "", table(rows), "", versions, ""])

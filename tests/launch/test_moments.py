@@ -1,7 +1,7 @@
 """A signal at every moment of a run's life ends in a save and 75, or in what the moment allows.
 
-chosen moments, as files and processes show them     fast
-random ones, over launchers                          slow, `--moments COUNT --save-moments FOLDER` writes the table
+chosen moments, as files and processes show them    fast
+random ones, over launchers                         slow: --moments COUNT --save-moments FOLDER
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ RANDOM = (
 @pytest.mark.timeout(4 * 3600)
 @pytest.mark.parametrize("name", RANDOM)
 def test_signals_at_random_moments(tmp_path: Path, request: pytest.FixtureRequest, name: str) -> None:
-    """Of a whole life, from the start of Python to the end of the process, and more in the short parts of it."""
+    """Of a whole life, from the start of Python to the end of the process; more in its short parts."""
     launcher = LAUNCHERS[name]
     if reason := launcher.missing():
         pytest.skip(reason)
