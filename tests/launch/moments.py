@@ -29,6 +29,7 @@ from runs import bits, events, merge, steps_done, weights, write_run
 from scalewright.launch.local import cores
 
 STEPS, EVERY, PAUSE_S = 8, 4, 0.03
+LONG, CHAIN = 32, 8  # steps of a run of random moments, and its attempts that get a signal
 PHASES = ("start of Python", "before the first step", "steps", "validation", "save", "after the last step")
 
 FOREIGN = ("torchrun", "mpirun, Open MPI", "srun")
@@ -62,79 +63,79 @@ class Strike:
         return (saved,) if self.text.count("finished") == 0 else (0, saved)
 
 
-def moments_of(folder: Path, ranks: int, **launch: Any) -> dict[str, Any]:
+def moments_of(folder: Path, ranks: int, steps: int = STEPS, **launch: Any) -> dict[str, Any]:
     """A run whose validations and saves take a share of its life that a signal can hit."""
-    train = {"steps": STEPS, "valid_every": EVERY, "valid_batches": 40}
+    train = {"steps": steps, "valid_every": EVERY, "valid_batches": 40}
     return merge(data_of(folder, ranks, **launch), {"train": train, "checkpoint": {"every": EVERY}})
 
 
-def strike(
-    folder: Path, launcher: Launcher, services: Services, way: str, when: Callable[[Attempt], bool]
-) -> tuple[Strike, Attempt]:
-    """Starts the run, sends a signal when `when` becomes true, and waits for the end of all."""
-    write_run(folder, moments_of(folder, launcher.ranks, **launcher.keys(services, folder)))
+def start(folder: Path, launcher: Launcher, services: Services, steps: int = STEPS) -> Attempt:
+    """Writes the run file of `moments_of`, and starts it."""
+    write_run(folder, moments_of(folder, launcher.ranks, steps, **launcher.keys(services, folder)))
     (folder / "marks" / "pause").write_text(str(PAUSE_S))
-    begun = time.monotonic()
-    attempt = launcher.begin(folder, services)
+    return launcher.begin(folder, services)
+
+
+def strike(attempt: Attempt, name: str, way: str, when: Callable[[Attempt], bool]) -> Strike:
+    """Sends a signal to what was started when `when` becomes true, and waits for the end of all."""
+    begun, since = time.monotonic(), steps_done(attempt.folder / "out")
     try:
         while not when(attempt) and not attempt.over:
-            assert time.monotonic() < begun + 120, "the moment didn't come"
+            assert time.monotonic() < begun + 300, "the moment didn't come"
             time.sleep(0.002)
-        phase, members, at = phase_of(attempt), family(folder), time.monotonic()
+        phase, members, at = phase_of(attempt, since), family(attempt.folder), time.monotonic()
         attempt.ask(way)
         code = attempt.finish(120)
         seconds = time.monotonic() - at
-        left = _left(folder, members)
-        return Strike(launcher.name, way, phase, at - begun, code, seconds, left, attempt.text), attempt
+        left = _left(attempt.folder, members)
+        return Strike(name, way, phase, at - begun, code, seconds, left, attempt.text)
     finally:
         attempt.end()
 
 
-def go_on(folder: Path, attempt: Attempt, strike: Strike, control: str) -> None:
+def go_on(attempt: Attempt, strikes: Sequence[Strike], control: str) -> None:
     """Starts it again until it is finished, and compares it with the undisturbed run."""
-    while [strike.code, *strike.codes][-1] != 0 and len(strike.codes) < STARTS:
+    last = strikes[-1]
+    while [last.code, *last.codes][-1] != 0 and len(last.codes) < STARTS:
         attempt = attempt.again()
         try:
-            strike.codes.append(attempt.finish(120))
-            strike.text += attempt.text
+            last.codes.append(attempt.finish(240))
+            last.text += attempt.text
         finally:
             attempt.end()
-    out = folder / "out"
+    out = attempt.folder / "out"
     mine, theirs = weights(out, optimizer=True), weights(control, optimizer=True)
-    strike.same = bits(out) == bits(control) and all(mine[name].equal(theirs[name]) for name in theirs)
+    same = bits(out) == bits(control) and all(mine[name].equal(theirs[name]) for name in theirs)
+    for done in strikes:
+        done.same = same
 
 
-def moment(draw: random.Random, length_s: float) -> Callable[[Attempt], bool]:
-    """A moment of a life of `length_s`; or of a later part, since a start takes most of so short a life.
+def moment(draw: random.Random, since: int) -> Callable[[Attempt], bool]:
+    """A moment of an attempt that goes on from step `since`: of its start, its steps, a validation or a save.
 
-    A save of these runs takes 0.03 to 0.15 s, a validation 0.5 to 1 s.
+    A start takes 5 to 20 s, a validation 0.5 to 1 s, a save 0.03 to 0.15 s.
     """
-    part, first, delay_s = draw.choice(
+    part, after, delay_s = draw.choice(
         [
-            (lambda attempt: True, 0, draw.uniform(0, length_s)),
-            (lambda attempt: True, draw.randrange(1, STEPS), draw.uniform(0, PAUSE_S * 4)),
-            (validates, draw.choice((EVERY, STEPS)), draw.uniform(0, 0.6)),
-            (saves, draw.choice((EVERY, STEPS)), draw.uniform(0, 0.08)),
-            (saves, draw.choice((EVERY, STEPS)), 0.0),
+            (lambda attempt: True, -1, draw.uniform(0, 20)),
+            (lambda attempt: True, since + draw.randrange(4), draw.uniform(0, PAUSE_S * 4)),
+            (validates, since, draw.uniform(0, 0.6)),
+            (saves, since, draw.uniform(0, 0.08)),
+            (saves, since, 0.0),
         ]
     )
     begun: list[float] = []
 
     def look(attempt: Attempt) -> bool:
-        if not begun and (not first or (_done(attempt) >= first and part(attempt))):
+        if not begun and (after < 0 or (steps_done(attempt.folder / "out") > after and part(attempt))):
             begun.append(time.monotonic())
         return bool(begun) and time.monotonic() >= begun[0] + delay_s
 
     return look
 
 
-def _done(attempt: Attempt) -> int:
-    out = attempt.folder / "out"
-    return steps_done(out) if out.exists() else 0
-
-
-def phase_of(attempt: Attempt) -> str:
-    """Where the run is, as its files and processes show it."""
+def phase_of(attempt: Attempt, since: int) -> str:
+    """Where a run that goes on from step `since` is, as its files and processes show it."""
     out = attempt.folder / "out"
     kinds = {event["kind"] for event in events(out)} if (out / "events.jsonl").exists() else set()
     done = steps_done(out)
@@ -142,7 +143,7 @@ def phase_of(attempt: Attempt) -> str:
         return PHASES[-1]
     if not hears(attempt):
         return PHASES[0]
-    if not done:
+    if done == since:
         return PHASES[1]
     if validates(attempt):
         return PHASES[3]
@@ -213,10 +214,11 @@ def markdown(strikes: Sequence[Strike]) -> str:
     left = sum(len(strike.left) for strike in strikes)
     same = sum(strike.same for strike in strikes)
     about = [
-        f"A run of {STEPS} steps on Gloo with a validation and a save every {EVERY}, sent SIGTERM, SIGHUP,",
-        "SIGUSR1 or Ctrl-C once: at a moment of its whole life or, since a start takes most of that, of its",
-        "steps, validations or saves. Each cell: how many, and the exit code. Runs that the same command then",
-        "finished with the metrics, weights and optimizer states of an undisturbed run, bit for bit:",
+        f"Runs of {LONG} steps on Gloo with a validation and a save every {EVERY}. Each attempt was sent",
+        "SIGTERM, SIGHUP, SIGUSR1 or Ctrl-C during its start, its steps, a validation or a save, and the",
+        f"same command started again, up to {CHAIN} times a run. Each cell: how many, and the exit code. Of",
+        "runs that then finished with the metrics, weights and optimizer states of an undisturbed run, bit",
+        "for bit:",
         f"{same} of {len(strikes)}. Processes left: {left}.",
     ]
     title = f"# Signals at {len(strikes)} random moments, {date.today()}"

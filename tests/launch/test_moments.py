@@ -24,6 +24,8 @@ import psutil
 import pytest
 from tests.launch.launchers import LAUNCHERS, PYTHON, RANKS, TRAIN, Attempt, Launcher, Services
 from tests.launch.moments import (
+    CHAIN,
+    LONG,
     go_on,
     hears,
     metrics,
@@ -31,12 +33,13 @@ from tests.launch.moments import (
     moments_of,
     save_moments,
     saves,
+    start,
     strike,
     validates,
 )  # fmt: skip
 from tests.launch.stopping import _left
 
-from runs import events, run, wait_for, write_run
+from runs import events, run, steps_done, wait_for, write_run
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="looks at processes as Linux has them"),
@@ -100,7 +103,8 @@ MOMENTS = [
 def test_a_signal_at_a_chosen_moment(
     tmp_path: Path, name: str, way: str, when: Callable[[Attempt], bool], code: int
 ) -> None:
-    done, attempt = strike(tmp_path, TRIED[name], Services(tmp_path), way, when)
+    attempt = start(tmp_path, TRIED[name], Services(tmp_path))
+    done = strike(attempt, name, way, when)
     # What follows the last step, as the report, may be cut short: 75, and the next call finds nothing to do.
     assert done.code in ((0, 75) if when is finished else (code,)), done.text
     assert "Traceback" not in done.text
@@ -110,7 +114,7 @@ def test_a_signal_at_a_chosen_moment(
             assert '"step": 4, "loss"' not in metrics_of(tmp_path, "valid")
         (tmp_path / "control").mkdir()
         control = run(moments_of(tmp_path / "control", TRIED[name].ranks)).out_dir
-        go_on(tmp_path, attempt, done, control)
+        go_on(attempt, [done], control)
         assert done.same
 
 
@@ -190,29 +194,28 @@ RANDOM = (
 @pytest.mark.timeout(4 * 3600)
 @pytest.mark.parametrize("name", RANDOM)
 def test_signals_at_random_moments(tmp_path: Path, request: pytest.FixtureRequest, name: str) -> None:
-    """Of a whole life, from the start of Python to the end of the process; more in its short parts."""
+    """Of attempts at one run after the other, which goes on from each of them."""
     launcher = LAUNCHERS[name]
     if reason := launcher.missing():
         pytest.skip(reason)
     seed = request.config.getoption("--seed-of-moments", default=0)
     draw, strikes, services = random.Random(f"{name} {seed}"), [], Services(tmp_path)
     (tmp_path / "control").mkdir()
-    control = run(moments_of(tmp_path / "control", launcher.ranks)).out_dir
-    (tmp_path / "whole").mkdir()
-    since = time.monotonic()
-    whole, _ = strike(tmp_path / "whole", launcher, services, "SIGTERM", lambda attempt: False)
-    assert whole.code == 0, whole.text
-    length_s = time.monotonic() - since
+    control = run(moments_of(tmp_path / "control", launcher.ranks, LONG)).out_dir
+    target = request.config.getoption("--save-moments", default=None)
     try:
-        for number in range(request.config.getoption("--moments", default=25)):
-            folder = tmp_path / str(number)
+        while len(strikes) < request.config.getoption("--moments", default=25):
+            folder = tmp_path / str(len(strikes))
             folder.mkdir()
-            way = draw.choice(["SIGTERM", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGINT"])
-            done, attempt = strike(folder, launcher, services, way, moment(draw, length_s))
-            go_on(folder, attempt, done, control)
-            strikes.append(done)
-            if target := request.config.getoption("--save-moments", default=None):
-                save_moments([done], Path(target))
+            attempt, chain = start(folder, launcher, services, LONG), []
+            while len(chain) < CHAIN and (not chain or chain[-1].code != 0):
+                attempt = attempt.again() if chain else attempt
+                way = draw.choice(["SIGTERM", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGINT"])
+                chain.append(strike(attempt, name, way, moment(draw, steps_done(folder / "out"))))
+            go_on(attempt, chain, control)
+            strikes += chain
+            if target:
+                save_moments(chain, Path(target))
     finally:
         services.close()
     wrong = [done for done in strikes if done.code not in done.expected or not done.same or done.left]

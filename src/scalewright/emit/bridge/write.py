@@ -9,7 +9,7 @@ from scalewright.emit.emitted import Emitted
 from scalewright.emit.megatron.layout import write_layout
 from scalewright.emit.megatron.model import Arguments, write_model
 from scalewright.emit.megatron.training import write_training
-from scalewright.emit.nodes import nodes_of
+from scalewright.emit.nodes import nodes_of, torchrun_by_variables
 from scalewright.emit.python_code import Call, Name, spelled
 from scalewright.emit.settings import Settings
 
@@ -40,13 +40,10 @@ def write(s: Settings) -> Emitted:
     arguments = {**write_model(s), **write_layout(s), **write_training(s)}
     _context(s)
     container = _container(s, arguments)
-    nodes, each = nodes_of(s.layout.devices)
+    nodes, _ = nodes_of(s.layout.devices)
     fsdp = bool(arguments.get("use-megatron-fsdp"))
     order = "" if fsdp else "CUDA_DEVICE_MAX_CONNECTIONS=1 "  # as Megatron-LM's script has it
-    command = (
-        f"{order}torchrun --nnodes {nodes} --nproc-per-node {each} --node-rank ${{NODE_RANK:-0}} "
-        f"--master-addr ${{MASTER_ADDR:-localhost}} --master-port ${{MASTER_PORT:-29500}} {FILE}"
-    )
+    command = order + torchrun_by_variables(s.layout.devices, FILE)
     text = "\n".join([
         f'"""Written by `scalewright emit megatron-bridge`: a recipe for Megatron-Bridge {VERSION}.',
         "",

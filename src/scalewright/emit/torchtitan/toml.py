@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from scalewright.emit.emitted import Emitted, Reading
-from scalewright.emit.nodes import nodes_of
+from scalewright.emit.nodes import nodes_of, torchrun_by_variables
 from scalewright.emit.settings import Settings
 from scalewright.emit.torchtitan.layout import Keys, write_layout
 from scalewright.emit.torchtitan.model import Network, decoder_spec, write_model
@@ -36,11 +36,8 @@ def write(s: Settings, release: str) -> Emitted:
     if release == "0.1":
         keys = {V01.get(key, key): value for key, value in keys.items()}
     nodes, each = nodes_of(s.layout.devices)
-    command = (
-        f"{'PYTHONPATH=. ' if network.call else ''}torchrun --nnodes {nodes} --nproc-per-node {each} "
-        f"--node-rank ${{NODE_RANK:-0}} --master-addr ${{MASTER_ADDR:-localhost}} "
-        f"--master-port ${{MASTER_PORT:-29500}} -m torchtitan.train --job.config_file {FILE}"
-    )
+    start = torchrun_by_variables(s.layout.devices, f"-m torchtitan.train --job.config_file {FILE}")
+    command = ("PYTHONPATH=. " if network.call else "") + start
     head = [
         f"# Written by `scalewright emit torchtitan`: torchtitan {release}, {nodes} x {each} devices.",
         f"# NOTE: this toml config is a preset for {s.layout.devices} GPUs.",
