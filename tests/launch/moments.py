@@ -89,8 +89,9 @@ def strike(attempt: Attempt, name: str, way: str, when: Callable[[Attempt], bool
         seconds = time.monotonic() - at
         left = _left(attempt.folder, members)
         return Strike(name, way, phase, at - begun, code, seconds, left, attempt.text)
-    finally:
-        attempt.end()
+    except BaseException:
+        attempt.end()  # and not otherwise: it would take a requeued job from the queue
+        raise
 
 
 def go_on(attempt: Attempt, strikes: Sequence[Strike], control: str) -> None:
@@ -100,9 +101,10 @@ def go_on(attempt: Attempt, strikes: Sequence[Strike], control: str) -> None:
         attempt = attempt.again()
         try:
             last.codes.append(attempt.finish(240))
-            last.text += attempt.text
-        finally:
+        except BaseException:
             attempt.end()
+            raise
+        last.text += attempt.text
     out = attempt.folder / "out"
     mine, theirs = weights(out, optimizer=True), weights(control, optimizer=True)
     same = bits(out) == bits(control) and all(mine[name].equal(theirs[name]) for name in theirs)
