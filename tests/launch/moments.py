@@ -218,10 +218,9 @@ def markdown(strikes: Sequence[Strike]) -> str:
     about = [
         f"Runs of {LONG} steps on Gloo with a validation and a save every {EVERY}. Each attempt was sent",
         "SIGTERM, SIGHUP, SIGUSR1 or Ctrl-C during its start, its steps, a validation or a save, and the",
-        f"same command started again, up to {CHAIN} times a run. Each cell: how many, and the exit code. Of",
-        "runs that then finished with the metrics, weights and optimizer states of an undisturbed run, bit",
-        "for bit:",
-        f"{same} of {len(strikes)}. Processes left: {left}.",
+        f"same command started again, up to {CHAIN} times a run. Each cell: how many, and the exit code.",
+        "Of runs that then finished with the metrics, weights and optimizer states of an undisturbed",
+        f"run, bit for bit: {same} of {len(strikes)}. Processes left: {left}.",
     ]
     title = f"# Signals at {len(strikes)} random moments, {date.today()}"
     versions = f"- {cores()} cores, Python {platform.python_version()}, torch {version('torch')}"
