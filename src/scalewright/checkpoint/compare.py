@@ -15,6 +15,7 @@ from torch import Tensor
 
 from scalewright.checkpoint.read import CheckpointReader
 from scalewright.spec.run import RunSpec
+from scalewright.spec.text.dotted import dotted
 
 ABSENT = "(absent)"
 PARTS = ("step", "samples", "model", "layout")  # of the manifest
@@ -27,7 +28,7 @@ def settings(first: Path, second: Path) -> dict[str, dict[str, list[Any]]]:
     A key that an older release's checkpoint lacks is no difference where the other has its default.
     """
     differences: dict[str, dict[str, list[Any]]] = {}
-    flat = [dict(_dotted(_settings(folder))) for folder in (first, second)]
+    flat = [dict(dotted(_settings(folder))) for folder in (first, second)]
     for key in {**flat[0], **flat[1]}:
         values = [side.get(key, ABSENT) for side in flat]
         own = any(f"{key.rpartition('.')[0]}.python" in side for side in flat)
@@ -86,11 +87,3 @@ def _filled(values: Any, defaults: Any) -> Any:
     if not isinstance(values, dict) or not isinstance(defaults, dict) or "python" in values:
         return values
     return {**defaults, **{key: _filled(value, defaults.get(key)) for key, value in values.items()}}
-
-
-def _dotted(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if not isinstance(value, dict) or not value:
-        yield prefix, value
-        return
-    for key, inner in value.items():
-        yield from _dotted(inner, f"{prefix}.{key}" if prefix else str(key))

@@ -24,7 +24,7 @@ from scalewright.emit.megatron.words import ASIDE, whole
 from scalewright.emit.theirs import Theirs
 from scalewright.emit.words import put
 from scalewright.spec.presets import is_preset, load_model_spec
-from scalewright.spec.same import flat
+from scalewright.spec.text.dotted import flat
 
 
 def read_nemo(document: Mapping[str, Any]) -> Reading:

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from scalewright.launch.job import Job
+from scalewright.launch.targets.script import network_variables
 from scalewright.spec.base import TextDumper, parse_yaml
 from scalewright.spec.errors import UserError
 from scalewright.spec.launch import LaunchSpec
@@ -60,16 +61,11 @@ def gpus(job: Job) -> str:
 
 def environment(job: Job) -> dict[str, str]:
     """Variables of each node's process, by name; raises UserError for one that the scheduler sets."""
-    variables = dict(job.site.env)
-    for name in variables:
+    for name in job.site.env:
         if name in RESERVED:
             raise UserError(f"{name} is set by the scheduler", "launch.env", "leave it out")
-    if job.site.interface:
-        variables.setdefault("GLOO_SOCKET_IFNAME", job.site.interface)
-        if job.device == "cuda":
-            variables.setdefault("NCCL_SOCKET_IFNAME", job.site.interface)
-    variables.setdefault("PYTHONUNBUFFERED", "1")  # lines reach the log as they are printed
-    return dict(sorted(variables.items()))
+    unbuffered = {"PYTHONUNBUFFERED": "1"}  # lines reach the log as they are printed
+    return dict(sorted((unbuffered | network_variables(job) | job.site.env).items()))
 
 
 def agent_command(
