@@ -14,6 +14,7 @@ from scalewright.cli.output import only_answer, print, print_json, working
 from scalewright.spec.errors import UserError
 
 if TYPE_CHECKING:
+    from scalewright.data.dataset import Dataset
     from scalewright.spec.run import DataSpec, PythonRef, RunSpec
 
 
@@ -129,6 +130,7 @@ def measure(
     dataset = open_data(spec, "valid", run.seed if run else 0)
     network = load_model(model, device=device, trust_code=trust_code, verify=verify)
     _check_vocabulary(network, dataset.vocab_size)
+    _check_tokenizer(model, dataset, verify)
     dataset = in_vocabulary(dataset, getattr(getattr(network, "spec", None), "vocab_size", None))
     for line in odd_beginning(dataset, start_of_texts(model), str(model)):
         print(line, file=sys.stderr)
@@ -186,4 +188,25 @@ def _check_vocabulary(network: object, size: int | None) -> None:
             f"the data's vocabulary {size} is more than the model's {known}",
             "--data",
             "prepare the data with the model's tokenizer.json",
+        )
+
+
+def _check_tokenizer(model: Path, dataset: Dataset, verify: bool) -> None:
+    """Raises UserError for data of another tokenizer than the model's: its ids mean other words there."""
+    from scalewright.checkpoint.read import CheckpointReader, find_checkpoint
+    from scalewright.data.tokenizer import read_tokenizer
+
+    path, hub = dataset.tokenizer_path, (model / "config.json").is_file()
+    if path is None or not verify or (hub and not (model / "tokenizer.json").is_file()):
+        return
+    if not hub:
+        CheckpointReader(find_checkpoint(model)).check_tokenizer(path)
+        return
+    words, ours = read_tokenizer(path), read_tokenizer(model)
+    shared = min(words.get_vocab_size(), ours.get_vocab_size())
+    if any(words.id_to_token(number) != ours.id_to_token(number) for number in range(shared)):
+        raise UserError(
+            "the data's tokenizer is not the model's: the same ids are other words",
+            str(path),
+            f"prepare the data with --tokenizer {model}, or add --no-verify",
         )
