@@ -1,4 +1,4 @@
-"""Odd values of every key of a run file, by its schema: one line that names the key, and nothing is accepted."""
+"""Odd values of every key of a run file, by its schema: one line with the key; none is accepted."""
 
 from __future__ import annotations
 

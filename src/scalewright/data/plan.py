@@ -95,6 +95,34 @@ def sweep(out: Path) -> None:
 
 
 @contextmanager
+def held(out: Path) -> Iterator[None]:
+    """Keeps two that start at the same moment out of OUT, by a lock that dies with its process.
+
+    Raises UserError. Without locks (Windows, some network disks) `at_work` is all there is.
+    """
+    if out.exists() and not out.is_dir():
+        yield
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    folder = None
+    try:
+        try:
+            import fcntl
+
+            folder = os.open(out, os.O_RDONLY)
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            advice = "wait for it, or choose another --out"
+            raise UserError("another prepare is at work there", str(out), advice) from None
+        except (ImportError, OSError):
+            pass
+        yield
+    finally:
+        if folder is not None:
+            os.close(folder)
+
+
+@contextmanager
 def at_work(out: Path) -> Iterator[None]:
     """Keeps a second `prepare` out of OUT, by a UserError; the mark of a killed run counts for nothing."""
     path = out / "pieces" / "lock.json"

@@ -68,7 +68,7 @@ def _in_fp32(value: float) -> float:
 
 
 def _text(value: str) -> str:
-    if "\0" in value or not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+    if "\0" in value or (not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value)):
         raise PydanticCustomError("text", "write it in UTF-8, without NUL")
     return value
 
