@@ -88,7 +88,7 @@ def read_split(folder: Path) -> SplitMetadata:
 
 
 def is_prepared(folder: Path) -> bool:
-    """Whether `prepare` wrote a folder, and not another tool that has a metadata.json beside a copied split."""
+    """Whether `prepare` wrote a folder; a split may be copied to one that has another metadata.json."""
     above = folder / METADATA
     if (folder / "pieces" / "plan.json").is_file():
         return True
