@@ -88,12 +88,11 @@ def test_evaluate_refuses_data_of_another_tokenizer(call_cli, trained, tmp_path)
     (tmp_path / "upper.txt").write_text(text)
     prepare(tmp_path / "upper.txt", data, vocab_size=300, workers=1, progress=None)
     call_cli("convert", trained, tmp_path / "hf")
-    for model, words in (
-        (trained, "not the one that the run was trained with"),
-        (tmp_path / "hf", "not the model's"),
-    ):
+    for model in (trained, tmp_path / "hf"):
         answer = call_cli("evaluate", model, "--data", data, "--seq-len", 16)
-        assert (answer.code, words in answer.error, str(data) in answer.error) == (2, True, True)
+        assert answer.code == 2
+        assert "the data's tokenizer is not the model's" in answer.error
+        assert str(data) in answer.error
         assert call_cli("evaluate", model, "--data", data, "--seq-len", 16, "--no-verify").code == 0
         same = tmp_path / f"same-{model.name}"
         prepare(tmp_path / "upper.txt", same, tokenizer=trained / "tokenizer.json", workers=1, progress=None)

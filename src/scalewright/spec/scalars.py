@@ -10,6 +10,7 @@ It is applied to pydantic's core schema of each class, so that no key needs to a
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from pydantic_core import PydanticCustomError, core_schema
@@ -68,7 +69,7 @@ def _in_fp32(value: float) -> float:
 
 
 def _text(value: str) -> str:
-    if "\0" in value or (not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value)):
+    if re.search("[\0\ud800-\udfff]", value):
         raise PydanticCustomError("text", "write it in UTF-8, without NUL")
     return value
 

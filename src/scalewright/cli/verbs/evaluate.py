@@ -14,7 +14,6 @@ from scalewright.cli.output import only_answer, print, print_json, working
 from scalewright.spec.errors import UserError
 
 if TYPE_CHECKING:
-    from scalewright.data.dataset import Dataset
     from scalewright.spec.run import DataSpec, PythonRef, RunSpec
 
 
@@ -130,7 +129,8 @@ def measure(
     dataset = open_data(spec, "valid", run.seed if run else 0)
     network = load_model(model, device=device, trust_code=trust_code, verify=verify)
     _check_vocabulary(network, dataset.vocab_size)
-    _check_tokenizer(model, dataset, verify)
+    if verify:
+        _check_tokenizer(model, dataset.tokenizer_path)
     dataset = in_vocabulary(dataset, getattr(getattr(network, "spec", None), "vocab_size", None))
     for line in odd_beginning(dataset, start_of_texts(model), str(model)):
         print(line, file=sys.stderr)
@@ -191,22 +191,18 @@ def _check_vocabulary(network: object, size: int | None) -> None:
         )
 
 
-def _check_tokenizer(model: Path, dataset: Dataset, verify: bool) -> None:
-    """Raises UserError for data of another tokenizer than the model's: its ids mean other words there."""
-    from scalewright.checkpoint.read import CheckpointReader, find_checkpoint
+def _check_tokenizer(model: Path, path: Path | None) -> None:
+    """Raises UserError for data of another tokenizer than the model's: its ids are other words there."""
+    from scalewright.checkpoint.read import text_files
     from scalewright.data.tokenizer import read_tokenizer
 
-    path, hub = dataset.tokenizer_path, (model / "config.json").is_file()
-    if path is None or not verify or (hub and not (model / "tokenizer.json").is_file()):
+    folder = next((place for place in text_files(model)[0] if (place / "tokenizer.json").is_file()), None)
+    if path is None or folder is None:
         return
-    if not hub:
-        CheckpointReader(find_checkpoint(model)).check_tokenizer(path)
-        return
-    words, ours = read_tokenizer(path), read_tokenizer(model)
-    shared = min(words.get_vocab_size(), ours.get_vocab_size())
-    if any(words.id_to_token(number) != ours.id_to_token(number) for number in range(shared)):
+    words, known = read_tokenizer(path), read_tokenizer(folder)
+    shared = min(words.get_vocab_size(), known.get_vocab_size())
+    if any(words.id_to_token(number) != known.id_to_token(number) for number in range(shared)):
+        fix = f"prepare the data with --tokenizer {folder}, or add --no-verify"
         raise UserError(
-            "the data's tokenizer is not the model's: the same ids are other words",
-            str(path),
-            f"prepare the data with --tokenizer {model}, or add --no-verify",
+            "the data's tokenizer is not the model's: the same ids are other words", str(path), fix
         )
