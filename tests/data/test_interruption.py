@@ -17,6 +17,7 @@ import pytest
 from scalewright.data import encode, workers
 from scalewright.data.dataset import open_data
 from scalewright.data.encode import PieceWork
+from scalewright.data.plan import held
 from scalewright.data.prepare import prepare
 from scalewright.data.shards import commit, verify
 from scalewright.spec.errors import RunError, UserError
@@ -278,3 +279,33 @@ def test_no_temporary_name_is_written_through(tmp_path, write):
         piece.close()
     assert victim.read_text() == "mine"
     assert (path.stat().st_size, path.is_symlink()) == (4, False)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the lock is Unix's")
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_second_prepare_that_starts_at_the_same_moment(tmp_path, overwrite):
+    (tmp_path / "a.txt").write_text(words(2000))
+    quiet(tmp_path / "a.txt", tmp_path / "out")
+    before = files_of(tmp_path / "out")
+    with held(tmp_path / "out"), pytest.raises(UserError, match="another prepare is at work there"):
+        quiet(tmp_path / "a.txt", tmp_path / "out", overwrite=overwrite)
+    assert files_of(tmp_path / "out") == before
+    quiet(tmp_path / "a.txt", tmp_path / "out", overwrite=overwrite)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes are Unix's")
+@pytest.mark.parametrize(
+    "name", ["tokenizer.json", "pieces/tokenizer.json", "pieces/00000.json", "train/tokens-00000.bin"]
+)
+def test_a_pipe_in_the_place_of_a_file_is_redone(tmp_path, name):
+    (tmp_path / "a.txt").write_text(words(2000))
+    quiet(tmp_path / "a.txt", tmp_path / "out")
+    before = files_of(tmp_path / "out")
+    (tmp_path / "out" / name).unlink()
+    os.mkfifo(tmp_path / "out" / name)
+    signal.alarm(30)
+    try:
+        quiet(tmp_path / "a.txt", tmp_path / "out")
+    finally:
+        signal.alarm(0)
+    assert files_of(tmp_path / "out") == before

@@ -244,9 +244,9 @@ class ModelSpec(Spec):
         if data.get("num_key_value_heads") is None:
             data["num_key_value_heads"] = heads
         if data.get("head_dim") is None and isinstance(heads, int) and isinstance(hidden, int) and heads > 0:
-            if data.get("mla"):
-                mla = data["mla"] if isinstance(data["mla"], dict) else data["mla"].dump()
-                data["head_dim"] = mla.get("qk_nope_head_dim", 0) + mla.get("qk_rope_head_dim", 0)
+            if mla := data.get("mla"):
+                latent = mla if isinstance(mla, MLA) else MLA.parse(mla, "model.mla")
+                data["head_dim"] = latent.qk_nope_head_dim + latent.qk_rope_head_dim
             elif hidden % heads:
                 raise UserError(
                     f"hidden_size {hidden} is not divisible by num_attention_heads {heads}",
