@@ -444,7 +444,7 @@ def test_events_that_are_no_file(tmp_path, kind):
     end = os.open(path, os.O_RDWR) if kind == "a pipe" else None  # so that a mistake here doesn't wait
     try:
         with (
-            pytest.raises(UserError, match=r"cannot write: .*events.jsonl\): .*set out_dir"),
+            pytest.raises(UserError, match=r"'events.jsonl' is (not a regular file|a link)"),
             hold_folder(path.parent),
         ):
             pass

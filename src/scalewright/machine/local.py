@@ -54,12 +54,12 @@ def timed_cluster(devices: int, timings: Timings | None = None) -> ClusterSpec:
     """
     timings = timings or cpu_timings(devices)
     device = _cpu_device(devices, _timed_rates(timings))
-    how, link = f"{timings.how} {timings.when}".strip(), _best_rate(timings, "send")
+    how, link = f"{timings.how} {timings.when}".strip() or "timed", _best_rate(timings, "send")
     levels = [_level("device", "memory", 1, device.memory_bytes_per_s, how)]
     if devices > 1:
         rate = min(link or device.memory_bytes_per_s, device.memory_bytes_per_s)
         levels.append(_level("node", "loopback", devices, rate, f"{how}: a message between two processes"))
-    measured = Measured(timings=timings, when=timings.when, how=timings.how)
+    measured = Measured(timings=timings, when=timings.when or None, how=timings.how)
     keys = {"name": "local", "device": device, "devices_per_node": devices, "nodes": 1, "levels": levels}
     return ClusterSpec.parse({**keys, "measured": measured.dump()})
 

@@ -260,11 +260,12 @@ def _line(event: Any) -> str:
     return f"line {event.start_mark.line + 1}"
 
 
-def parse_yaml(text: str, where: str = "", loader: Any = None) -> Any:
+def parse_yaml(text: str, where: str = "", loader: type[yaml.SafeLoader] | None = None) -> Any:
     """YAML text as plain data, strict unless `loader` is another safe one; raises UserError with the line."""
     try:
         _check_size(text)
-        return yaml.load(text, Loader=loader or _Loader)
+        loader = loader or _Loader
+        return yaml.load(text, Loader=loader)
     except UserError as error:
         raise UserError(error.what, f"{where} {error.where}".strip(), error.how) from None
     except (ValueError, AttributeError, OverflowError) as error:  # an impossible date or number
