@@ -116,11 +116,15 @@ def _set_aside(out: Path) -> Path | None:
 
 def make_plan(cluster: ClusterSpec) -> Plan:
     """Every layout of the demo's model on two processes, priced."""
+    from scalewright.plan.search.goal import Goal
     from scalewright.plan.search.search import search
     from scalewright.spec.model import ModelSpec
+    from scalewright.spec.question import DATA, Question
+    from scalewright.spec.run import RunSpec
 
     model = ModelSpec.parse(MODEL)
-    return search(model, cluster, devices=DEVICES, seq_len=SEQ_LEN, global_batch=BATCH, explain=False)
+    question = Question(RunSpec.parse({"model": model, "data": {"train": DATA, "seq_len": SEQ_LEN}}), cluster)
+    return search(question, Goal(DEVICES, BATCH), explain=False)
 
 
 def _plan(summary: Summary, say: Callable[..., None]) -> dict[str, Any]:

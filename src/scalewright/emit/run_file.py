@@ -9,11 +9,10 @@ from typing import Any
 import yaml
 
 from scalewright.emit.emitted import Reading
-from scalewright.spec.base import Spec, TextDumper
+from scalewright.spec.base import TextDumper
 from scalewright.spec.errors import UserError
-from scalewright.spec.run import DataSpec, RunSpec, Source, apply_override
-
-DATA = "DATA"  # stands for token shards that a configuration doesn't name
+from scalewright.spec.question import DATA
+from scalewright.spec.run import DataSpec, RunSpec, apply_override
 
 
 def as_run(reading: Reading, where: str, overrides: Sequence[str] = ()) -> RunSpec:
@@ -30,14 +29,7 @@ def as_run(reading: Reading, where: str, overrides: Sequence[str] = ()) -> RunSp
 
 def as_text(reading: Reading, run: RunSpec) -> str:
     """The run file: keys that differ from defaults, and what wasn't understood as comments."""
-    parts = {key: getattr(run, key) for key in run.written()}
-    parts["layout"] = run.layout
-    keys = {
-        key: value.written() if isinstance(value, Spec) else run.dump()[key] for key, value in parts.items()
-    }
-    if isinstance(run.data, DataSpec):
-        keys["data"] = {"train": _sources(run.data.train), "valid": _sources(run.data.valid),
-                        "seq_len": run.data.seq_len}  # fmt: skip
+    keys = {**run.written(), "layout": run.layout.written()}
     lines = [f"# Read from a configuration of {reading.trainer}."]
     lines += [f"# assumed: {text}" for text in reading.assumed]
     lines += [f"# not read: {item.key} {item.value} ({item.why})" for item in reading.unread]
@@ -47,8 +39,3 @@ def as_text(reading: Reading, run: RunSpec) -> str:
     ordered = {key: keys[key] for key in RunSpec.model_fields if keys.get(key)}
     text = yaml.dump(ordered, None, TextDumper, sort_keys=False, width=100, allow_unicode=True)
     return "\n".join([*(line.replace("\n", " ") for line in lines), text])
-
-
-def _sources(sources: Sequence[Source]) -> list[Any]:
-    """Paths alone where they have no weights."""
-    return [source.path if source.weight == 1 else source.written() for source in sources]

@@ -9,9 +9,10 @@ from typing import Any
 from scalewright.emit.settings import Settings, settings_of
 from scalewright.spec.base import parse_yaml, read_yaml
 from scalewright.spec.errors import UserError
+from scalewright.spec.question import DATA
 from scalewright.spec.run import RunSpec, apply_override
 
-DATA = "data"  # a plan has none: a name to be replaced
+DEFAULTS = "data, optimizer and steps are defaults, as a plan has none: set them with key=value"
 
 
 def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
@@ -33,15 +34,21 @@ def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
 
 
 def _of_plan(plan: dict[str, Any], where: str) -> tuple[dict[str, Any], list[str]]:
-    """The best layout of a plan as a run."""
+    """The run of a plan in its best layout."""
     if not plan["best"]:
         raise UserError("no layout of this plan fits", where, "plan with more devices, or a smaller batch")
-    written = parse_yaml(plan["run_yaml"], where) if plan.get("run_yaml") else {}
     layout = {key: value for key, value in plan["best"][0]["layout"].items() if key != "dp"}
-    run = {
-        "name": written.get("name", "plan"),
-        "model": written.get("model", plan["model"]),
-        "layout": layout,
-        "data": {"train": DATA, "seq_len": plan["seq_len"]},
-    }
-    return run, ["data, optimizer and steps are defaults, as a plan has none: set them with key=value"]
+    if "run" not in plan:  # of a release before 0.2
+        written = parse_yaml(plan["run_yaml"], where) if plan.get("run_yaml") else {}
+        data = {"train": DATA, "seq_len": plan["seq_len"]}
+        run = {
+            "name": written.get("name", "plan"),
+            "model": written.get("model", plan["model"]),
+            "data": data,
+        }
+        return {**run, "layout": layout}, [DEFAULTS]
+    run = {**plan["run"], "layout": layout}
+    named = run["data"].get("train") != DATA
+    if run.keys() <= {"version", "name", "model", "cluster", "layout", "data"} and not named:
+        return run, [DEFAULTS]
+    return run, [] if named else ["data.train is a placeholder: set it with data.train=FOLDER"]
