@@ -1,6 +1,6 @@
 """The answers of two versions of the package beside each other: some 300 commands, byte for byte.
 
-    python comparisons/same_answers.py OLD/src NEW/src [--samples FOLDER] [--save OUT.json]
+    python comparisons/same_answers.py OLD/src NEW/src [--samples FOLDER] [--keep OLD.jsonl] [--save OUT.json]
 
 commands (seeded) ──► OLD, one process ──► exit code, stdout, stderr ──┐
                   └─► NEW, one process ──► exit code, stdout, stderr ──┴─► those that differ, as a diff
@@ -30,9 +30,12 @@ from typing import Any
 MODELS = ("llama-3.1-8b", "llama-3.1-70b", "qwen3-8b", "mixtral-8x7b", "deepseek-v3", "gpt2", "gemma-2-9b")
 CLUSTERS = ("dgx-h100", "dgx-a100", "dgx-b200", "a100-pcie", "mi300x", "l4")
 FRAMEWORKS = ("scalewright", "megatron", "torchtitan", "nanotron", "deepspeed", "nemo")
-TRAINERS = ("megatron", "megatron-bridge", "torchtitan", "deepspeed", "accelerate", "transformers", "nanotron",
-            "litgpt", "gpt-neox", "colossalai", "axolotl", "llama-factory", "maxtext", "levanter")  # fmt: skip
+TRAINERS = (
+    "megatron", "megatron-bridge", "torchtitan", "deepspeed", "accelerate", "transformers", "nanotron",
+    "litgpt", "gpt-neox", "colossalai", "axolotl", "llama-factory", "maxtext", "levanter",
+)  # fmt: skip
 TARGETS = ("slurm", "kubernetes", "ray", "mpi", "ssh", "torchrun", "skypilot", "local")
+FORMS = (".sh", ".py", ".yaml", ".toml")
 VARYING = re.compile(r'"seconds": [\d.e-]+|\d+ candidates a second|in \d+(\.\d+)? s\b')
 
 
@@ -40,15 +43,15 @@ def predictions(rng: random.Random) -> Iterator[list[str]]:
     """`predict` of random layouts; many are refused, with a message that must stay as well."""
     for _ in range(90):
         layout = {
-            "devices": rng.choice((8, 16, 64)), "tp": rng.choice((1, 2, 4, 8)), "pp": rng.choice((1, 1, 2, 4)),
-            "cp": rng.choice((1, 1, 2)), "zero_stage": rng.choice((0, 1, 2, 3)),
+            "devices": rng.choice((8, 16, 64)), "tp": rng.choice((1, 2, 4, 8)),
+            "pp": rng.choice((1, 1, 2, 4)), "cp": rng.choice((1, 1, 2)), "zero_stage": rng.choice((0, 1, 2, 3)),
             "micro_batch": rng.choice((1, 2)), "global_batch": rng.choice((64, 128)),
             "recompute": rng.choice(("none", "full", "selective")),
             "precision": rng.choice(("bf16", "bf16", "fp8", "fp32")),
         }  # fmt: skip
         pairs = ",".join(f"{key}={value}" for key, value in layout.items())
-        yield ["predict", rng.choice(MODELS), "-c", rng.choice(CLUSTERS), "--seq-len", "4096", "--layout", pairs,
-               "--framework", rng.choice(FRAMEWORKS),
+        yield ["predict", rng.choice(MODELS), "-c", rng.choice(CLUSTERS), "--seq-len", "4096",
+               "--layout", pairs, "--framework", rng.choice(FRAMEWORKS),
                *rng.choice(([], ["--optimizer", "adamw"], ["--tokens", "1e12", "--price", "2"])),
                *rng.choice(([], ["--json"], ["--json"]))]  # fmt: skip
 
@@ -56,8 +59,8 @@ def predictions(rng: random.Random) -> Iterator[list[str]]:
 def plans(rng: random.Random) -> Iterator[list[str]]:
     """`plan`, with what it can be asked."""
     for _ in range(24):
-        yield ["plan", rng.choice(MODELS), "-c", rng.choice(CLUSTERS), "--devices", rng.choice(("8", "16", "32")),
-               "--seq-len", "4096", "--global-batch", "128", "--framework", rng.choice(FRAMEWORKS),
+        yield ["plan", rng.choice(MODELS), "-c", rng.choice(CLUSTERS), "--devices",
+               rng.choice(("8", "16", "32")), "--seq-len", "4096", "--global-batch", "128", "--framework", rng.choice(FRAMEWORKS),
                *rng.choice(([], ["--fix", "tp=2"], ["--near", "tp=4"], ["--why-not", "tp=8"],
                             ["--precision", "fp8"], ["--objective", "cost", "--price", "2"])),
                *rng.choice(([], ["--json"], ["--json"]))]  # fmt: skip
@@ -153,8 +156,10 @@ def work(samples: str) -> None:
                 file.flush()
 
 
-def collect(source: Path, samples: Path | None, folder: Path) -> list[dict[str, Any]]:
-    """The answers of one version."""
+def collect(source: Path, samples: Path | None, folder: Path, keep: Path | None) -> list[dict[str, Any]]:
+    """The answers of one version: of its source, or as they were kept."""
+    if source.is_file():
+        return [json.loads(line) for line in source.read_text().splitlines()]
     folder.mkdir()
     environment = {**os.environ, "PYTHONPATH": str(source.resolve()), "COLUMNS": "120", "NO_COLOR": "1"}
     command = [
@@ -165,6 +170,8 @@ def collect(source: Path, samples: Path | None, folder: Path) -> list[dict[str, 
     ]
     subprocess.run(command, cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL)
     text = (folder / "answers.jsonl").read_text().replace(str(folder), "FOLDER")
+    if keep is not None:
+        keep.write_text(text)
     return [json.loads(line) for line in text.splitlines()]
 
 
@@ -175,6 +182,9 @@ def main() -> int:
     )
     parser.add_argument("sources", type=Path, nargs="*", metavar="SRC")
     parser.add_argument("--samples", type=Path)
+    parser.add_argument(
+        "--keep", type=Path, help="where the old answers are kept, to be given in OLD's place"
+    )
     parser.add_argument("--save", type=Path)
     parser.add_argument("--work", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -183,7 +193,7 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory() as temporary:
         old, new = (
-            collect(source, options.samples, Path(temporary) / name)
+            collect(source, options.samples, Path(temporary) / name, options.keep if name == "old" else None)
             for source, name in zip(options.sources, ("old", "new"), strict=True)
         )
     differing = []

@@ -119,12 +119,10 @@ def make_plan(cluster: ClusterSpec) -> Plan:
     from scalewright.plan.search.goal import Goal
     from scalewright.plan.search.search import search
     from scalewright.spec.model import ModelSpec
-    from scalewright.spec.question import DATA, Question
-    from scalewright.spec.run import RunSpec
+    from scalewright.spec.question import Question
 
     model = ModelSpec.parse(MODEL)
-    question = Question(RunSpec.parse({"model": model, "data": {"train": DATA, "seq_len": SEQ_LEN}}), cluster)
-    return search(question, Goal(DEVICES, BATCH), explain=False)
+    return search(Question.of(model, SEQ_LEN, cluster), Goal(DEVICES, BATCH), explain=False)
 
 
 def _plan(summary: Summary, say: Callable[..., None]) -> dict[str, Any]:

@@ -30,8 +30,8 @@ from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.optimizers import ADAMW
 from scalewright.spec.presets import load_model_spec
-from scalewright.spec.question import DATA, Question
-from scalewright.spec.run import OptimizerSpec, PythonRef, RunSpec
+from scalewright.spec.question import Question
+from scalewright.spec.run import OptimizerSpec, PythonRef
 from scalewright.spec.text.files import check_replaceable, write_signed
 
 
@@ -63,7 +63,7 @@ def ask(
     islands = defaults.resolve_diloco(diloco, trainer)
     check_names(options)
     if asked is None:
-        asked = Question(RunSpec.parse({"model": spec, "data": {"train": DATA, "seq_len": length}}))
+        asked = Question.of(spec, length)
     elif optimizer is None:
         optimizer_notes = _priced_optimizer(asked, trainer)
     if length != asked.seq_len:

@@ -47,6 +47,14 @@ class Question:
     # are -> what is assumed while that isn't known; "" where nothing is
     source: str | None = None  # the file or command line that it was read from
 
+    @classmethod
+    def of(
+        cls, model: ModelSpec, seq_len: int, cluster: ClusterSpec | None = None, trainer: str | None = None
+    ) -> Question:
+        """The question of a model and a length alone: all else is a run's default."""
+        run = RunSpec.parse({"model": model, "data": {"train": DATA, "seq_len": seq_len}})
+        return cls(run, cluster, trainer)
+
     @cached_property
     def model(self) -> ModelSpec:
         """The network. Raises UserError for a module of the user's own, or an unknown name."""

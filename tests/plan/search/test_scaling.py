@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.plan.searches import search
 
 from scalewright.plan.search.scaling import fit_amdahl, scaling
-from scalewright.plan.search.search import search
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.presets import load_model_spec
