@@ -28,10 +28,10 @@ from scalewright.report import write_report
 from scalewright.spec.errors import UserError
 from scalewright.spec.expert_volumes import capacity, kept_share
 from scalewright.spec.grid import make_grid
+from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import place
-from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.question import Question
 from scalewright.spec.run import BalanceSpec, RunSpec
 from scalewright.train import capacity as module
