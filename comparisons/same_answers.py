@@ -44,7 +44,8 @@ def predictions(rng: random.Random) -> Iterator[list[str]]:
     for _ in range(90):
         layout = {
             "devices": rng.choice((8, 16, 64)), "tp": rng.choice((1, 2, 4, 8)),
-            "pp": rng.choice((1, 1, 2, 4)), "cp": rng.choice((1, 1, 2)), "zero_stage": rng.choice((0, 1, 2, 3)),
+            "pp": rng.choice((1, 1, 2, 4)), "cp": rng.choice((1, 1, 2)),
+            "zero_stage": rng.choice((0, 1, 2, 3)),
             "micro_batch": rng.choice((1, 2)), "global_batch": rng.choice((64, 128)),
             "recompute": rng.choice(("none", "full", "selective")),
             "precision": rng.choice(("bf16", "bf16", "fp8", "fp32")),
@@ -60,7 +61,8 @@ def plans(rng: random.Random) -> Iterator[list[str]]:
     """`plan`, with what it can be asked."""
     for _ in range(24):
         yield ["plan", rng.choice(MODELS), "-c", rng.choice(CLUSTERS), "--devices",
-               rng.choice(("8", "16", "32")), "--seq-len", "4096", "--global-batch", "128", "--framework", rng.choice(FRAMEWORKS),
+               rng.choice(("8", "16", "32")), "--seq-len", "4096", "--global-batch", "128",
+               "--framework", rng.choice(FRAMEWORKS),
                *rng.choice(([], ["--fix", "tp=2"], ["--near", "tp=4"], ["--why-not", "tp=8"],
                             ["--precision", "fp8"], ["--objective", "cost", "--price", "2"])),
                *rng.choice(([], ["--json"], ["--json"]))]  # fmt: skip
