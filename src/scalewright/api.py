@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scalewright.spec.errors import UserError
+
 if TYPE_CHECKING:
     from scalewright.spec.hardware.cluster import ClusterSpec
     from scalewright.spec.layout import Layout
@@ -140,6 +142,7 @@ def plan(
     out: str | Path | None = None,
     force: bool = False,
     data: str | None = None,
+    emit: bool = False,
     explain: bool = True,
     tell: Callable[[int, int], None] | None = None,
     stop: Callable[[], bool] | None = None,
@@ -150,8 +153,9 @@ def plan(
     first, and `simpler_than` names the fastest; `why_not` asks about one layout; `yours` is a layout to beat:
     its cost, and the gain of single changes to it (a mapping needs neither sizes nor precision); `scaling`
     plans the same run on other device counts; `out` writes the run file (over one that was edited only with
-    `force`). `tell(done, total)` is called as the search goes, and one that `stop()` has ended answers with
-    what it has: `complete` is false then.
+    `force`). `emit` answers with the file of a question (`read`) in the best layout, in its trainer's words,
+    and what changed in it; `out` is where it is written, then. `tell(done, total)` is called as the search
+    goes, and one that `stop()` has ended answers with what it has: `complete` is false then.
     """
     from scalewright.answers import Answer
     from scalewright.plan import defaults
@@ -186,14 +190,35 @@ def plan(
     if yours is not None:  # before the search: a layout that is refused is refused at once
         sized = {**sizes, "precision": precision}
         cost = predict(question, place, {**sized, **yours} if isinstance(yours, Mapping) else yours)
+    if emit and question.source is None:
+        raise UserError("nothing to emit", "--emit", "give your trainer's file with --from, or use `emit`")
     answer = answer_plan(
         question, goal, [*assumed, *filled, *notes.setting], run=WholeRun(tokens, price, currency, goodput),
-        counts=counts, why_not=why_not, out=out, data=data, explain=explain, tell=tell, stop=stop,
-        force=force,
+        counts=counts, why_not=why_not, out=None if emit else out, data=data, explain=explain, tell=tell,
+        stop=stop, force=force,
     )  # fmt: skip
     if cost is not None:
         answer["yours"] = _beside(cost, answer["best"])
+    if emit:
+        answer["emitted"] = _emitted(question, answer, out, force)
+    if question.source is not None:
+        answer["from"] = {"trainer": question.framework, "source": question.source}
     return Answer(answer | _unread(question))
+
+
+def _emitted(
+    question: Question, answer: Mapping[str, Any], out: str | Path | None, force: bool
+) -> dict[str, Any]:
+    """The question's own file in the best layout, and what changed in it; writes it to `out`."""
+    from scalewright.emit.in_place import rewrite
+    from scalewright.spec.layout import Layout
+
+    best = answer["best_trainable"] if question.trainer is None else answer["best"][0]
+    if best is None:
+        raise UserError("`train` runs no layout of this plan", "--emit", "leave --emit out to see why")
+    rewritten = rewrite(question, Layout.parse(_given(best["layout"]), "layout"), answer["run_yaml"])
+    written = rewritten.save(Path(out), force) if out is not None else []
+    return rewritten.dump() | {"written": [str(path) for path in written]}
 
 
 def _beside(cost: Mapping[str, Any], best: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -83,6 +83,9 @@ def plan(
     price: Price = None,
     currency: Currency = None,
     goodput: Goodput = None,
+    emit: Annotated[
+        bool, typer.Option("--emit", help="Your own file (--from) in the best layout: what changes in it.")
+    ] = False,
     force: Force = False,
     json: Json = False,
 ) -> None:
@@ -92,7 +95,7 @@ def plan(
     scalewright plan llama-3.1-8b --cluster dgx-h100 --devices 64 --seq-len 8192 --global-batch 512
     scalewright plan llama-3.1-8b --cluster dgx-h100 --devices 64 --seq-len 8192 --global-batch 512 --fix tp=8
     scalewright plan llama-3.1-8b --cluster dgx-h100 --nodes 8 --seq-len 8192 --global-batch 512 --near tp=8
-    scalewright plan --from pretrain_llama.sh --cluster dgx-h100
+    scalewright plan --from pretrain_llama.sh --cluster dgx-h100 --emit
     """
     how = (
         "write `scalewright plan MODEL --cluster C --devices N --seq-len S --global-batch B`, or --from FILE"
@@ -117,7 +120,7 @@ def plan(
             memory_headroom=memory_headroom, margin=margin, top=top, precision=precision, framework=framework,
             software_version=software_version, options=option_words(options), optimizer=optimizer,
             diloco=read_diloco(diloco), tokens=tokens, price=price, currency=currency, goodput=goodput,
-            scaling=counts, out=out, data=data, force=force, tell=tell, stop=stop,
+            scaling=counts, out=out, data=data, emit=emit, force=force, tell=tell, stop=stop,
             why_not=read_pairs(why_not, "--why-not", AXES) if why_not else None,
             yours=yours,
         )  # fmt: skip

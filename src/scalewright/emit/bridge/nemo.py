@@ -54,7 +54,7 @@ def read_nemo(document: Mapping[str, Any]) -> Reading:
         for key, value in values.items()
         if key not in taken and not is_quiet(key, value)
     ]
-    return Reading("megatron-bridge", run, tuple(unread), tuple(theirs.assumed))
+    return Reading("megatron-bridge", run, tuple(unread), tuple(theirs.assumed), theirs.guessed)
 
 
 def _network(values: dict[str, Any], taken: set[str]) -> Arguments:

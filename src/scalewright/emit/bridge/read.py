@@ -112,7 +112,7 @@ def _read(fields: dict[str, Any], world: int | None, notes: list[str], recipe: b
         for key, value, why in theirs.unread()
         if not (name := names.get(key, key)).startswith(SAVED)
     )
-    return Reading("megatron-bridge", run, unread, tuple(theirs.assumed))
+    return Reading("megatron-bridge", run, unread, tuple(theirs.assumed), theirs.guessed)
 
 
 def _merged(fields: dict[str, Any]) -> dict[str, Any]:

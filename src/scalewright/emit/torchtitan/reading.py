@@ -31,7 +31,7 @@ def read_values(values: dict[str, Any], world: int | None, release: str, notes: 
     _read_layout(t, run, world, release, layers)
     read_training(t, run)
     unread = tuple(item for item in t.unread() if item.key in values)
-    return Reading("torchtitan", run, unread, tuple(t.assumed))
+    return Reading("torchtitan", run, unread, tuple(t.assumed), t.guessed)
 
 
 def _read_layout(t: Theirs, run: dict[str, Any], world: int | None, release: str, layers: int | None) -> None:
