@@ -13,7 +13,7 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -78,7 +78,9 @@ def rewrite(question: Question, layout: Layout, run_yaml: str | None = None) -> 
     suffix = PurePath(name).suffix
     for version in VERSIONS.get(suffix, (question.version,)):
         before, after = (_emit(asked, version) for asked in (question, question.with_layout(layout)))
-        wanted = _read(before.trainer, _main(after), question).layout
+        wanted = _read(before.trainer, _main(after), question).layout.dump()
+        if question.layout.stage_layers is None and question.layout.stages == layout.stages:
+            del wanted["stage_layers"]  # the trainer's own cut stays
         for edited in _edits(text, suffix, before, after, layout.devices):
             if edited is not None and _is_same_run(before.trainer, (name, edited), question, wanted):
                 return Rewritten({name: edited}, _diff(name, text, edited), True, after)
@@ -109,20 +111,21 @@ def _main(emitted: Emitted) -> tuple[str, str]:
     return next(iter(emitted.files.items()))
 
 
-def _is_same_run(trainer: str, file: tuple[str, str], question: Question, layout: Layout) -> bool:
+def _is_same_run(trainer: str, file: tuple[str, str], question: Question, wanted: Mapping[str, Any]) -> bool:
     """Whether an edited file is the question's run in this layout, and nothing else of it has changed."""
     try:
         run = _read(trainer, file, question)
     except UserError:
         return False
-    return run.layout.dump() == layout.dump() and _rest(run) == _rest(question.run)
+    keys = run.layout.dump()
+    return {key: keys[key] for key in wanted} == wanted and _rest(run) == _rest(question.run)
 
 
 def _read(trainer: str, file: tuple[str, str], question: Question) -> RunSpec:
     name, text = file
     reading = read_own(trainer, text, PurePath(name).suffix, question.source or name)
-    model = [] if "model" in reading.run else [f"model={question.model.name}"]
-    return as_run(reading, name, model)
+    run = {"model": question.model.dump(), **reading.run}
+    return as_run(replace(reading, run=run), name)
 
 
 def _rest(run: RunSpec) -> dict[str, Any]:

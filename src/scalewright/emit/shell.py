@@ -14,6 +14,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 ASSIGNED = re.compile(r"^(?:export |declare -\w+ |local |readonly )?([A-Za-z_]\w*)(\+?)=(.*)$", re.DOTALL)
 VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?:\[[@*]\])?(?::?[-=]([^{}]*))?\}|([A-Za-z_]\w*))")
@@ -39,6 +40,7 @@ def read_script(text: str) -> Script:
         if match and not _runs_something(line):
             name, adds, value = match.groups()
             value = _unwrapped(value)
+            value = VARIABLE.sub(partial(_before, name, script.variables), value)
             before = script.variables.get(name, "") if adds else ""
             script.variables[name] = f"{before} {value}".strip() if adds else value
         elif re.search(r"\.py\b|\s-m\s", line):
@@ -61,6 +63,13 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
             break
         text = changed
     return text
+
+
+def _before(name: str, variables: Mapping[str, str], match: re.Match[str]) -> str:
+    """A variable in its own assignment, `NODES=${NODES:-2}`: what it was, or the default."""
+    if (match[1] or match[3]) != name:
+        return match[0]
+    return variables.get(name) or (match[2] or "").strip("'\"") or match[0]
 
 
 def _value(match: re.Match[str], variables: Mapping[str, str]) -> str:
