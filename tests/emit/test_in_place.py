@@ -26,7 +26,6 @@ SCRIPT = """#!/bin/bash
 GPUS_PER_NODE=8
 NNODES=${NNODES:-2}
 TP=8; PP=1
-PP=1
 DATA_PATH=/data/text_document
 GPT_ARGS=(
     --tensor-model-parallel-size ${TP}   # of a node
@@ -64,7 +63,7 @@ def changed_lines(before: str, rewritten: Rewritten) -> tuple[list[str], list[st
 
 
 def test_flags_keep_their_places_and_variables_are_set_where_they_are_defined(tmp_path: Path) -> None:
-    text = SCRIPT.replace("TP=8; PP=1\n", "TP=8\n")
+    text = SCRIPT
     theirs = asked(tmp_path, "pretrain.sh", text)
     keys = {**theirs.layout.dump(), "tp": 4, "pp": 2, "zero_stage": 1, "recompute": "none"}
     rewritten = rewrite(theirs, Layout.parse(keys))
@@ -72,13 +71,13 @@ def test_flags_keep_their_places_and_variables_are_set_where_they_are_defined(tm
     went, came = changed_lines(text, rewritten)
     sizes = "--num-layers 32{} --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32"
     recompute = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
-    assert went == ["TP=8", "PP=1", sizes.format(""), recompute]
-    assert came == ["TP=4", "PP=2", sizes.format(" --pipeline-model-parallel-layout Et*17|t*15L")]
+    assert went == ["TP=8; PP=1", sizes.format(""), recompute]
+    assert came == ["TP=4; PP=2", sizes.format(" --pipeline-model-parallel-layout Et*17|t*15L")]
     assert all(f"-{line}" in rewritten.diff.replace("-    ", "-") for line in went)
 
 
 def test_another_number_of_devices_changes_the_launch_line(tmp_path: Path) -> None:
-    text = SCRIPT.replace("TP=8; PP=1\n", "TP=8\n").replace("NNODES=${NNODES:-2}", "NNODES=2")
+    text = SCRIPT.replace("NNODES=${NNODES:-2}", "NNODES=2")
     theirs = asked(tmp_path, "pretrain.sh", text)
     rewritten = rewrite(theirs, Layout.parse({**theirs.layout.dump(), "devices": 32}))
     assert rewritten.in_place

@@ -230,7 +230,7 @@ def _last(anchor: re.Pattern[str], text: str, changed: Mapping[str, Any]) -> int
 
 def _definition(text: str, variable: str) -> tuple[int, int] | None:
     """Where a variable's only definition has its plain value."""
-    pattern = rf"(?m)^\s*(?:export\s+|local\s+)?{variable}=\"?(?:\$\{{\w+:-)?(\d+)"
+    pattern = rf"(?m)(?:^|;)\s*(?:export\s+|local\s+)?{variable}=\"?(?:\$\{{\w+:-)?(\d+)"
     matches = list(re.finditer(pattern, text))
     return matches[0].span(1) if len(matches) == 1 else None
 

@@ -20,6 +20,7 @@ ASSIGNED = re.compile(r"^(?:export |declare -\w+ |local |readonly )?([A-Za-z_]\w
 VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?:\[[@*]\])?(?::?[-=]([^{}]*))?\}|([A-Za-z_]\w*))")
 ARRAY = re.compile(r'"(\$\{\w+\[[@*]\]\})"')  # in quotes it is still several words
 ARITHMETIC = re.compile(r"\$\(\(([\w\s*+/$()-]{1,200})\)\)")
+SEPARATOR = re.compile(r"\s*;\s*(?=[A-Za-z_]\w*=|$)")
 LAUNCHERS = ("torchrun", "python", "python3", "srun", "mpirun", "deepspeed", "accelerate", "bash")
 DEEPEST = 20  # variables within variables
 
@@ -111,11 +112,15 @@ def _lines(text: str) -> Iterator[str]:
             continue
         if _open(pending) and len(pending) < 200_000:
             continue
-        if pending:
-            yield pending
+        yield from _assignments(pending)
         pending = ""
-    if pending:
-        yield pending
+    yield from _assignments(pending)
+
+
+def _assignments(line: str) -> list[str]:
+    """`TP=8; PP=2` as two lines."""
+    plain = ASSIGNED.match(line) and not set(line) & set("\"'(`")
+    return [part for part in (SEPARATOR.split(line) if plain else [line]) if part]
 
 
 def _without_comment(line: str) -> str:
