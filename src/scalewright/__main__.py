@@ -12,7 +12,7 @@ import signal
 import sys
 from contextlib import suppress
 
-from scalewright.launch.stop import EARLY, heard_signals, stop_signals
+from scalewright.launch.stop import EARLY, heard_signals, keep_exit_code, stop_signals
 from scalewright.spec.errors import Stopped
 
 GO_ON = ("train", "sweep", "launch")
@@ -20,6 +20,7 @@ GO_ON = ("train", "sweep", "launch")
 
 def main() -> int:
     """Runs the command line of this process; returns its exit code."""
+    keep_exit_code()
     verb = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     asked: list[int] = []
 

@@ -18,6 +18,7 @@ from scalewright.data.prepare import prepare
 from scalewright.data.shards import open_shards
 from scalewright.serve.load import load_for_generation
 from scalewright.spec.ends import json_object
+from scalewright.spec.text.words import markdown_text
 
 MODEL = {
     "vocab_size": 320, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,
@@ -99,7 +100,8 @@ def test_the_export_ends_with_what_ended_documents(name: str, own_end: bool, tmp
     card = after["README.md"]
     assert card.startswith("---\nlicense: apache-2.0\n---\n")
     assert all(
-        part in card for part in ("What it was.", str(data), "| steps | 2", "training loss", "validation")
+        part in card
+        for part in ("What it was.", markdown_text(data), "| steps | 2", "training loss", "validation")
     )
     # the oracle
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")

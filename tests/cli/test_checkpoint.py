@@ -230,8 +230,40 @@ def test_another_step(call_cli, runs):
     assert {"step", "samples", "tokens", "data"} <= set(found["settings"])
     assert {row["name"].split("/")[0] for row in found["tensors"]} == {"optimizer"}
     out = call_cli("checkpoint", "diff", step(runs["one"], 4), runs["one"]).out
-    assert "step: step 4 -> 8" in out
+    assert "step: 4 -> 8" in out
     assert "optimizer/momentum_buffer" in out
+
+
+def sign(folder: Path, state: dict[str, Any]) -> None:
+    """Another state.json, with the checksums to it."""
+    (folder / "state.json").write_text(json.dumps(state))
+    (folder / COMMIT).write_text(commit_text(folder, state["step"]))
+
+
+def test_keys_that_an_older_release_lacks(call_cli, runs, copy):
+    """No difference where the other has their default; one where it hasn't, printed once."""
+    older = step(copy, 8)
+    state = json.loads((older / "state.json").read_text())
+    for key in ("left_out", "validation_cut_short", "schedule_unit"):
+        del state[key]
+    for part, key in (
+        ("train", "mtp_weight"),
+        ("train", "timeouts"),
+        ("optimizer", "eps"),
+        ("data", "packing"),
+    ):
+        state["run"][part].pop(key, None)
+    del state["run"]["profile"], state["run"]["engine_options"], state["run"]["diloco"], state["data"]["bos"]
+    state["run"]["data"]["packing"] = True
+    sign(older, state)
+    for paths in ((runs["one"], copy), (copy, runs["one"])):
+        answer = call_cli("checkpoint", "diff", *paths, "--json")
+        assert (answer.code, answer.json()["settings"]) == (0, {})
+    sign(older, {**state, "validation_cut_short": True, "left_out": [[1, 2]]})
+    other = step(runs["one"], 8)
+    lines = call_cli("checkpoint", "diff", other, copy).out.splitlines()
+    assert [line for line in lines if "cut_short" in line] == ["validation_cut_short: False -> True"]
+    assert "left_out: [] -> [[1, 2]]" in lines
 
 
 def test_another_seed(call_cli, runs):

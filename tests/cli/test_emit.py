@@ -158,3 +158,39 @@ def test_predict_from_a_file_takes_flags_over_it(call_cli, tmp_path):
 def test_they_need_no_torch(run_file, tmp_path):
     result = run_without_torch(["emit", "megatron", str(run_file), "--print"], ["read", "--argv", LINE])
     assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\x85", "\u2028", "\x1b[2J"])
+def test_a_setting_that_was_not_read_adds_no_key(call_cli, tmp_path, end):
+    theirs = {
+        "model_name_or_path": "gpt2",
+        "stage": "pt",
+        "cutoff_len": 8,
+        f"odd{end}init: there #": f"a{end}b: 1",
+    }
+    (tmp_path / "theirs.yaml").write_text(yaml.safe_dump(theirs))
+    text = run(call_cli, "read", tmp_path / "theirs.yaml").out
+    assert set(yaml.safe_load(text)) <= {
+        "model",
+        "layout",
+        "data",
+        "seed",
+        "optimizer",
+        "lr_schedule",
+        "train",
+    }
+
+
+@pytest.mark.parametrize("key", ["odd", "deepspeed", "dataset", "warmup_steps"])
+def test_aliases_of_aliases_are_no_endless_work(call_cli, tmp_path, key):
+    levels = "".join(f"b{i + 1}: &b{i + 1} [{', '.join([f'*b{i}'] * 9)}]\n" for i in range(9))
+    text = f"model_name_or_path: gpt2\nstage: pt\ncutoff_len: 8\nb0: &b0 x\n{levels}{key}: *b9\n"
+    (tmp_path / "theirs.yaml").write_text(text)
+    assert "aliases expand" in run(call_cli, "read", tmp_path / "theirs.yaml", code=2).err
+
+
+def test_a_long_value_is_shown_in_part(call_cli, tmp_path):
+    theirs = {"model_name_or_path": "gpt2", "stage": "pt", "cutoff_len": 8, "odd": "x" * 1_000_000}
+    (tmp_path / "theirs.yaml").write_text(yaml.safe_dump(theirs))
+    answer = run(call_cli, "read", tmp_path / "theirs.yaml")
+    assert max(map(len, f"{answer.out}{answer.err}".splitlines())) < 500

@@ -47,3 +47,12 @@ def test_working_is_seen_on_a_terminal_only(monkeypatch, capsys):
     with working("thinking"):
         pass
     assert "thinking" in capsys.readouterr().err
+
+
+def test_a_columns_name_can_t_move_the_cursor(capsys):
+    from scalewright.spec.text.words import printable
+
+    print_table(["setting", "run \x9b2J\u202e\x1b]0;x\x07"], [["lr", "1"]])
+    out = capsys.readouterr().out
+    assert out == printable(out)
+    assert "run " in out

@@ -82,6 +82,23 @@ def test_another_tokenizer_is_refused(call_cli, trained, tmp_path, verb):
     assert call_cli(verb, *words, "--no-verify").code == 0
 
 
+def test_evaluate_refuses_data_of_another_tokenizer(call_cli, trained, tmp_path):
+    data = tmp_path / "other"
+    text = (trained.parent / "text.txt").read_text().upper()
+    (tmp_path / "upper.txt").write_text(text)
+    prepare(tmp_path / "upper.txt", data, vocab_size=300, workers=1, progress=None)
+    call_cli("convert", trained, tmp_path / "hf")
+    for model in (trained, tmp_path / "hf"):
+        answer = call_cli("evaluate", model, "--data", data, "--seq-len", 16)
+        assert answer.code == 2
+        assert "the data's tokenizer is not the model's" in answer.error
+        assert str(data) in answer.error
+        assert call_cli("evaluate", model, "--data", data, "--seq-len", 16, "--no-verify").code == 0
+        same = tmp_path / f"same-{model.name}"
+        prepare(tmp_path / "upper.txt", same, tokenizer=trained / "tokenizer.json", workers=1, progress=None)
+        assert call_cli("evaluate", model, "--data", same, "--seq-len", 16).code == 0
+
+
 def test_a_half_written_save_is_called_that(call_cli, trained, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(trained, copy)

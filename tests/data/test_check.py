@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import os
 import shutil
 import time
 from contextlib import suppress
@@ -124,6 +125,28 @@ def test_ranks_of_a_node_share_the_files(out, large):
     assert sorted(str(file.path) for part in parts for file, _ in part) == sorted(
         str(file.path) for file in (*data.stores[0].files, data.stores[0].index)
     )
+
+
+@pytest.mark.parametrize("kind", ["missing", "folder", "loop", "pipe"])
+def test_a_tokenizer_that_is_no_file_is_refused(out, kind):
+    path = out / "tokenizer.json"
+    path.unlink()
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "loop":
+        path.symlink_to(path.name)
+    elif kind == "pipe":
+        os.mkfifo(path)
+    with pytest.raises(UserError, match=r"missing, or is no file.*tokenizer\.json"):
+        opened(out)
+
+
+@pytest.mark.parametrize("name", ["metadata.json", "train/metadata.json"])
+def test_a_key_of_the_metadata_that_is_written_twice(out, name):
+    path = out / name
+    path.write_text('{"vocab_size": 9,' + path.read_text().lstrip()[1:])
+    with pytest.raises(UserError, match="'vocab_size' is written twice"):
+        opened(out)
 
 
 def test_another_tokenizer_is_refused(out):

@@ -10,14 +10,16 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import psutil
 import pytest
 
 from scalewright.data import encode, workers
 from scalewright.data.dataset import open_data
 from scalewright.data.encode import PieceWork
+from scalewright.data.plan import held
 from scalewright.data.prepare import prepare
-from scalewright.data.shards import verify
+from scalewright.data.shards import commit, verify
 from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.run import DataSpec
 
@@ -261,3 +263,49 @@ def test_memory_of_the_whole(tmp_path):
 def test_many_small_inputs_need_no_processes(monkeypatch, tmp_path):
     monkeypatch.setattr(workers, "_in_processes", None)  # would fail if it were called
     assert prepare(corpus(tmp_path / "c"), tmp_path / "out", vocab_size=300, progress=None).splits
+
+
+@pytest.mark.parametrize("write", ["commit", "piece"])
+def test_no_temporary_name_is_written_through(tmp_path, write):
+    """In a folder that others may write to: a name that will be used is a link by then."""
+    path, victim = tmp_path / "x.bin", tmp_path / "victim"
+    victim.write_text("mine")
+    (tmp_path / "x.bin.tmp").symlink_to(victim)
+    if write == "commit":
+        commit(path, [b"abcd"])
+    else:
+        piece = encode._SplitWriter(path, "uint16")
+        piece.add(np.array([1, 2], dtype=np.int32), 2, True)
+        piece.close()
+    assert victim.read_text() == "mine"
+    assert (path.stat().st_size, path.is_symlink()) == (4, False)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the lock is Unix's")
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_second_prepare_that_starts_at_the_same_moment(tmp_path, overwrite):
+    (tmp_path / "a.txt").write_text(words(2000))
+    quiet(tmp_path / "a.txt", tmp_path / "out")
+    before = files_of(tmp_path / "out")
+    with held(tmp_path / "out"), pytest.raises(UserError, match="another prepare is at work there"):
+        quiet(tmp_path / "a.txt", tmp_path / "out", overwrite=overwrite)
+    assert files_of(tmp_path / "out") == before
+    quiet(tmp_path / "a.txt", tmp_path / "out", overwrite=overwrite)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes are Unix's")
+@pytest.mark.parametrize(
+    "name", ["tokenizer.json", "pieces/tokenizer.json", "pieces/00000.json", "train/tokens-00000.bin"]
+)
+def test_a_pipe_in_the_place_of_a_file_is_redone(tmp_path, name):
+    (tmp_path / "a.txt").write_text(words(2000))
+    quiet(tmp_path / "a.txt", tmp_path / "out")
+    before = files_of(tmp_path / "out")
+    (tmp_path / "out" / name).unlink()
+    os.mkfifo(tmp_path / "out" / name)
+    signal.alarm(30)
+    try:
+        quiet(tmp_path / "a.txt", tmp_path / "out")
+    finally:
+        signal.alarm(0)
+    assert files_of(tmp_path / "out") == before

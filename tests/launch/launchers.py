@@ -131,6 +131,7 @@ class Batch(Attempt):
     def __init__(self, folder: Path, cluster: slurm_cluster.Cluster, number: int, restarts: int = 0) -> None:
         super().__init__(folder, [], self._again)
         self.cluster, self.number, self.restarts = cluster, number, restarts
+        self._over, self._ask_again = False, 0.0
 
     def ask(self, way: str) -> None:
         """As a user asks Slurm."""
@@ -139,9 +140,11 @@ class Batch(Attempt):
     @property
     def over(self) -> bool:
         """Whether Slurm started it again, or ended it; not asked more often than twice a second."""
-        time.sleep(0.5)
-        job = self.cluster.job(self.number)
-        return self._requeued(job) or job["JobState"] in ("COMPLETED", "FAILED", "CANCELLED")
+        if not self._over and time.monotonic() >= self._ask_again:
+            job = self.cluster.job(self.number)
+            self._over = self._requeued(job) or job["JobState"] in ("COMPLETED", "FAILED", "CANCELLED")
+            self._ask_again = time.monotonic() + 0.5
+        return self._over
 
     def _requeued(self, job: Mapping[str, str]) -> bool:
         return int(job["Restarts"]) > self.restarts

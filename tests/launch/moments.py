@@ -6,24 +6,33 @@ start ─ imports ─ checks ─ workers ─ meeting ─ build ─ steps, valida
 
 from __future__ import annotations
 
+import json
+import platform
+import random
 import re
 import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import date
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import psutil
 from tests.launch.launchers import Attempt, Launcher, Services, family
 from tests.launch.stopping import STARTS, _left, data_of
+from tests.launch.stops_table import expected, table
 
 from runs import bits, events, merge, steps_done, weights, write_run
+from scalewright.launch.local import cores
 
 STEPS, EVERY, PAUSE_S = 8, 4, 0.03
+LONG, CHAIN = 32, 8  # steps of a run of random moments, and its attempts that get a signal
 PHASES = ("start of Python", "before the first step", "steps", "validation", "save", "after the last step")
+
+FOREIGN = ("torchrun", "mpirun, Open MPI", "srun")
 
 
 @dataclass
@@ -44,67 +53,99 @@ class Strike:
     @property
     def expected(self) -> tuple[int | str, ...]:
         """The codes that the moment allows."""
-        saved = 1 if self.launcher == "torchrun" else 75
+        saved, killed = expected(self.launcher, self.way).code, 128 + signal.Signals[self.way]
+        if self.launcher in FOREIGN:  # what it makes of a signal is its own affair
+            return (0, 1, killed, saved)
         if self.phase == PHASES[0]:
-            return (128 + signal.Signals[self.way], saved)
+            return (killed, saved)
         if self.phase == PHASES[-1]:
             return (0, saved)
         return (saved,) if self.text.count("finished") == 0 else (0, saved)
 
 
-def moments_of(folder: Path, ranks: int, **launch: Any) -> dict[str, Any]:
+def moments_of(folder: Path, ranks: int, steps: int = STEPS, **launch: Any) -> dict[str, Any]:
     """A run whose validations and saves take a share of its life that a signal can hit."""
-    train = {"steps": STEPS, "valid_every": EVERY, "valid_batches": 40}
+    train = {"steps": steps, "valid_every": EVERY, "valid_batches": 40}
     return merge(data_of(folder, ranks, **launch), {"train": train, "checkpoint": {"every": EVERY}})
 
 
-def strike(
-    folder: Path, launcher: Launcher, services: Services, way: str, when: Callable[[Attempt], bool]
-) -> Strike:
-    """Starts the run, sends a signal when `when` becomes true, and waits for the end of all."""
-    write_run(folder, moments_of(folder, launcher.ranks, **launcher.keys(services, folder)))
+def start(folder: Path, launcher: Launcher, services: Services, steps: int = STEPS) -> Attempt:
+    """Writes the run file of `moments_of`, and starts it."""
+    write_run(folder, moments_of(folder, launcher.ranks, steps, **launcher.keys(services, folder)))
     (folder / "marks" / "pause").write_text(str(PAUSE_S))
-    begun = time.monotonic()
-    attempt = launcher.begin(folder, services)
+    return launcher.begin(folder, services)
+
+
+def strike(attempt: Attempt, name: str, way: str, when: Callable[[Attempt], bool]) -> Strike:
+    """Sends a signal to what was started when `when` becomes true, and waits for the end of all."""
+    begun, since = time.monotonic(), steps_done(attempt.folder / "out")
     try:
         while not when(attempt) and not attempt.over:
-            assert time.monotonic() < begun + 120, "the moment didn't come"
+            assert time.monotonic() < begun + 300, "the moment didn't come"
             time.sleep(0.002)
-        phase, members, at = phase_of(attempt), family(folder), time.monotonic()
+        phase, members, at = phase_of(attempt, since), family(attempt.folder), time.monotonic()
         attempt.ask(way)
         code = attempt.finish(120)
         seconds = time.monotonic() - at
-        return Strike(
-            launcher.name, way, phase, at - begun, code, seconds, _left(folder, members), attempt.text
-        )
-    finally:
-        attempt.end()
+        left = _left(attempt.folder, members)
+        return Strike(name, way, phase, at - begun, code, seconds, left, attempt.text)
+    except BaseException:
+        attempt.end()  # and not otherwise: it would take a requeued job from the queue
+        raise
 
 
-def go_on(folder: Path, launcher: Launcher, services: Services, strike: Strike, control: str) -> None:
+def go_on(attempt: Attempt, strikes: Sequence[Strike], control: str) -> None:
     """Starts it again until it is finished, and compares it with the undisturbed run."""
-    while [strike.code, *strike.codes][-1] != 0 and len(strike.codes) < STARTS:
-        attempt = launcher.begin(folder, services)
+    last = strikes[-1]
+    while [last.code, *last.codes][-1] != 0 and len(last.codes) < STARTS:
+        attempt = attempt.again()
         try:
-            strike.codes.append(attempt.finish(120))
-            strike.text += attempt.text
-        finally:
+            last.codes.append(attempt.finish(240))
+        except BaseException:
             attempt.end()
-    out = folder / "out"
-    mine, theirs = weights(out, optimizer=True), weights(control, optimizer=True)
-    strike.same = bits(out) == bits(control) and all(mine[name].equal(theirs[name]) for name in theirs)
-
-
-def phase_of(attempt: Attempt) -> str:
-    """Where the run is, as its files and processes show it."""
+            raise
+        last.text += attempt.text
     out = attempt.folder / "out"
-    if not hears(attempt):
-        return PHASES[0] if not attempt.over else PHASES[-1]
+    mine, theirs = weights(out, optimizer=True), weights(control, optimizer=True)
+    same = bits(out) == bits(control) and all(mine[name].equal(theirs[name]) for name in theirs)
+    for done in strikes:
+        done.same = same
+
+
+def moment(draw: random.Random, since: int) -> Callable[[Attempt], bool]:
+    """A moment of an attempt that goes on from step `since`: of its start, its steps, a validation or a save.
+
+    A start takes 5 to 20 s, a validation 0.5 to 1 s, a save 0.03 to 0.15 s.
+    """
+    part, after, delay_s = draw.choice(
+        [
+            (lambda attempt: True, -1, draw.uniform(0, 20)),
+            (lambda attempt: True, since + draw.randrange(4), draw.uniform(0, PAUSE_S * 4)),
+            (validates, since, draw.uniform(0, 0.6)),
+            (saves, since, draw.uniform(0, 0.08)),
+            (saves, since, 0.0),
+        ]
+    )
+    begun: list[float] = []
+
+    def look(attempt: Attempt) -> bool:
+        if not begun and (after < 0 or (steps_done(attempt.folder / "out") > after and part(attempt))):
+            begun.append(time.monotonic())
+        return bool(begun) and time.monotonic() >= begun[0] + delay_s
+
+    return look
+
+
+def phase_of(attempt: Attempt, since: int) -> str:
+    """Where a run that goes on from step `since` is, as its files and processes show it."""
+    out = attempt.folder / "out"
     kinds = {event["kind"] for event in events(out)} if (out / "events.jsonl").exists() else set()
     done = steps_done(out)
-    if "finish" in kinds:
+    if "finish" in kinds or attempt.over:
         return PHASES[-1]
-    if not done:
+    if not hears(attempt):
+        return PHASES[0]
+    if done == since:
         return PHASES[1]
     if validates(attempt):
         return PHASES[3]
@@ -112,7 +153,9 @@ def phase_of(attempt: Attempt) -> str:
 
 
 def hears(attempt: Attempt) -> bool:
-    """Whether what was started has a handler for SIGTERM."""
+    """Whether what was started has a handler for SIGTERM; of a batch job: whether it runs."""
+    if not attempt.processes:
+        return bool(family(attempt.folder))
     try:
         status = Path(f"/proc/{attempt.processes[0].pid}/status").read_text()
     except OSError:
@@ -150,23 +193,35 @@ def children(attempt: Attempt) -> list[str]:
     return found
 
 
-def markdown(strikes: Sequence[Strike], undisturbed: dict[str, float]) -> str:
+def save_moments(strikes: Sequence[Strike], folder: Path) -> None:
+    """Writes the page and its numbers, dated; those of the same day stay: launchers are tried one by one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    numbers = folder / f"{date.today()}-moments.json"
+    before = json.loads(numbers.read_text()) if numbers.exists() else []
+    lines = [*before, *({**asdict(strike), "text": ""} for strike in strikes)]
+    numbers.write_text("[\n" + ",\n".join(map(json.dumps, lines)) + "\n]\n")
+    numbers.with_suffix(".md").write_text(markdown([Strike(**line) for line in lines]))
+
+
+def markdown(strikes: Sequence[Strike]) -> str:
     """The page of a result: how many signals of each phase ended in which code."""
-    head = ["", *PHASES, "slowest end"]
-    rows = []
-    for name in undisturbed:
+    rows = [["", *PHASES, "slowest end"]]
+    for name in dict.fromkeys(strike.launcher for strike in strikes):
         mine = [strike for strike in strikes if strike.launcher == name]
         cells = []
         for phase in PHASES:
-            codes = Counter(strike.code for strike in mine if strike.phase == phase)
+            codes = Counter(str(strike.code) for strike in mine if strike.phase == phase)
             cells.append(", ".join(f"{count} × {code}" for code, count in sorted(codes.items())))
-        rows.append([f"{name} ({undisturbed[name]:.0f} s)", *cells, f"{max(s.seconds for s in mine):.1f} s"])
-    table = [f"| {' | '.join(row)} |" for row in ([head, *rows])]
-    table.insert(1, "|---" * len(head) + "|")
+        rows.append([name, *cells, f"{max(strike.seconds for strike in mine):.1f} s"])
     left = sum(len(strike.left) for strike in strikes)
     same = sum(strike.same for strike in strikes)
-    return "\n".join(
-        [f"# Signals at {len(strikes)} random moments, {date.today()}", "",
-         f"Processes left: {left}. Runs that the same command then finished with the metrics, weights and",
-         f"optimizer states of an undisturbed run, bit for bit: {same} of {len(strikes)}.", "", *table, ""]
-    )  # fmt: skip
+    about = [
+        f"Runs of {LONG} steps on Gloo with a validation and a save every {EVERY}. Each attempt was sent",
+        "SIGTERM, SIGHUP, SIGUSR1 or Ctrl-C during its start, its steps, a validation or a save, and the",
+        f"same command started again, up to {CHAIN} times a run. Each cell: how many, and the exit code.",
+        "Of runs that then finished with the metrics, weights and optimizer states of an undisturbed",
+        f"run, bit for bit: {same} of {len(strikes)}. Processes left: {left}.",
+    ]
+    title = f"# Signals at {len(strikes)} random moments, {date.today()}"
+    versions = f"- {cores()} cores, Python {platform.python_version()}, torch {version('torch')}"
+    return "\n".join([title, "", *about, "", table(rows), "", versions, ""])

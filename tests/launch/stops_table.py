@@ -108,7 +108,7 @@ def documented() -> str:
     rows = [
         [name, *(str(expected(name, way)) if tried(name, way) else "–" for way in WAYS)] for name in LAUNCHERS
     ]
-    return _table([head, *rows])
+    return table([head, *rows])
 
 
 def markdown(lines: Sequence[Line], versions: Iterable[str]) -> str:
@@ -129,7 +129,7 @@ def markdown(lines: Sequence[Line], versions: Iterable[str]) -> str:
     ]
     title = f"# Stops of {len(launchers)} launchers, {date.today()}"
     said = [f"- {words}" for words in versions]
-    return "\n".join([title, "", *about, "", _table([head, *rows]), "", *said, ""])
+    return "\n".join([title, "", *about, "", table([head, *rows]), "", *said, ""])
 
 
 def versions_of(lines: Iterable[Line]) -> list[str]:
@@ -169,6 +169,7 @@ def save(lines: Sequence[Line], folder: Path) -> Path:
     return path
 
 
-def _table(rows: Sequence[Sequence[str]]) -> str:
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """In markdown; the first row is its head."""
     lines = [f"| {' | '.join(row)} |" for row in rows]
     return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])

@@ -1,7 +1,7 @@
 """A signal at every moment of a run's life ends in a save and 75, or in what the moment allows.
 
-chosen moments, as files and processes show them     fast
-random ones, over launchers                          slow, `--save-moments FOLDER` writes the table
+chosen moments, as files and processes show them    fast
+random ones, over launchers                         slow: --moments COUNT --save-moments FOLDER
 """
 
 from __future__ import annotations
@@ -23,10 +23,23 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.launch.launchers import LAUNCHERS, PYTHON, RANKS, TRAIN, Attempt, Launcher, Services
-from tests.launch.moments import go_on, hears, markdown, metrics, moments_of, saves, strike, validates
+from tests.launch.moments import (
+    CHAIN,
+    LONG,
+    go_on,
+    hears,
+    metrics,
+    moment,
+    moments_of,
+    save_moments,
+    saves,
+    start,
+    strike,
+    validates,
+)  # fmt: skip
 from tests.launch.stopping import _left
 
-from runs import events, run, wait_for, write_run
+from runs import events, run, steps_done, wait_for, write_run
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="looks at processes as Linux has them"),
@@ -90,7 +103,8 @@ MOMENTS = [
 def test_a_signal_at_a_chosen_moment(
     tmp_path: Path, name: str, way: str, when: Callable[[Attempt], bool], code: int
 ) -> None:
-    done = strike(tmp_path, TRIED[name], Services(tmp_path), way, when)
+    attempt = start(tmp_path, TRIED[name], Services(tmp_path))
+    done = strike(attempt, name, way, when)
     # What follows the last step, as the report, may be cut short: 75, and the next call finds nothing to do.
     assert done.code in ((0, 75) if when is finished else (code,)), done.text
     assert "Traceback" not in done.text
@@ -100,7 +114,7 @@ def test_a_signal_at_a_chosen_moment(
             assert '"step": 4, "loss"' not in metrics_of(tmp_path, "valid")
         (tmp_path / "control").mkdir()
         control = run(moments_of(tmp_path / "control", TRIED[name].ranks)).out_dir
-        go_on(tmp_path, TRIED[name], Services(tmp_path), done, control)
+        go_on(attempt, [done], control)
         assert done.same
 
 
@@ -170,38 +184,39 @@ def test_a_closed_terminal_saves(tmp_path: Path, devices: int) -> None:
     assert code == 75
 
 
+RANDOM = (
+    "one process", "local workers", "torchrun", "launch torchrun", "mpirun, Open MPI", "launch mpi, Open MPI",
+    "srun", "launch slurm",
+)  # fmt: skip
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(4 * 3600)
-def test_signals_at_random_moments(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """200 of them, from the start of Python to the end of the process."""
-    generator, strikes = random.Random(0), []
-    launchers = [
-        launcher for launcher in LAUNCHERS.values() if not launcher.missing() and launcher.name in RANDOM
-    ]
-    services, controls, length = Services(tmp_path), {}, {}
-    for ranks in (1, 2):
-        (tmp_path / f"control-{ranks}").mkdir()
-        controls[ranks] = run(moments_of(tmp_path / f"control-{ranks}", ranks)).out_dir
-    for launcher in launchers:
-        (tmp_path / launcher.name).mkdir()
-        since = time.monotonic()
-        whole = strike(tmp_path / launcher.name, launcher, services, "SIGTERM", lambda attempt: False)
-        assert whole.code == 0, whole.text
-        length[launcher.name] = time.monotonic() - since
-    for number in range(200):
-        launcher = launchers[number % len(launchers)]
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        at = time.monotonic() + generator.uniform(0, length[launcher.name])
-        way = generator.choice(["SIGTERM", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGINT"])
-        done = strike(folder, launcher, services, way, lambda attempt, at=at: time.monotonic() >= at)
-        go_on(folder, launcher, services, done, controls[launcher.ranks])
-        assert done.code in done.expected, done
-        assert done.same
-        assert done.left == []
-        strikes.append(done)
-    if target := request.config.getoption("--save-moments", default=None):
-        Path(target).write_text(markdown(strikes, length))
-
-
-RANDOM = ("one process", "local workers", "torchrun", "launch torchrun", "mpirun, Open MPI", "srun")
+@pytest.mark.parametrize("name", RANDOM)
+def test_signals_at_random_moments(tmp_path: Path, request: pytest.FixtureRequest, name: str) -> None:
+    """Of attempts at one run after the other, which goes on from each of them."""
+    launcher = LAUNCHERS[name]
+    if reason := launcher.missing():
+        pytest.skip(reason)
+    seed = request.config.getoption("--seed-of-moments", default=0)
+    draw, strikes, services = random.Random(f"{name} {seed}"), [], Services(tmp_path)
+    (tmp_path / "control").mkdir()
+    control = run(moments_of(tmp_path / "control", launcher.ranks, LONG)).out_dir
+    target = request.config.getoption("--save-moments", default=None)
+    try:
+        while len(strikes) < request.config.getoption("--moments", default=25):
+            folder = tmp_path / str(len(strikes))
+            folder.mkdir()
+            attempt, chain = start(folder, launcher, services, LONG), []
+            while len(chain) < CHAIN and (not chain or chain[-1].code != 0):
+                attempt = attempt.again() if chain else attempt
+                way = draw.choice(["SIGTERM", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGINT"])
+                chain.append(strike(attempt, name, way, moment(draw, steps_done(folder / "out"))))
+            go_on(attempt, chain, control)
+            strikes += chain
+            if target:
+                save_moments(chain, Path(target))
+    finally:
+        services.close()
+    wrong = [done for done in strikes if done.code not in done.expected or not done.same or done.left]
+    assert not wrong, wrong

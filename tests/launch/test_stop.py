@@ -74,3 +74,25 @@ def test_a_command_is_told_also_while_it_starts(monkeypatch: pytest.MonkeyPatch,
 
     monkeypatch.setattr(subprocess, "Popen", start)
     assert run_with_signals(["sleep", "60"]) == -number
+
+
+LATE = """
+import os, signal, sys
+class Last:
+    def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGTERM):
+        kill(pid, number)
+last = Last()
+from scalewright.{module} import main
+sys.argv = ["scalewright", "--help"]
+sys.exit(main({arguments}))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
+@pytest.mark.parametrize(("module", "arguments"), [("__main__", ""), ("launch.agent", "['--help']")])
+def test_a_signal_while_python_ends_changes_no_exit_code(module: str, arguments: str) -> None:
+    """After torch that takes seconds, and Python has reset its handlers before."""
+    program = LATE.format(module=module, arguments=arguments)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""

@@ -8,6 +8,7 @@ import pytest
 
 from scalewright.spec.errors import UserError
 from scalewright.spec.launch import LaunchSpec
+from scalewright.spec.run import RunSpec
 
 REAL: list[dict[str, Any]] = [
     {"partition": "gpu,gpu-long", "account": "proj.x-1", "qos": "high+", "reservation": "maint_2026-11"},
@@ -68,5 +69,5 @@ def test_values_that_sites_have(keys: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("key", "value"), [*BREAKS.items(), *MORE], ids=ascii)
 def test_values_that_are_refused(key: str, value: Any) -> None:
     with pytest.raises(UserError, match=f"launch.{key}") as caught:
-        LaunchSpec.parse({key: value})
+        RunSpec.parse({"model": "tiny", "data": "tokens", "launch": {key: value}})
     assert caught.value.how

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 import struct
 import time
@@ -17,6 +18,7 @@ from scalewright.spec.text.jsonl import read_jsonl
 from scalewright.track.events import EventsFile
 from scalewright.track.lines import LineWriter
 from scalewright.track.metrics import MetricsFile
+from scalewright.track.saved import Saved
 
 
 def train_row(step: int, loss: float = 2.5) -> dict[str, object]:
@@ -172,3 +174,21 @@ def test_a_full_disk_is_one_clear_error(tmp_path: Path) -> None:
     link.symlink_to(full)
     with pytest.raises(RunError, match=r"cannot write .*No space left"):
         LineWriter(link).append({"kind": "train", "step": 1})
+
+
+@pytest.mark.parametrize("resume_step", [0, 4, None])
+@pytest.mark.parametrize("saved", [None, Saved("metrics.jsonl", 4, 0, 0, [])])
+def test_a_pipe_is_one_clear_error(tmp_path: Path, resume_step: int | None, saved: Saved | None) -> None:
+    """Opening one waits for its other end, and a device would swallow the rows."""
+    path = tmp_path / "metrics.jsonl"
+    os.mkfifo(path)
+    end = os.open(path, os.O_RDWR)  # so that a mistake here doesn't wait
+    try:
+        with pytest.raises(RunError, match=r"cannot write .*metrics.jsonl: it is not a regular file"):
+            MetricsFile(path, resume_step, saved=saved, first=1)
+    finally:
+        os.close(end)
+    path.unlink()
+    path.symlink_to(os.devnull)
+    with pytest.raises(RunError, match=r"cannot write .*not a regular file"):
+        MetricsFile(path, resume_step, saved=saved, first=1)

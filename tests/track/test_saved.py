@@ -189,3 +189,11 @@ def test_a_save_reads_only_what_is_new(tmp_path, monkeypatch):
         writer.append({"step": 1})
         assert writer.save().count(b"\n") == len(read) + 1
     assert read == [12, 12, 12]
+
+
+@pytest.mark.parametrize("size", ["0", "Infinity", "NaN", "-5", '"x"', "60"])
+def test_a_copy_with_less_than_its_rows_is_none(tmp_path, size):
+    """Its file would be cut to that size."""
+    row = json.dumps({"kind": "train", "step": 1, "loss": 2.5})
+    (tmp_path / "newest-metrics.jsonl").write_text(f'{{"bytes": {size}, "crc32": 0}}\n{row}\n{row}\n')
+    assert saved.read_saved(tmp_path, "metrics.jsonl", 4) is None

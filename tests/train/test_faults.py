@@ -31,6 +31,7 @@ from runs import (
     write_run,
 )
 from scalewright.spec.errors import RunError, UserError
+from scalewright.train.state.claim import hold_folder
 
 TWO = {"devices": 2, "zero_stage": 3, "micro_batch": 4}
 
@@ -139,6 +140,19 @@ def test_all_are_damaged(copy):
     aside = Path(data["out_dir"] + ".old-1")
     assert (aside / "metrics.jsonl").read_bytes() == metrics
     assert len(list((aside / "checkpoints").iterdir())) == 2
+
+
+@pytest.mark.parametrize("left", ["nothing", "no COMMIT"])
+def test_all_are_gone(copy, left):
+    """It has to begin anew, as one that was killed before its first save does; but it says why."""
+    data, both, control = copy
+    for folder in both:
+        (folder / "COMMIT").unlink() if left == "no COMMIT" else shutil.rmtree(folder)
+    anew = run(data)
+    assert anew.resumed_from is None
+    assert bits(anew.out_dir) == control
+    notes = [event["message"] for event in events(anew.out_dir, "fault")]
+    assert notes == ["the run begins anew: its checkpoints are gone, the last of step 8"]
 
 
 def test_a_named_checkpoint_is_checked_too(copy):
@@ -418,6 +432,41 @@ def test_a_folder_that_is_a_file(tmp_path):
     with pytest.raises(UserError, match=r"cannot write: .*set out_dir"):
         run(run_data(tmp_path))
     assert (tmp_path / "out").read_text() == "a file of the user's"
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a device", "a folder", "a loop"])
+def test_events_that_are_no_file(tmp_path, kind):
+    """Opening a pipe waits for its other end; a device would swallow the events."""
+    path = tmp_path / "out" / "events.jsonl"
+    path.parent.mkdir()
+    make = {"a pipe": os.mkfifo, "a folder": Path.mkdir, "a device": lambda p: p.symlink_to(os.devnull)}
+    make.get(kind, lambda p: p.symlink_to(p.name))(path)
+    end = os.open(path, os.O_RDWR) if kind == "a pipe" else None  # so that a mistake here doesn't wait
+    try:
+        with (
+            pytest.raises(UserError, match=r"cannot write: .*events.jsonl\): .*set out_dir"),
+            hold_folder(path.parent),
+        ):
+            pass
+    finally:
+        if end is not None:
+            os.close(end)
+
+
+@pytest.mark.parametrize("kind", ["a file", "a link that leads nowhere", "a loop"])
+def test_checkpoints_that_are_no_folder(tmp_path, kind):
+    """As when their disk isn't mounted: a run that began anew would drop its rows, and fail when it saves."""
+    data = run_data(tmp_path)
+    saves = tmp_path / "out" / "checkpoints"
+    saves.parent.mkdir()
+    (saves.parent / "metrics.jsonl").write_text('{"kind": "train", "step": 1}\n')
+    if kind == "a file":
+        saves.write_text("")
+    else:
+        saves.symlink_to("nowhere" if kind == "a link that leads nowhere" else saves.name)
+    with pytest.raises(UserError, match=r"checkpoints' folder is none.*mount or restore"):
+        run(data)
+    assert (saves.parent / "metrics.jsonl").read_text() == '{"kind": "train", "step": 1}\n'
 
 
 def test_more_devices_than_cores(call_cli, tmp_path):

@@ -79,6 +79,9 @@ def test_a_file_asks_and_goes_when_the_run_has_saved(tmp_path: Path, monkeypatch
     file = tmp_path / "STOP"
     stop = StopRequest(file=file)
     assert not stop.asked
+    file.mkdir()
+    assert not stop.asked  # a folder: it would stay, and stop every start after its first step
+    file.rmdir()
     file.touch()
     assert stop.asked
     assert stop.cause == "file STOP"

@@ -6,7 +6,6 @@ torchrun, srun   every rank; a Gloo group between them carries answers, and wait
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import timedelta
@@ -16,6 +15,7 @@ from typing import Any
 from scalewright.accept.hardware import Job, measured, take
 from scalewright.bench.world import PRELOAD, joined
 from scalewright.launch.local import run_local
+from scalewright.launch.meeting import free_port
 from scalewright.launch.rank import RankContext
 from scalewright.launch.within import Child
 
@@ -78,11 +78,5 @@ class Ranks:
 
     def start(self, arguments: Sequence[str], log: Path) -> Child:
         """`scalewright ARGUMENTS` on every rank, together a world at a free port of rank 0's host."""
-        port = self.share(_free_port() if self.lead else None)
+        port = self.share(free_port() if self.lead else None)
         return Child(self.context, port, arguments, log.with_name(f"{log.stem}-{self.context.rank}.log"))
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])

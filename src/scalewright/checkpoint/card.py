@@ -11,7 +11,7 @@ from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.tensors import count as count_parameters
 from scalewright.spec.text.jsonl import scan_jsonl
-from scalewright.spec.text.words import count, printable
+from scalewright.spec.text.words import count, markdown_text
 
 
 def model_card(spec: ModelSpec, manifest: Manifest, state: Mapping[str, Any], root: Path) -> str:
@@ -31,10 +31,9 @@ def model_card(spec: ModelSpec, manifest: Manifest, state: Mapping[str, Any], ro
         "sequence": f"{data.get('seq_len', '?')} tokens",
         "layout": ", ".join(f"{key} {value}" for key, value in layout.items()) or "one device",
     }
-    lines = [f"| {key} | {printable(str(value)).replace('|', ' ')} |" for key, value in rows.items() if value]
-    return "\n".join(
-        [f"# {spec.name}", "", "Trained with Scalewright.", "", "| | |", "| --- | --- |", *lines, ""]
-    )
+    lines = [f"| {key} | {markdown_text(value)} |" for key, value in rows.items() if value]
+    title = f"# {markdown_text(spec.name)}"
+    return "\n".join([title, "", "Trained with Scalewright.", "", "| | |", "| --- | --- |", *lines, ""])
 
 
 def _sources(data: Mapping[str, Any], split: str) -> str:

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from scalewright.checkpoint.read import CheckpointReader
+from scalewright.spec.run import RunSpec
+from scalewright.spec.text.dotted import dotted
 
 ABSENT = "(absent)"
 PARTS = ("step", "samples", "model", "layout")  # of the manifest
@@ -21,12 +23,17 @@ NAMES = ("name", "out_dir", "resume", "init", "launch", "model", "layout")  # no
 
 
 def settings(first: Path, second: Path) -> dict[str, dict[str, list[Any]]]:
-    """The numbers and settings that differ, by part and dotted key: [first, second]; raises UserError."""
+    """The numbers and settings that differ, by part and dotted key: [first, second]; raises UserError.
+
+    A key that an older release's checkpoint lacks is no difference where the other has its default.
+    """
     differences: dict[str, dict[str, list[Any]]] = {}
-    flat = [dict(_dotted(_settings(folder))) for folder in (first, second)]
+    flat = [dict(dotted(_settings(folder))) for folder in (first, second)]
     for key in {**flat[0], **flat[1]}:
         values = [side.get(key, ABSENT) for side in flat]
-        if values[0] != values[1]:
+        own = any(f"{key.rpartition('.')[0]}.python" in side for side in flat)
+        unset = ABSENT in values and not all(values) and not own  # arguments of a user's code have no default
+        if values[0] != values[1] and not unset:
             differences.setdefault(key.split(".")[0], {})[key] = values
     return differences
 
@@ -70,13 +77,13 @@ def _numbers(first: Tensor, second: Tensor) -> dict[str, Any]:
 
 def _settings(folder: Path) -> dict[str, Any]:
     reader = CheckpointReader(folder)
-    run = {key: value for key, value in reader.state.get("run", {}).items() if key not in NAMES}
+    run = _filled(reader.state.get("run", {}), RunSpec.parse({"model": "any", "data": "any"}).dump())
+    run = {key: value for key, value in run.items() if key not in NAMES}
     return {**reader.state, "run": run, **{key: getattr(reader.manifest, key) for key in PARTS}}
 
 
-def _dotted(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if not isinstance(value, dict) or not value:
-        yield prefix, value
-        return
-    for key, inner in value.items():
-        yield from _dotted(inner, f"{prefix}.{key}" if prefix else str(key))
+def _filled(values: Any, defaults: Any) -> Any:
+    """A run's settings with the defaults of keys that they lack; a user's own code has none."""
+    if not isinstance(values, dict) or not isinstance(defaults, dict) or "python" in values:
+        return values
+    return {**defaults, **{key: _filled(value, defaults.get(key)) for key, value in values.items()}}

@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.checkpoint.disjoint import are_disjoint
-from scalewright.spec.errors import UserError
+from scalewright.checkpoint.state_form import State
+from scalewright.spec.errors import UserError, reason, shortened
 from scalewright.spec.text.untrusted import inside, parse_json, read_bytes
 
 MANIFEST, STATE, COMMIT = "manifest.json", "state.json", "COMMIT"
@@ -43,7 +44,7 @@ COMPLEX = "complex_buffers"  # in state.json: the buffers whose last dimension i
 # Prefixes of names in a manifest; parameters have none. RANK: a tensor that one rank has, rank/00003/NAME.
 OPTIMIZER, BUFFER, RANK = "optimizer/", "buffer/", "rank/"
 OUTER, ISLAND = "outer/", "island/"  # of runs with islands: outer/<kind>/<name>, island/<i>/<kind>/<name>
-STEP_FOLDER = re.compile(r"^step-(\d{8,})$")
+STEP_FOLDER = re.compile(r"^step-([0-9]{8,})\Z")
 
 
 @dataclass(frozen=True)
@@ -226,12 +227,13 @@ def uncovered(manifest: Manifest) -> list[str]:
 
 def read_state(folder: Path) -> dict[str, Any]:
     """The state without tensors: step, samples, tokens and the optimizer's scalars."""
+    text = _read_head(folder, STATE)
     try:
-        return dict(parse_json(_read_head(folder, STATE)))
-    except UserError:
-        raise
-    except (ValueError, TypeError) as error:
-        raise damaged(f"damaged {STATE}: {error}", folder) from None
+        state: dict[str, Any] = parse_json(text)
+        State.parse(state)
+        return state
+    except (ValueError, UserError) as error:
+        raise damaged(f"damaged {STATE}: {shortened(reason(error))}", folder) from None
 
 
 def _read_head(folder: Path, name: str) -> bytes:
@@ -279,6 +281,11 @@ def committed(root: Path) -> list[Path]:
         return []
     folders = [p for p in root.iterdir() if STEP_FOLDER.match(p.name) and (p / COMMIT).exists()]
     return sorted(folders, key=lambda p: int(p.name.split("-")[1]), reverse=True)
+
+
+def checkpoints_at(path: Path) -> list[Path]:
+    """A checkpoint itself, or the finished ones of a run's folder, or of `checkpoints/`."""
+    return [path] if (path / MANIFEST).exists() else committed(path / "checkpoints") or committed(path)
 
 
 def free_name(folder: Path, suffix: str) -> Path:
@@ -347,11 +354,17 @@ def verify_heads(folder: Path) -> list[str]:
     """The problems of COMMIT, the manifest and the state: small files, so this is quick."""
     problems: list[str] = []
     try:
-        problems += uncovered(read_manifest(folder))
+        manifest = read_manifest(folder)
+        problems += uncovered(manifest)
+        if (name := STEP_FOLDER.match(folder.name)) and int(name[1]) != manifest.step:
+            problems.append(f"{folder.name} holds step {manifest.step}")
     except UserError as error:
         problems.append(error.what)
     try:
-        read_state(folder)
+        state = read_state(folder)
+        counted = [] if problems else [("step", manifest.step), ("samples", manifest.samples)]
+        if any(state.get(key, number) != number for key, number in counted):
+            problems.append(f"{STATE} is of another step than {MANIFEST}")
     except UserError as error:
         problems.append(error.what)
     return list(dict.fromkeys(problems))

@@ -28,6 +28,7 @@ from scalewright.checkpoint.format import (
     StoredTensor,
     check_file,
     check_size,
+    checkpoints_at,
     committed,
     damaged,
     free_name,
@@ -196,12 +197,8 @@ def find_checkpoint(path: str | Path) -> Path:
     Raises UserError when there is none.
     """
     path = Path(path)
-    if (path / "manifest.json").exists():
-        return path
-    for root in (path / "checkpoints", path):
-        checkpoints = committed(root)
-        if checkpoints:
-            return finite_first(checkpoints)[0]
+    if checkpoints := checkpoints_at(path):
+        return finite_first(checkpoints)[0]
     if find_theirs(path) is not None:
         raise UserError(
             "a checkpoint of another trainer",

@@ -17,25 +17,24 @@ from typing import Any
 
 from scalewright.cli.comparison import changes, headline, signed_time
 from scalewright.cli.diagnosis import show
-from scalewright.spec.text.words import printable, short_time
-
-SPECIAL = re.compile(r"([\\`*_\[\]<>|#~])")
+from scalewright.spec.text.words import markdown_text, short_time
 
 
 def markdown(answer: Mapping[str, Any]) -> str:
     """The answer of `diagnose`; what comes from a file is escaped."""
     text = _terminal(answer)
     first, _, _ = text.partition("\n")
-    return "\n".join([f"### {_plain(first)}", "", *_verdicts(answer), *_against(answer), *_folded(text)])
+    title = f"### {markdown_text(first)}"
+    return "\n".join([title, "", *_verdicts(answer), *_against(answer), *_folded(text)])
 
 
 def _verdicts(answer: Mapping[str, Any]) -> Iterator[str]:
     for number, verdict in enumerate(answer["verdicts"], 1):
         gain = verdict.get("gain_pct")
         saves = f": saves {gain['p50']:.0f}% ({gain['p10']:.0f} to {gain['p90']:.0f}%)" if gain else ""
-        yield f"{number}. **{_plain(verdict['cause'])}**{saves}"
+        yield f"{number}. **{markdown_text(verdict['cause'])}**{saves}"
         for line in (*verdict["evidence"], "→ " + verdict["fix"]):
-            yield f"   - {_plain(line)}"
+            yield f"   - {markdown_text(line)}"
     if answer["verdicts"]:
         yield ""
 
@@ -44,7 +43,7 @@ def _against(answer: Mapping[str, Any]) -> Iterator[str]:
     compared = answer.get("against")
     if not compared:
         return
-    yield from (_plain(headline(compared)), "")
+    yield from (markdown_text(headline(compared)), "")
     rows = changes(compared)
     if rows:
         yield from (
@@ -53,7 +52,7 @@ def _against(answer: Mapping[str, Any]) -> Iterator[str]:
         )
     for words, row in rows:
         times = short_time(row["now_s"]), short_time(row["before_s"]), signed_time(row["change_s"])
-        yield f"| {_plain(words.strip())} | {' | '.join(times)} |"
+        yield f"| {markdown_text(words.strip())} | {' | '.join(times)} |"
     yield ""
 
 
@@ -76,8 +75,3 @@ def _terminal(answer: Mapping[str, Any]) -> str:
     with contextlib.redirect_stdout(out):
         show({key: value for key, value in answer.items() if key not in ("against", "what_if")})
     return out.getvalue()
-
-
-def _plain(text: str) -> str:
-    """Text without a meaning for Markdown, on one line."""
-    return SPECIAL.sub(r"\\\1", printable(" ".join(text.split())))

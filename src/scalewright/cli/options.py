@@ -6,12 +6,17 @@ A word that isn't among the valid ones is answered like a misspelt verb: with th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from scalewright.spec.errors import UserError, unknown
 
+RunFile = Annotated[Path, typer.Argument(metavar="RUN.yaml", help="The run file.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Keys to set, such as layout.tp=2.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace a file that this tool didn't write.")]
 TrustCode = Annotated[

@@ -125,7 +125,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: st
 
     from scalewright.cli.columns import Column, blocks
 
-    console = Console()
+    console, columns = Console(), [printable(name, keep="") for name in columns]
     texts = [["" if cell is None else printable(cell) for cell in row] for row in rows]
     numeric = [bool(rows) and all(_is_number(row[index]) for row in rows) for index in range(len(columns))]
     made = [

@@ -65,6 +65,7 @@ class _SplitWriter:
     def add(self, ids: Int32, text_bytes: int, opens: bool) -> None:
         """More tokens of a document; `opens` begins a new one."""
         if self._file is None:
+            self.temporary.unlink(missing_ok=True)  # it may be a link
             self._file = open(self.temporary, "wb")  # noqa: SIM115 - closed by close or abandon
         data = ids.astype(self.dtype).tobytes()
         self._file.write(data)

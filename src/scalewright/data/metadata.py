@@ -75,7 +75,7 @@ def read_split(folder: Path) -> SplitMetadata:
     data = read_json(path)
     try:
         split, whole = SplitMetadata.parse(data), None
-        if above.is_file() and FORMAT in above.read_text(encoding="utf-8", errors="replace"):
+        if is_prepared(above.parent):
             data, path = read_json(above), above
             whole, path = _Whole.parse(data), folder / METADATA
     except UserError as error:
@@ -85,6 +85,14 @@ def read_split(folder: Path) -> SplitMetadata:
             problem = f"the metadata file is damaged: {name} is {value}, and {expected} by the other numbers"
             raise UserError(problem, str(path), AGAIN)
     return split
+
+
+def is_prepared(folder: Path) -> bool:
+    """Whether `prepare` wrote a folder; a split may be copied to one that has another metadata.json."""
+    above = folder / METADATA
+    if (folder / "pieces" / "plan.json").is_file():
+        return True
+    return above.is_file() and FORMAT in above.read_text(encoding="utf-8", errors="replace")
 
 
 def _facts(split: SplitMetadata, whole: _Whole | None) -> Iterator[tuple[str, object, object]]:
@@ -113,7 +121,7 @@ def _facts(split: SplitMetadata, whole: _Whole | None) -> Iterator[tuple[str, ob
 def read_json(path: Path) -> dict[str, Any]:
     """The plain data of a JSON file of ours; raises UserError when it is missing or damaged."""
     try:
-        data = parse_json(read_bytes(path, JSON_BYTES))
+        data = parse_json(read_bytes(path, JSON_BYTES), once=True)
     except FileNotFoundError:
         raise UserError("the metadata file is missing", str(path), AGAIN) from None
     except (OSError, ValueError) as error:

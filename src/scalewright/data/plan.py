@@ -21,6 +21,7 @@ from scalewright.data.metadata import METADATA, SPLITS
 from scalewright.data.shards import commit_json
 from scalewright.spec.ends import COMPANIONS
 from scalewright.spec.errors import UserError
+from scalewright.spec.text.scratch import lock_folder
 from scalewright.spec.text.untrusted import read_json
 
 PLAN_VERSION = 1
@@ -59,8 +60,6 @@ def settle(out: Path, files: Sequence[InputFile], options: Options) -> None:
     for file in files:  # paths may change, except where two files have one name
         listed[file.path if file.name in listed else file.name] = [file.size, file.stamp]
     plan = {"version": PLAN_VERSION, "options": options.plain(), "files": listed}
-    if out.exists() and not out.is_dir():
-        raise UserError("a file, not a folder", str(out), "choose another --out")
     if path.is_file():
         _compare(path, plan)
         return
@@ -92,6 +91,27 @@ def sweep(out: Path) -> None:
     for folder in (*SPLITS, "pieces"):
         for path in (out / folder).glob("*.tmp"):
             path.unlink(missing_ok=True)
+
+
+@contextmanager
+def held(out: Path) -> Iterator[None]:
+    """Keeps two that start at the same moment out of OUT, by a lock that dies with its process.
+
+    Raises UserError. Without locks (Windows, some network disks) `at_work` is all there is.
+    """
+    if out.exists() and not out.is_dir():
+        raise UserError("a file, not a folder", str(out), "choose another --out")
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        handle = lock_folder(out)
+    except BlockingIOError:
+        advice = "wait for it, or choose another --out"
+        raise UserError("another prepare is at work there", str(out), advice) from None
+    try:
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)
 
 
 @contextmanager

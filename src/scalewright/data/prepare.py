@@ -26,7 +26,7 @@ from scalewright.data.inputs import InputFile, find_files
 from scalewright.data.join import join_splits
 from scalewright.data.metadata import FORMAT, METADATA, SPLITS, VERSION
 from scalewright.data.pieces import Piece, cut_pieces, plan_key
-from scalewright.data.plan import Options, at_work, clear, settle, sweep
+from scalewright.data.plan import Options, at_work, clear, held, settle, sweep
 from scalewright.data.progress import Progress, progress_of
 from scalewright.data.sample import Words, ready_tokenizer
 from scalewright.data.shards import checksum, commit_json, disk_error, token_dtype
@@ -109,15 +109,16 @@ def prepare(
         files = _all_files(inputs, skipped)
         if valid_fraction is not None and any(file.split for file in files):
             raise UserError("wikitext-2 has its own validation split", "--valid-fraction", "leave it out")
-        if overwrite:
-            clear(folder)
-        settle(folder, files, options)
-        with at_work(folder), progress_of(progress) as shown:
-            try:
-                work = _Work(folder, files, options, shown)
-                return work.run(skipped, workers, stats, valid_fraction is not None, began)
-            finally:
-                sweep(folder)
+        with held(folder):
+            if overwrite:
+                clear(folder)
+            settle(folder, files, options)
+            with at_work(folder), progress_of(progress) as shown:
+                try:
+                    work = _Work(folder, files, options, shown)
+                    return work.run(skipped, workers, stats, valid_fraction is not None, began)
+                finally:
+                    sweep(folder)
     except OSError as error:
         raise disk_error(error, folder) from error
 

@@ -7,7 +7,6 @@ checksum is right.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from scalewright.data.tokenizer import (
 )
 from scalewright.spec.ends import COMPANIONS
 from scalewright.spec.errors import UserError
-from scalewright.spec.text.untrusted import inside
+from scalewright.spec.text.untrusted import inside, read_json
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ def _given(source: Path, out: Path, special: list[str] | None) -> bytes:
 def _as_noted(path: Path, note: Path) -> bool:
     """Whether the tokenizer is the one that an earlier run committed."""
     try:
-        return bool(json.loads(note.read_text(encoding="utf-8"))["sha256"] == checksum(path))
+        return bool(read_json(note)["sha256"] == checksum(path))
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

@@ -25,12 +25,24 @@ from typing import Any
 import numpy as np
 
 from scalewright.data.check import AT_OPENING, check_files, check_sample
-from scalewright.data.metadata import AGAIN, BLOCK, METADATA, SPLITS, Listed, SplitMetadata, read_split
+from scalewright.data.metadata import (
+    AGAIN,
+    BLOCK,
+    METADATA,
+    SPLITS,
+    Listed,
+    SplitMetadata,
+    is_prepared,
+    read_split,
+)
 from scalewright.data.tokens import TokenFile, TokenStore, Vocabulary
 from scalewright.spec.errors import RunError, UserError
-from scalewright.spec.text.untrusted import inside
+from scalewright.spec.text.untrusted import inside, open_regular
 
-_NOT_THERE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EEXIST}
+_NOT_THERE = {
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR,
+    errno.ELOOP,
+}  # fmt: skip
 
 
 def shard_name(number: int) -> str:
@@ -46,7 +58,7 @@ def token_dtype(vocab_size: int) -> str:
 def checksum(path: Path) -> str:
     """SHA-256 of a file, in hexadecimal."""
     digest = hashlib.sha256()
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         while chunk := file.read(1 << 20):
             digest.update(chunk)
     return digest.hexdigest()
@@ -54,7 +66,7 @@ def checksum(path: Path) -> str:
 
 def block_checksums(path: Path) -> str:
     """CRC-32 of every MiB of a file, 8 hexadecimal digits each."""
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         return "".join(f"{zlib.crc32(block):08x}" for block in iter(lambda: file.read(BLOCK), b""))
 
 
@@ -62,6 +74,7 @@ def commit(path: Path, chunks: Iterable[bytes]) -> dict[str, Any]:
     """Writes a file so that it is there whole or not at all; returns its `bytes` and `sha256`."""
     temporary = path.with_name(path.name + ".tmp")
     digest, size = hashlib.sha256(), 0
+    temporary.unlink(missing_ok=True)  # it may be a link
     try:
         with open(temporary, "wb") as file:
             for chunk in chunks:
@@ -152,9 +165,14 @@ def split_files(folder: Path, data: SplitMetadata) -> Iterator[TokenFile]:
 
 
 def _tokenizer(folder: Path, data: SplitMetadata) -> Path | None:
-    """The tokenizer beside a split; raises UserError for another than the one that made its tokens."""
+    """The tokenizer beside a split; raises UserError for another than the one that made its tokens.
+
+    A split that was copied alone, without the folder's metadata, needs none.
+    """
     path = folder.parent / "tokenizer.json"
     if not path.is_file():
+        if os.path.lexists(path) or is_prepared(folder.parent):
+            raise UserError("the tokenizer is missing, or is no file", str(path), AGAIN)
         return None
     if checksum(path) != data.tokenizer_sha256:
         raise UserError("the tokenizer is not the one that made these tokens", str(path), AGAIN)

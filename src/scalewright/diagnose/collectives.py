@@ -162,3 +162,14 @@ def _names(trace: Trace, rows: np.ndarray) -> list[str]:
 def _counts(rows: dict[int, np.ndarray]) -> str:
     counts = sorted({len(some) for some in rows.values()})
     return f"{counts[0]} to {counts[-1]} of them" if len(counts) > 1 else "names differ"
+
+
+def numbers(lengths: Sequence[int], matched: Sequence[Matched]) -> list[np.ndarray]:
+    """For each trace (of so many rows) the number of the collective of every row, -1 for other rows."""
+    result = [np.full(length, -1, dtype=np.int64) for length in lengths]
+    offset = 0
+    for group in matched:
+        for column, index in enumerate(group.ranks):
+            result[index][group.row[:, column]] = np.arange(offset, offset + len(group))
+        offset += len(group)
+    return result

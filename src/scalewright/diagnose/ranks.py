@@ -19,12 +19,12 @@ import numpy as np
 from scalewright.diagnose import intervals
 from scalewright.diagnose.bandwidths import Bandwidth, bandwidths
 from scalewright.diagnose.breakdown import Activity, Breakdown, activity, breakdown
-from scalewright.diagnose.collectives import Clocks, Matched, clocks, match
+from scalewright.diagnose.collectives import Clocks, Matched, clocks, match, numbers
 from scalewright.diagnose.cpu import Less, cpu_idle, record_cpu
 from scalewright.diagnose.idle import Idle, idle_causes, loading
 from scalewright.diagnose.pipeline_steps import PipelineStep, read_steps
 from scalewright.diagnose.recording import Recording, recording
-from scalewright.diagnose.replay import COMPUTES, Change, Recorded, held_up, numbers, record, replay
+from scalewright.diagnose.replay import COMPUTES, Change, Recorded, held_up, record, replay
 from scalewright.diagnose.steps import Steps, steps
 from scalewright.diagnose.stragglers import Straggler, stragglers
 from scalewright.diagnose.traces import trace as t

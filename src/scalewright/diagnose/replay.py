@@ -391,14 +391,3 @@ class _Collectives:
         arrived = self.waiting.pop(number)
         end = max(arrived.values()) + self.transfer[number]
         return [(rank, end + self.rest[number][rank] + self.offset[rank]) for rank in arrived]
-
-
-def numbers(lengths: Sequence[int], matched: Sequence[Matched]) -> list[np.ndarray]:
-    """For each trace (of so many rows) the number of the collective of every row, -1 for other rows."""
-    result = [np.full(length, -1, dtype=np.int64) for length in lengths]
-    offset = 0
-    for group in matched:
-        for column, index in enumerate(group.ranks):
-            result[index][group.row[:, column]] = np.arange(offset, offset + len(group))
-        offset += len(group)
-    return result

@@ -20,6 +20,8 @@ from scalewright.emit.theirs import Theirs
 from scalewright.spec.base import TextDumper
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import OptimizerSpec
+from scalewright.spec.text.dotted import flat
+from scalewright.spec.text.words import commented
 
 W = TypeVar("W")
 Words = dict[str, Any]
@@ -37,6 +39,13 @@ def choose(
         return None
     s.nearly(key, written or str(instead), why)
     return words[instead]
+
+
+def choose_precision(s: Settings, words: Mapping[Any, W], why: str) -> W | None:
+    """Their word for the precision; of one that they lack, fp32's for tf32 and bf16's for others."""
+    instead = "fp32" if s.precision() == "tf32" else "bf16"
+    word = words[instead]
+    return choose(s, "layout.precision", words, why, instead, word if isinstance(word, str) else "")
 
 
 def take_head_dim(s: Settings, title: str) -> None:
@@ -136,18 +145,12 @@ def torchrun(devices: int, program: str) -> str:
 def yaml_text(comments: Iterable[str], data: Words) -> str:
     """A configuration with comments at its top."""
     text = yaml.dump(data, None, TextDumper, sort_keys=False, width=100, allow_unicode=True)
-    return "".join(f"# {line}\n" for line in comments) + text
+    return commented(*comments) + text
 
 
-def given(document: Mapping[str, Any], prefix: str = "") -> Words:
+def given(document: Mapping[str, Any]) -> Words:
     """Dotted keys that are set: null is as if the key weren't there."""
-    keys: Words = {}
-    for key, value in document.items():
-        if isinstance(value, Mapping):
-            keys.update(given(value, f"{prefix}{key}."))
-        elif value is not None:
-            keys[f"{prefix}{key}"] = value
-    return keys
+    return {key: value for key, value in flat(document).items() if value is not None}
 
 
 def read_keys(

@@ -17,7 +17,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from scalewright.emit.choices import Words, choose, optimizer_of, take_adam, take_expert_split, torchrun
+from scalewright.emit.choices import (
+    Words,
+    choose,
+    choose_precision,
+    optimizer_of,
+    take_adam,
+    take_expert_split,
+    torchrun,
+)
 from scalewright.emit.emitted import Emitted
 from scalewright.emit.scripts.facts import take_facts
 from scalewright.emit.scripts.model import CONFIG, write_config
@@ -65,9 +73,8 @@ def write(s: Settings) -> Emitted:
         out=f"{s.run.folder}/colossalai",
     )  # fmt: skip
     s.assume("transformers shifts labels itself: the last target of a row isn't counted")
-    dropped = s.dropped(TITLE)
     files = {SCRIPT: script, "samples.py": SAMPLES, CONFIG: network}
-    return Emitted("colossalai", VERSION, files, command, dropped, tuple(s.changed), tuple(s.assumed))
+    return s.emitted(TITLE, "colossalai", VERSION, files, command)
 
 
 def _optimizer(s: Settings) -> Words:
@@ -86,11 +93,8 @@ def _optimizer(s: Settings) -> Words:
 
 def _common(s: Settings) -> Words:
     layout = s.layout
-    if layout.precision == "auto":
-        s.assume("precision bf16, since `auto` asks the device")
-    instead = "fp32" if layout.precision == "tf32" else "bf16"
     why = "Colossal-AI's plugins train in bf16, fp16 and fp32"
-    precision = choose(s, "layout.precision", PRECISIONS, why, instead)
+    precision = choose_precision(s, PRECISIONS, why)
     return {"tp_size": layout.tp, "precision": precision, "max_norm": s.values["optimizer.clip_norm"],
             "enable_flash_attention": precision != "fp32", "enable_fused_normalization": False}  # fmt: skip
 

@@ -32,7 +32,7 @@ from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.question import Question
 from scalewright.spec.run import RunSpec
-from scalewright.spec.same import flat
+from scalewright.spec.text.dotted import flat
 from scalewright.spec.text.files import check_replaceable, write_whole
 
 VERSIONS = {".toml": ("0.2", "0.1")}  # of torchtitan, whose newest release has Python in TOML's place

@@ -76,8 +76,7 @@ def write(s: Settings) -> Emitted:
         "samples.py": SAMPLES,
         f"model/{CONFIG}": network,
     }
-    dropped = s.dropped(TITLE)
-    return Emitted("llama-factory", VERSION, files, command, dropped, tuple(s.changed), tuple(s.assumed))
+    return s.emitted(TITLE, "llama-factory", VERSION, files, command)
 
 
 def _config(s: Settings, facts: Facts) -> dict[str, Any]:

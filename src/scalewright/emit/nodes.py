@@ -10,3 +10,12 @@ def nodes_of(devices: int) -> tuple[int, int]:
     if devices <= USUAL or devices % USUAL:
         return 1, devices
     return devices // USUAL, USUAL
+
+
+def torchrun_by_variables(devices: int, program: str) -> str:
+    """Every node's launch line, by NODE_RANK, MASTER_ADDR and MASTER_PORT; their defaults do for one node."""
+    nodes, each = nodes_of(devices)
+    return (
+        f"torchrun --nnodes {nodes} --nproc-per-node {each} --node-rank ${{NODE_RANK:-0}} "
+        f"--master-addr ${{MASTER_ADDR:-localhost}} --master-port ${{MASTER_PORT:-29500}} {program}"
+    )

@@ -18,6 +18,7 @@ import yaml
 from scalewright.emit.emitted import Reading
 from scalewright.emit.shell import read_words
 from scalewright.emit.trainers import TRAINERS, module_of
+from scalewright.spec.base import parse_yaml
 from scalewright.spec.errors import UserError, reason
 from scalewright.spec.text.untrusted import read_bytes
 
@@ -84,14 +85,14 @@ def _checked(title: str, where: str, read: Callable[[], Reading]) -> Reading:
 
 def parse(text: str, suffix: str, where: str) -> Any:
     """Parsed YAML, JSON or TOML; None for other texts."""
+    if suffix in (".yaml", ".yml"):
+        return parse_yaml(text, where, yaml.SafeLoader)
     try:
         if suffix == ".json":
             return json.loads(text)
         if suffix == ".toml":
             return tomllib.loads(text)
-        if suffix in (".yaml", ".yml"):
-            return yaml.safe_load(text)
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         line = str(error).splitlines()[0]
         raise UserError(
             f"it is no {suffix[1:].upper()}: {line}", where, "give the file as the trainer takes it"

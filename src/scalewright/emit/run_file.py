@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
-import yaml
-
+from scalewright.emit.choices import yaml_text
 from scalewright.emit.emitted import Reading
-from scalewright.spec.base import TextDumper
 from scalewright.spec.errors import UserError
 from scalewright.spec.question import DATA
 from scalewright.spec.run import DataSpec, RunSpec, apply_override
@@ -30,12 +28,11 @@ def as_run(reading: Reading, where: str, overrides: Sequence[str] = ()) -> RunSp
 def as_text(reading: Reading, run: RunSpec) -> str:
     """The run file: keys that differ from defaults, and what wasn't understood as comments."""
     keys = {**run.written(), "layout": run.layout.written()}
-    lines = [f"# Read from a configuration of {reading.trainer}."]
-    lines += [f"# assumed: {text}" for text in reading.assumed]
-    lines += [f"# not read: {item.key} {item.value} ({item.why})" for item in reading.unread]
+    lines = [f"Read from a configuration of {reading.trainer}."]
+    lines += [f"assumed: {text}" for text in reading.assumed]
+    lines += [f"not read: {item} ({item.why})" for item in reading.unread]
     paths = [source.path for source in run.data.train] if isinstance(run.data, DataSpec) else []
     if any(path == DATA or "$" in path for path in paths):
-        lines.append("# data.train: name your token shards here")
+        lines.append("data.train: name your token shards here")
     ordered = {key: keys[key] for key in RunSpec.model_fields if keys.get(key)}
-    text = yaml.dump(ordered, None, TextDumper, sort_keys=False, width=100, allow_unicode=True)
-    return "\n".join([*(line.replace("\n", " ") for line in lines), text])
+    return yaml_text(lines, ordered)

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from scalewright.emit.emitted import Changed, Dropped
+from scalewright.emit.emitted import Changed, Dropped, Emitted
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec, RopeScaling
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.run import DataSpec, OptimizerSpec, PythonRef, RunSpec
-from scalewright.spec.same import below
+from scalewright.spec.text.dotted import below, flat
 
 # Of this machine, this project's files or its supervision: they say nothing about what is trained.
 OUTSIDE = (
@@ -36,6 +36,7 @@ ALWAYS = frozenset({
     "optimizer.weight_decay", "optimizer.clip_norm", "lr_schedule.kind", "lr_schedule.warmup_steps",
     "lr_schedule.min_ratio", "train.steps", "train.tokens", "seed",
 })  # fmt: skip
+WHOLE = ("layout.recompute", "cluster", "launch.env")  # values, though they have keys
 SIZES = ("tp", "pp", "cp", "ep", "etp", "dp_replicate")  # without one of these it would be another layout
 
 
@@ -46,8 +47,8 @@ class Settings:
         self.run, self.model, self.layout = run, model, run.layout
         self.version: str | None = None  # of the trainer, where the user asks for one
         self.network: ModelSpec | None = None  # that is written, where the target's files aren't read back
-        self.stated = frozenset(_flat(run.model_dump(mode="json", by_alias=True, exclude_unset=True)))
-        self.values = _flat({**run.dump(), "model": model.dump()})
+        self.stated = frozenset(flat(run.model_dump(mode="json", by_alias=True, exclude_unset=True), WHOLE))
+        self.values = flat({**run.dump(), "model": model.dump()}, WHOLE)
         self.changed: list[Changed] = []
         self.assumed: list[str] = []
         self._taken: set[str] = set()
@@ -82,6 +83,17 @@ class Settings:
     def assume(self, text: str) -> None:
         """Records a value that was filled in."""
         self.assumed.append(text)
+
+    def precision(self) -> str:
+        """The layout's; where it is `auto`, which asks the device, bf16 is assumed."""
+        if self.layout.precision == "auto":
+            self.assume("precision bf16, since `auto` asks the device")
+        return str(self.layout.precision)
+
+    def emitted(self, title: str, trainer: str, version: str, files: dict[str, str], command: str) -> Emitted:
+        """The files, with what they express otherwise or not at all; raises UserError as `dropped` does."""
+        dropped = self.dropped(title)
+        return Emitted(trainer, version, files, command, dropped, tuple(self.changed), tuple(self.assumed))
 
     def dropped(self, title: str) -> tuple[Dropped, ...]:
         """Everything that wasn't taken. Raises UserError where a size of the layout is among it."""
@@ -146,18 +158,6 @@ def settings_of(run: RunSpec) -> Settings:
     return Settings(run, load_model_spec(run.model))
 
 
-def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted keys of nested data; lists, and the one-key mappings of `recompute`, are values."""
-    flat: dict[str, Any] = {}
-    for key, value in data.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and name not in ("layout.recompute", "cluster", "launch.env"):
-            flat.update(_flat(value, f"{name}."))
-        else:
-            flat[name] = value
-    return flat
-
-
 def _defaults() -> dict[str, Any]:
     """Values of keys that nobody set: those of a plain run and of a plain mixture."""
     size = {"vocab_size": 1, "hidden_size": 1, "intermediate_size": 1, "num_hidden_layers": 1,
@@ -167,10 +167,10 @@ def _defaults() -> dict[str, Any]:
     mixture = ModelSpec.parse({**size, "head_dim": 2, "moe": moe}).dump()
     run = RunSpec.parse({"model": "plain", "data": "plain"}).dump()
     layout = Layout().dump() | {"zero_stage": 0, "sp": False}
-    flat = _flat({**run, "layout": layout, "model": plain}) | _flat({"model": mixture})
+    keys = flat({**run, "layout": layout, "model": plain}, WHOLE) | flat({"model": mixture})
     scaling = RopeScaling(kind="linear").dump()
-    flat |= {f"model.rope.scaling.{key}": value for key, value in scaling.items() if key != "kind"}
-    return flat | {"model.moe": None}
+    keys |= {f"model.rope.scaling.{key}": value for key, value in scaling.items() if key != "kind"}
+    return keys | {"model.moe": None}
 
 
 NEUTRAL: Mapping[str, Any] = _defaults()

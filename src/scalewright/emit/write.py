@@ -19,7 +19,8 @@ from scalewright.emit.trainers import ALIASES, TRAINERS, module_of
 from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import is_preset, load_model_spec
-from scalewright.spec.same import below, differences
+from scalewright.spec.same import differences
+from scalewright.spec.text.dotted import below
 
 
 def emit(name: str, settings: Settings) -> Emitted:

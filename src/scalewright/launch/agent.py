@@ -22,7 +22,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any
 
-from scalewright.launch.stop import STOP_SIGNALS, heard_signals
+from scalewright.launch.stop import STOP_SIGNALS, heard_signals, keep_exit_code
 from scalewright.spec.errors import Stopped
 from scalewright.spec.text.words import printable
 
@@ -34,6 +34,7 @@ ENDED_BY_US = (-signal.SIGTERM,)  # torchrun ends the ranks that are slower to l
 
 def main(arguments: Sequence[str]) -> int:
     """Runs torchrun with these options; returns the exit code."""
+    keep_exit_code()
     saved, options = _take_saved(list(arguments))
     asked: list[int] = []
     told: set[int] = set()

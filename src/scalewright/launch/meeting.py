@@ -41,7 +41,7 @@ def _broadcast(context: RankContext) -> str:
         raise UserError(what, "environment", how) from None
     if mpi.COMM_WORLD.size != context.world:
         raise UserError(f"{what}, and mpi4py is another MPI's: it sees no other rank", "environment", how)
-    address = f"tcp://{socket.gethostname()}:{_free_port()}" if context.rank == 0 else ""
+    address = f"tcp://{socket.gethostname()}:{free_port()}" if context.rank == 0 else ""
     address = mpi.COMM_WORLD.bcast(address, root=0)
     mpi.Finalize()
     return str(address)
@@ -59,7 +59,8 @@ def _check_name(context: RankContext) -> None:
         ) from None
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """One of this host that nobody listens at."""
     with socket.socket() as free:
         free.bind(("", 0))
         return int(free.getsockname()[1])

@@ -8,6 +8,7 @@ Imported before anything heavy: until handlers are set, a signal ends a process 
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import threading
@@ -35,6 +36,12 @@ def heard_signals() -> list[int]:
     """STOP_SIGNALS, without a SIGHUP that this process was started to ignore, as nohup does."""
     ignored = {number for number in STOP_SIGNALS if signal.getsignal(number) == signal.SIG_IGN}
     return [number for number in STOP_SIGNALS if number not in ignored or number.name != "SIGHUP"]
+
+
+def keep_exit_code() -> None:
+    """Ignores signals once Python ends, which takes seconds after torch: it takes handlers back before that,
+    and a signal would replace the exit code. Call it first: what is registered first is called last."""
+    atexit.register(lambda: [signal.signal(number, signal.SIG_IGN) for number in heard_signals()])
 
 
 @contextmanager

@@ -31,19 +31,9 @@ from scalewright.spec.text.untrusted import inside, read_json
 
 GENERATION, CARD = "generation_config.json", "README.md"
 _IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
-_WEIGHTS = {
-    ".safetensors",
-    ".bin",
-    ".pt",
-    ".pth",
-    ".ckpt",
-    ".h5",
-    ".msgpack",
-    ".onnx",
-    ".gguf",
-    ".pkl",
-    ".npz",
-}
+_WEIGHTS = (
+    ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf", ".pkl", ".npz",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -268,12 +268,7 @@ class _SumScatter(torch.autograd.Function):
         return gathered(grad_outputs[0], ctx.dim, ctx.group), None, None
 
 
-class _GatherSlice(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: int, group: AxisGroup) -> Tensor:
-        ctx.dim, ctx.group = dim, group
-        return gathered(x, dim, group)
-
+class _GatherSlice(_GatherSum):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
         return local_part(grad_outputs[0], ctx.dim, ctx.group), None, None

@@ -173,6 +173,13 @@ def join_world(
     )
 
 
+def ensure_world(mesh: Mesh) -> None:
+    """A process group for a world of one rank, which has none of its own."""
+    if not dist.is_initialized():
+        store = dist.HashStore()  # type: ignore[attr-defined]
+        dist.init_process_group(backend_for(mesh.device), store=store, rank=0, world_size=1)
+
+
 def backend_for(device: torch.device) -> str:
     """NCCL for a GPU's tensors, Gloo for the CPU's."""
     return "nccl" if device.type == "cuda" else "gloo"

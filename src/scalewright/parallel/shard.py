@@ -40,7 +40,7 @@ from torch.distributed.fsdp import (
 
 from scalewright.model.decoder import Decoder
 from scalewright.model.moe import MoE
-from scalewright.parallel.mesh import Mesh, backend_for
+from scalewright.parallel.mesh import Mesh, ensure_world
 from scalewright.parallel.recompute import outside_recomputation
 from scalewright.parallel.shard_timers import time_shards
 from scalewright.spec.layout import Layout
@@ -174,8 +174,6 @@ def _device_mesh(mesh: Mesh, axis: str) -> DeviceMesh:
 
 def _alone(mesh: Mesh) -> dist.ProcessGroup:
     """A group of this rank alone, whose parameters are to be offloaded."""
-    if not dist.is_initialized():
-        store = dist.HashStore()  # type: ignore[attr-defined]
-        dist.init_process_group(backend_for(mesh.device), store=store, rank=0, world_size=1)
+    ensure_world(mesh)
     alone: dist.ProcessGroup = dist.new_group([mesh.rank], use_local_synchronization=True)
     return alone

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
 from pydantic.fields import FieldInfo
 
 from scalewright.spec.errors import UserError, nearest, reason
+from scalewright.spec.scalars import narrowed
 from scalewright.spec.text.files import write_whole
 from scalewright.spec.text.untrusted import read_bytes
 from scalewright.spec.text.words import printable
@@ -29,6 +30,11 @@ class Spec(BaseModel):
     """Frozen, validated data. Build it with `parse`, whose errors are one line."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        """Every key's, under the rules of `spec/scalars.py`."""
+        return narrowed(handler(source), cls)
 
     @classmethod
     def parse(cls: type[S], data: Any, where: str = "") -> S:
@@ -119,7 +125,7 @@ SYNONYMS = {
     "world_size": "devices",
 }
 PATTERNS = {
-    r"^[\w.\-]+$": "use letters, digits, '.', '-' and '_' alone",
+    r"^\.*[\w\-][\w.\-]*$": "use letters, digits, '.', '-' and '_' alone",
     r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$": "write package.module:name",
 }
 
@@ -134,8 +140,10 @@ def _in_words(problem: Any) -> str:
     if kind in ("model_type", "model_attributes_type", "dict_type", "dataclass_type"):
         return "it should hold keys and values"
     expected, _, failure = kind.partition("_")
-    if expected in NAMES and failure in ("parsing", "type", "from_float"):
+    if expected in NAMES and failure in ("parsing", "parsing_size", "type", "from_float"):
         return f"it should be {NAMES[expected]}"
+    if kind == "too_short":
+        return f"give {context['min_length']} or more"
     return str(problem["msg"]).removeprefix("Value error, ").replace("Input should be", "it should be")
 
 
@@ -252,11 +260,11 @@ def _line(event: Any) -> str:
     return f"line {event.start_mark.line + 1}"
 
 
-def parse_yaml(text: str, where: str = "") -> Any:
-    """YAML text as plain data; raises UserError with the line."""
+def parse_yaml(text: str, where: str = "", loader: Any = None) -> Any:
+    """YAML text as plain data, strict unless `loader` is another safe one; raises UserError with the line."""
     try:
         _check_size(text)
-        return yaml.load(text, Loader=_Loader)
+        return yaml.load(text, Loader=loader or _Loader)
     except UserError as error:
         raise UserError(error.what, f"{where} {error.where}".strip(), error.how) from None
     except (ValueError, AttributeError, OverflowError) as error:  # an impossible date or number

@@ -14,11 +14,12 @@ learning rate is set every step: DeepSpeed's schedulers start a warm-up at 0 and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from scalewright.spec.errors import UserError, nearest
 from scalewright.spec.layout import Layout
+from scalewright.spec.text.dotted import below, dotted
 
 Config = dict[str, Any]
 OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD", "lion": "Lion"}
@@ -177,16 +178,16 @@ def check_options(options: Mapping[str, Any]) -> None:
             near = nearest(str(name), TOP_LEVEL)
             how = f"use {' or '.join(near)}" if near else "see deepspeed.ai/docs/config-json"
             raise UserError(f"DeepSpeed has no key '{name}'", "engine_options", how)
-    for key, value in _flat(options):
+    for key, value in dotted(options):
         if value == "auto":
             problem = f"{key} is 'auto', which only Hugging Face's Trainer fills in"
             raise UserError(problem, "engine_options", "give a value, or leave it out")
         for decided, ours in DECIDED.items():
-            if _below(key, decided):
+            if below(key, [decided]):
                 problem = f"{key} is what the run file's {ours} decides"
                 raise UserError(problem, "engine_options", f"leave it out, and set {ours}")
         for refused, why in NOT_HERE.items():
-            if _below(key, refused):
+            if below(key, [refused]):
                 raise UserError(f"{key} can't be used here: {why}", "engine_options", "leave it out")
 
 
@@ -197,17 +198,3 @@ def merge(config: Mapping[str, Any], options: Mapping[str, Any]) -> Config:
         below = merged.get(key)
         merged[key] = merge(below, value) if isinstance(below, dict) and isinstance(value, Mapping) else value
     return merged
-
-
-def _below(key: str, section: str) -> bool:
-    return key == section or key.startswith(f"{section}.")
-
-
-def _flat(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and their values; an empty section is one, too."""
-    for name, value in options.items():
-        key = f"{prefix}{name}"
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{key}.")
-        else:
-            yield key, value

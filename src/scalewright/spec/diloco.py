@@ -35,7 +35,7 @@ class DilocoSpec(Spec):
     """Islands along `layout.dp_replicate`, and the outer optimizer that joins them."""
 
     inner_steps: int = Field(50, ge=1)  # of every fragment, from one outer step to the next
-    outer_lr: float = Field(0.7, gt=0)
+    outer_lr: float = Field(0.7, gt=0, le=1e6)
     outer_momentum: float = Field(0.9, ge=0, lt=1)  # Nesterov's
     outer_dtype: WireDtype = "fp32"  # of what travels; sums, weights and momentum are fp32
     fragments: int = Field(1, ge=1)

@@ -20,6 +20,7 @@ from scalewright.spec.errors import UserError
 # A character that isn't a control, a separator of lines, a mark of direction or half of a pair.
 SIGN = r"[^\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 NAMES = (r"[\w@%+:/=~.][\w.@%+:/=~,-]*", "a name, or several with commas: gpu,gpu-long")
+SIZES = (r"[0-9]+(\.[0-9]+)?([KMGT]i?)?B?", "a size: 512G, 16Gi")
 # What each text of a key matches whole, and what to write instead. None poses as a program's option.
 PATTERNS = {
     "hosts": (
@@ -37,6 +38,9 @@ PATTERNS = {
     "constraint": (r"[\w.@%+:/=~,&|*!()\[\] -]+", "features: a100&ib, [rack1|rack2]; or labels: zone=a"),
     "exclude": (r"(?!-)[\w.,:/\[\]-]+", "names of nodes: gpu[01-04,7],login-1"),
     "gpu": (r"(?!-)[\w.@+:/=() -]+", "a kind: gpu:h100, nvidia.com/gpu, NVIDIA H100 80GB HBM3"),
+    "memory": SIZES,
+    "shared_memory": SIZES,
+    "time_limit": (r"([0-9]+-)?[0-9]{1,3}(:[0-9]{2}){0,2}", "minutes, or [D-]HH:MM:SS"),
     "options": (rf"{SIGN}+", "an option in one line"),
 }
 TEXT = (rf"(?!-){SIGN}+", "letters, digits and signs in one line, without a - at the start")
@@ -63,7 +67,7 @@ class LaunchSpec(Spec):
     max_restarts: int = Field(0, ge=0)  # of torchrun on its nodes
     preflight: Preflight = "stop"  # what a problem that a look at the start finds does (launch/preflight)
     # the scheduler
-    time_limit: str | None = Field(None, pattern=r"^(\d+-)?\d{1,3}(:\d{2}){0,2}$")  # minutes, or [D-]HH:MM:SS
+    time_limit: str | None = None  # minutes, or [D-]HH:MM:SS
     save_before_s: int = Field(120, ge=0)  # seconds before the limit at which ranks save and leave
     partition: str | None = None
     account: str | None = None
@@ -72,7 +76,7 @@ class LaunchSpec(Spec):
     constraint: str | None = None
     exclude: str | None = None
     cpus_per_rank: int | None = Field(None, ge=1)
-    memory: str | None = Field(None, pattern=r"^\d+(\.\d+)?([KMGT]i?)?B?$")  # of a node: 512G
+    memory: str | None = None  # of a node: 512G
     gpu: str | None = None  # Slurm: gres type (gpu:h100); Kubernetes: resource (nvidia.com/gpu); clouds: H100
     options: tuple[str, ...] = ()  # further options of the scheduler, as they are
     # containers
@@ -101,7 +105,7 @@ class LaunchSpec(Spec):
         """Texts as scripts, directives and options of every target take them."""
         name = str(info.field_name)
         texts = [value] if isinstance(value, str) else value if isinstance(value, (tuple, dict)) else ()
-        pairs = [(name, text) for text in texts if text != value or text]  # "": as null
+        pairs = [(name, text) for text in texts]
         pairs += [(f"{name} value", text) for text in value.values()] if isinstance(value, dict) else []
         for key, text in pairs:
             pattern, how = PATTERNS.get(key, TEXT)

@@ -16,6 +16,7 @@ by `spec/huggingface.py`; every tensor and its exact size follow from here, in `
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -243,9 +244,9 @@ class ModelSpec(Spec):
         if data.get("num_key_value_heads") is None:
             data["num_key_value_heads"] = heads
         if data.get("head_dim") is None and isinstance(heads, int) and isinstance(hidden, int) and heads > 0:
-            if data.get("mla"):
-                mla = data["mla"] if isinstance(data["mla"], dict) else data["mla"].dump()
-                data["head_dim"] = mla.get("qk_nope_head_dim", 0) + mla.get("qk_rope_head_dim", 0)
+            if mla := data.get("mla"):
+                latent = mla if isinstance(mla, MLA) else MLA.parse(mla, "model.mla")
+                data["head_dim"] = latent.qk_nope_head_dim + latent.qk_rope_head_dim
             elif hidden % heads:
                 raise UserError(
                     f"hidden_size {hidden} is not divisible by num_attention_heads {heads}",
@@ -260,81 +261,59 @@ class ModelSpec(Spec):
 
     @model_validator(mode="after")
     def _check(self) -> ModelSpec:
-        heads, kv = self.num_attention_heads, self.kv_heads
-        if heads % kv:
-            fits = [n for n in range(1, heads + 1) if heads % n == 0]
-            best = min(fits, key=lambda n: abs(n - kv))
-            raise UserError(
-                f"num_attention_heads {heads} is not divisible by num_key_value_heads {kv}",
-                "model",
-                f"use num_key_value_heads {best}",
-            )
-        if any(self.window_pattern) and self.sliding_window is None:
-            raise UserError(
-                "window_pattern has a window but sliding_window is null", "model", "set sliding_window"
-            )
-        if self.moe and self.moe.top_k > self.moe.num_experts:
-            raise UserError(
-                f"moe.top_k {self.moe.top_k} is more than moe.num_experts {self.moe.num_experts}",
-                "model",
-                f"use top_k {self.moe.num_experts} or less",
-            )
-        for name, dims in (("mamba", self.mamba), ("deltanet", self.deltanet)):
-            if dims is None and any(LAYER_PARTS[kind][0] == name for kind in self.layer_pattern):
-                raise UserError(f"layer_pattern has {name} layers but {name} is null", "model", f"set {name}")
-        if not self.layer_pattern:
-            raise UserError("layer_pattern is empty", "model", "use [attention+mlp]")
-        if self.mamba and self.mamba.num_heads % self.mamba.groups:
-            raise UserError(
-                f"mamba.num_heads {self.mamba.num_heads} is not divisible by groups {self.mamba.groups}",
-                "model",
-                "use groups 1",
-            )
-        if self.deltanet and self.deltanet.num_value_heads % self.deltanet.num_key_heads:
-            keys, values = self.deltanet.num_key_heads, self.deltanet.num_value_heads
-            raise UserError(
-                f"deltanet.num_value_heads {values} is not divisible by num_key_heads {keys}",
-                "model",
-                f"use num_key_heads {values}",
-            )
-        if self.mla:
-            self._check_latent(self.mla)
-        elif self.positions == "rope" and self.rotary_dims % 2:
-            raise UserError(
-                f"RoPE turns pairs, and head_dim {self.dim_per_head} x fraction {self.rope.fraction} is odd",
-                "model",
-                f"use head_dim {self.dim_per_head + 1}",
-            )
+        for problem, fix in self._problems():
+            raise UserError(problem, "model", fix)
         return self
 
-    def _check_latent(self, mla: MLA) -> None:
+    def _problems(self) -> Iterator[tuple[str, str]]:
+        """What is wrong, and how to fix it."""
+        heads, kv = self.num_attention_heads, self.kv_heads
+        if heads % kv:
+            best = min((n for n in range(1, heads + 1) if heads % n == 0), key=lambda n: abs(n - kv))
+            problem = f"num_attention_heads {heads} is not divisible by num_key_value_heads {kv}"
+            yield problem, f"use num_key_value_heads {best}"
+        if any(self.window_pattern) and self.sliding_window is None:
+            yield "window_pattern has a window but sliding_window is null", "set sliding_window"
+        if self.moe and self.moe.top_k > self.moe.num_experts:
+            problem = f"moe.top_k {self.moe.top_k} is more than moe.num_experts {self.moe.num_experts}"
+            yield problem, f"use top_k {self.moe.num_experts} or less"
+        for name, dims in (("mamba", self.mamba), ("deltanet", self.deltanet)):
+            if dims is None and any(LAYER_PARTS[kind][0] == name for kind in self.layer_pattern):
+                yield f"layer_pattern has {name} layers but {name} is null", f"set {name}"
+        if not self.layer_pattern:
+            yield "layer_pattern is empty", "use [attention+mlp]"
+        if self.mamba and self.mamba.num_heads % self.mamba.groups:
+            problem = f"mamba.num_heads {self.mamba.num_heads} is not divisible by groups {self.mamba.groups}"
+            yield problem, "use groups 1"
+        if self.deltanet and self.deltanet.num_value_heads % self.deltanet.num_key_heads:
+            keys, values = self.deltanet.num_key_heads, self.deltanet.num_value_heads
+            problem = f"deltanet.num_value_heads {values} is not divisible by num_key_heads {keys}"
+            yield problem, f"use num_key_heads {values}"
+        if self.mla:
+            yield from self._latent_problems(self.mla)
+        elif self.positions == "rope" and self.rotary_dims % 2:
+            problem = f"head_dim {self.dim_per_head} x fraction {self.rope.fraction} is odd"
+            yield f"RoPE turns pairs, and {problem}", f"use head_dim {self.dim_per_head + 1}"
+
+    def _latent_problems(self, mla: MLA) -> Iterator[tuple[str, str]]:
         """Latent attention has neither groups nor norms of heads; their size follows from its own keys."""
         heads, turning = self.num_attention_heads, mla.qk_rope_head_dim
         size = mla.qk_nope_head_dim + turning
         if self.head_dim != size:
             problem = f"head_dim {self.head_dim} is not mla's qk_nope_head_dim + qk_rope_head_dim, {size}"
-            raise UserError(problem, "model", f"use head_dim {size}, or leave it out")
+            yield problem, f"use head_dim {size}, or leave it out"
         if self.kv_heads != heads:
             problem = f"num_key_value_heads {self.kv_heads}: latent attention has keys for all {heads} heads"
-            raise UserError(problem, "model", f"use num_key_value_heads {heads}")
+            yield problem, f"use num_key_value_heads {heads}"
         if self.positions == "rope" and turning % 2:
-            problem = f"RoPE turns pairs, and mla.qk_rope_head_dim {turning} is odd"
-            raise UserError(problem, "model", f"use {turning + 1}")
-        for key, value, usual in (
-            ("qk_norm", self.qk_norm, None),
-            ("clip_qkv", self.clip_qkv, None),
-            ("norm_type", self.norm_type, "rmsnorm"),
-        ):
-            if value != usual:
+            yield f"RoPE turns pairs, and mla.qk_rope_head_dim {turning} is odd", f"use {turning + 1}"
+        for key, usual in (("qk_norm", None), ("clip_qkv", None), ("norm_type", "rmsnorm")):
+            if (value := getattr(self, key)) != usual:
                 problem = f"{key} {value} with mla: latent attention has an RMS norm of each latent, no more"
-                raise UserError(problem, "model", f"leave out {key}, or mla")
-        for key, present in (
-            ("attention_sinks", self.attention_sinks),
-            ("attention_temperature", self.attention_temperature is not None),
-        ):
-            if present:
-                problem = f"{key} with mla: latent attention has none"
-                raise UserError(problem, "model", f"leave out {key}, or mla")
+                yield problem, f"leave out {key}, or mla"
+        for key in ("attention_sinks", "attention_temperature"):
+            if getattr(self, key):
+                yield f"{key} with mla: latent attention has none", f"leave out {key}, or mla"
 
     # -- derived from the keys --------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from scalewright.spec.errors import UserError
+from scalewright.spec.errors import UserError, shortened
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
@@ -29,6 +29,10 @@ class Unread(NamedTuple):
     key: str  # of the trainer
     value: Any
     why: str
+
+    def __str__(self) -> str:
+        """The setting, within a line's length."""
+        return shortened(f"{self.key} {self.value}")
 
 
 @dataclass(frozen=True)

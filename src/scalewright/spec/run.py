@@ -95,6 +95,8 @@ def _sources(value: Any) -> Any:
     return value
 
 
+MOST_RATE = 1e6  # of rates and weights of a loss: a factor above any use, and far below overflow
+Weight = Annotated[float, Field(ge=0, le=MOST_RATE)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -102,12 +104,12 @@ class OptimizerSpec(Spec):
     """An optimizer of the table in `spec/optimizers.py`, its numbers, and clipping."""
 
     name: OptimizerName = "adamw"
-    lr: float = Field(3e-4, gt=0)
+    lr: float = Field(3e-4, gt=0, le=MOST_RATE)
     betas: tuple[Beta, Beta] = (0.9, 0.95)
     momentum: float | None = Field(None, ge=0, lt=1)  # null: 0 of sgd, 0.95 of muon
     eps: float = Field(1e-8, gt=0)
-    weight_decay: float = Field(0.1, ge=0)
-    clip_norm: float = Field(1.0, ge=0)  # 0: no clipping
+    weight_decay: Weight = 0.1
+    clip_norm: float = Field(1.0, ge=0, le=1e19)  # 0: no clipping; the square of more isn't finite in fp32
 
     @property
     def kept_momentum(self) -> float:
@@ -132,8 +134,8 @@ class ScheduleSpec(Spec):
 class TimeoutsSpec(Spec):
     """Timeouts of the ranks' waits for each other: until the end of the first step, and after it."""
 
-    start_s: float = Field(1800.0, gt=0, le=1e7)  # to the end of the first step; also saves and validation
-    steady_s: float = Field(300.0, gt=0, le=1e7)  # every later step
+    start_s: float = Field(1800.0, ge=0.1, le=1e7)  # to the end of the first step; also saves and validation
+    steady_s: float = Field(300.0, ge=0.1, le=1e7)  # every later step
 
     @model_validator(mode="after")
     def _order(self) -> TimeoutsSpec:
@@ -149,9 +151,9 @@ class TimeoutsSpec(Spec):
 class BalanceSpec(Spec):
     """What keeps a mixture's experts busy alike (train/balance.py); zeros: nothing does."""
 
-    loss: float = Field(0.0, ge=0)  # of each sequence
-    z_loss: float = Field(0.0, ge=0)  # of the router's logits
-    bias_rate: float = Field(1e-3, ge=0)  # of routers that have a correction bias
+    loss: Weight = 0.0  # of each sequence
+    z_loss: Weight = 0.0  # of the router's logits
+    bias_rate: Weight = 1e-3  # of routers that have a correction bias
     capacity_factor: float | None = Field(None, gt=0)  # null: experts take all tokens (train/capacity.py)
 
 
@@ -159,11 +161,11 @@ class TrainSpec(Spec):
     """The length of training, validation, compilation, compressed gradients, timeouts and the guard."""
 
     steps: int | None = Field(None, ge=0)
-    tokens: float | None = Field(None, gt=0)
+    tokens: float | None = Field(None, gt=0, le=1e18)
     valid_every: int = Field(0, ge=0)
     valid_batches: int = Field(16, ge=1)
-    z_loss: float = Field(0.0, ge=0)
-    mtp_weight: float = Field(0.3, ge=0)  # of the loss of prediction modules; 0: trained without them
+    z_loss: Weight = 0.0
+    mtp_weight: Weight = 0.3  # of the loss of prediction modules; 0: trained without them
     balance: BalanceSpec = BalanceSpec()
     compile: bool | Literal["auto"] = "auto"  # auto: on CUDA
     compress: Compress = "none"  # gradients of whole replicas
@@ -237,7 +239,7 @@ class TrackSpec(Spec):
 class ProfileSpec(Spec):
     """The steps to trace, and whether a GPU's allocations are kept for when one fails."""
 
-    steps: tuple[int, ...] = ()
+    steps: tuple[Annotated[int, Field(ge=1)], ...] = ()
     memory: bool = False
 
 
@@ -245,7 +247,7 @@ class RunSpec(Spec):
     """A whole run. `resolve` fills the nulls; `load_run` reads a file with overrides."""
 
     version: Literal[1] = 1
-    name: str = Field("run", pattern=r"^[\w.\-]+$")
+    name: str = Field("run", pattern=r"^\.*[\w\-][\w.\-]*$")  # neither `.` nor `..`: it names a folder
     out_dir: str | None = None
     seed: int = Field(0, ge=0)
     deterministic: bool = False

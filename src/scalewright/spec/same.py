@@ -7,11 +7,12 @@ mla, moe, positions      keys that another key makes useless don't count
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from math import isclose
 from typing import Any, NamedTuple
 
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.text.dotted import below, flat
 
 CLOSE = 2e-6  # relative: of a number that was printed with six digits
 USED = {  # keys of each kind of scaling
@@ -87,9 +88,7 @@ def canonical(model: ModelSpec) -> dict[str, Any]:
 def _scaling(model: ModelSpec) -> dict[str, Any]:
     """The numbers that count of a scaling; none of one that changes nothing."""
     scaling = model.rope.scaling
-    if scaling is None or (
-        scaling.kind in ("linear", "llama3", "yarn") and scaling.factor == scaling.stretch == 1
-    ):
+    if scaling is None or (scaling.kind in UNIFORM and scaling.factor == scaling.stretch == 1):
         return {}
     keys = {f"rope.scaling.{key}": getattr(scaling, key) for key in USED[scaling.kind]}
     if scaling.original_context is None and scaling.kind != "linear":
@@ -97,19 +96,6 @@ def _scaling(model: ModelSpec) -> dict[str, Any]:
     if scaling.kind == "yarn":
         keys["rope.scaling.attention_factor"] = scaling.stretch
     return keys
-
-
-def flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted keys of nested data; lists are values."""
-    keys: dict[str, Any] = {}
-    for key, value in data.items():
-        keys |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return keys
-
-
-def below(key: str, prefixes: Iterable[str]) -> bool:
-    """Whether a dotted key is one of these, or below one."""
-    return any(key == prefix or key.startswith(f"{prefix}.") for prefix in prefixes)
 
 
 def alike(value: Any, other: Any) -> bool:

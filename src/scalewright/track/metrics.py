@@ -16,6 +16,7 @@ from typing import Any
 
 from scalewright.spec.text.files import write_whole
 from scalewright.spec.text.jsonl import lost_rows, missing_steps, scan_jsonl
+from scalewright.spec.text.untrusted import check_regular
 from scalewright.spec.text.words import counted
 from scalewright.track.events import EventsFile
 from scalewright.track.lines import LineWriter, Row, cannot_write, finite
@@ -74,6 +75,7 @@ class MetricsFile:
         self._last: dict[str, int] = {}
         self._least = -1  # of steps of any kind
         try:
+            check_regular(self.path)
             if saved is None or not saved.is_in(self.path):
                 self._trim(resume_step, saved, first)
             else:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from scalewright.spec.text.dotted import flat
 from scalewright.spec.text.files import write_whole
 from scalewright.spec.text.untrusted import read_json
 from scalewright.track.lines import Row
@@ -106,18 +107,13 @@ def scalars(row: Row) -> dict[str, float]:
     return numbers
 
 
-def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def flatten(data: Mapping[str, Any]) -> dict[str, str]:
     """Nested keys joined by dots, values as text; lists as JSON.
 
     >>> flatten({"layout": {"tp": 2}, "betas": [0.9, 0.95], "init": None})
     {'layout.tp': '2', 'betas': '[0.9, 0.95]', 'init': ''}
     """
-    flat: dict[str, str] = {}
-    for key, value in data.items():
-        if isinstance(value, Mapping):
-            flat.update(flatten(value, f"{prefix}{key}."))
-        else:
-            flat[f"{prefix}{key}"] = (
-                "" if value is None else value if isinstance(value, str) else json.dumps(value)
-            )
-    return flat
+    return {
+        key: "" if value is None else value if isinstance(value, str) else json.dumps(value)
+        for key, value in flat(data).items()
+    }

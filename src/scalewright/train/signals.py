@@ -108,7 +108,7 @@ class StopRequest:
             self.cause = f"{self._starter} has gone"
         if not self.cause and self._file is not None and time.monotonic() >= self._look_again:
             self._look_again = time.monotonic() + LOOK_S
-            if self._file.exists():
+            if self._file.is_file():  # a folder of that name couldn't be taken away again
                 self.cause = f"file {self._file.name}"
         return bool(self.cause)
 

@@ -243,7 +243,9 @@ def test_runpod_mounts_one_volume():
         written("runpod", job(gpu="H100", claims={"a": "/a", "b": "/b"}))
 
 
-@pytest.mark.parametrize("option", ["use_spot", "=1", "name.x=1", "a=["])
+@pytest.mark.parametrize(
+    "option", ["use_spot", "=1", "name.x=1", "a=[", "a=2026-99-99", "a=" + "[" * 9999, "a=!!int x"]
+)
 def test_an_option_that_isn_t_key_and_value(option):
     with pytest.raises(UserError, match=r"launch\.options"):
         written("skypilot", job(gpu="H100", options=(option,)))

@@ -172,7 +172,7 @@ REFUSED = [
     ({"rdma": "ib"}, "launch.rdma"),
     ({"queue": "a/b"}, "launch.queue"),
     ({"namespace": "Team"}, "launch.namespace"),
-    ({"shared_memory": "lots"}, "launch.shared_memory"),
+    ({"shared_memory": "16GB"}, "launch.shared_memory"),
     ({"constraint": "h100"}, "launch.constraint"),
     ({"claims": {"Data_1": "/data"}}, "launch.claims"),
     ({"claims": {"data": "data"}}, "isn't an absolute path"),

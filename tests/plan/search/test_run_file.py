@@ -77,3 +77,13 @@ def test_mixtures_with_stacked_experts_have_a_run_file(name: str) -> None:
     plan = search(model, H100, devices=64, seq_len=4096, global_batch=128, fixed={"tp": 1, "cp": 1, "pp": 1})
     assert plan.trainable is not None
     assert run_file(plan) is not None
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\x85", "\u2028"])
+def test_no_name_adds_a_key(tmp_path: Path, end: str) -> None:
+    cluster = H100.replace(name=f"x{end}init: elsewhere #")
+    text = run_file(search(LLAMA, cluster, devices=8, seq_len=4096, global_batch=8), data="shards")
+    assert text is not None
+    path = tmp_path / "run.yaml"
+    path.write_text(text, encoding="utf-8", newline="")
+    assert load_run(path).init == "random"

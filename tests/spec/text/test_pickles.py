@@ -9,6 +9,8 @@ import io
 import os
 import pickle
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -91,3 +93,43 @@ def test_random_damage_gives_data_or_a_refusal(tmp_path: Path, seed: int) -> Non
         data[source.randrange(len(data))] = source.randrange(256)
     with contextlib.suppress(NotPlainData):
         read(tmp_path, bytes(data))
+
+
+def nested(depth: int) -> bytes:
+    """Opcodes of (((...))) as a dictionary's key."""
+    return b"\x80\x02})" + b"\x85" * depth + b"Ns."
+
+
+def doubled(depth: int) -> bytes:
+    """Opcodes of a key (t, t) with t of the same kind, down to ()."""
+    levels = b"".join(b"h%ch%c\x86q%c0" % (i, i, i + 1) for i in range(depth))
+    return b"\x80\x02})q\x000" + levels + b"h%cNs." % depth
+
+
+def shared(count: int, depth: int) -> bytes:
+    part: Any = {}
+    for _ in range(depth):
+        part = [part] * count
+    return pickle.dumps({"segments": part})
+
+
+BOMBS = {
+    "deep key": nested(300_000), "deep member": nested(300_000)[:-2].replace(b"}", b"\x8f(", 1) + b"\x90.",
+    "doubled key": doubled(60), "long key": pickle.dumps({tuple(range(9999)): 1}),
+    "shared lists": shared(1000, 4), "shared often": shared(30_000, 2),
+    "itself": b"\x80\x02]q\x00h\x00a.", "itself, below": b"\x80\x02]q\x00}(K\x01h\x00ua.",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_small_file_is_no_endless_work(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_bytes(BOMBS[name])
+    code = f"from scalewright.spec.text.pickles import *; read_pickle(Path({str(tmp_path / 'file')!r}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "NotPlainData: " in done.stderr.splitlines()[-1]
+
+
+def test_shared_stacks_of_a_snapshot_are_read(tmp_path: Path) -> None:
+    frames = [{"name": "f", "filename": "a.py", "line": 1}] * 40
+    data = {"device_traces": [[{"action": "alloc", "addr": i, "frames": frames} for i in range(9000)]]}
+    assert read(tmp_path, pickle.dumps(data)) == data

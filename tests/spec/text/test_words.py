@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import math
+import re
 
+import html5lib
 import pytest
+import yaml
+from markdown_it import MarkdownIt
 
-from scalewright.spec.text.words import count, decimal, duration, share, short_time
+from scalewright.spec.text.words import (
+    commented,
+    count,
+    decimal,
+    duration,
+    markdown_text,
+    printable,
+    share,
+    short_time,
+)
 
 
 def test_words() -> None:
@@ -37,3 +50,24 @@ def test_words() -> None:
 )
 def test_small_decimals_keep_their_digits(value, text):
     assert decimal(value, 3) == text
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n", "\x85", "\u2028", "\u2029", "\x0c", "\0", "\x1b[2J"])
+def test_no_line_ends_its_comment(end):
+    text = commented(f"of x{end}init: elsewhere", "another")
+    assert yaml.safe_load(text) is None
+    assert [line[:2] for line in text.splitlines()] == ["# ", "# "]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["<img src=x>", "&lt;b&gt;", "![a](http://b)", "[a]: b", "HTTPS://b", "wWw.b.c", "a|b", "`a`", "a\n# b",
+     "~~~", "**a**", "\x1b[2J"],
+)  # fmt: skip
+def test_a_text_stays_text_in_markdown(text):
+    escaped = markdown_text(text)
+    assert not re.search(r"[^\\]://|www\.", escaped, re.IGNORECASE)  # of which GitHub makes links
+    parser = MarkdownIt("commonmark").enable("strikethrough")
+    page = html5lib.parse(parser.render(f"- {escaped}"), namespaceHTMLElements=False)
+    assert {element.tag for element in page.iter()} == {"html", "head", "body", "ul", "li"}
+    assert "".join(page.itertext()).strip() == printable(" ".join(text.split()))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scalewright.cli.options import Json
+from scalewright.cli.options import Json, Overrides, RunFile
 from scalewright.cli.output import only_answer, print, print_json, working
 from scalewright.cli.verbs.train import missing_run
 
@@ -19,10 +19,8 @@ SIGNS = {"passed": "✓", "warned": "!", "failed": "✗", "skipped": "–"}
 
 
 def accept(
-    run: Annotated[Path, typer.Argument(metavar="RUN.yaml", help="The run file.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Keys to set, such as layout.tp=2.")
-    ] = None,
+    run: RunFile,
+    overrides: Overrides = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="A new folder that every host sees; default runs/NAME-accept/TIME."),

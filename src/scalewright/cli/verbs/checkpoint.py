@@ -146,7 +146,10 @@ def diff_checkpoints(first: Run, second: Run, json: Json = False) -> None:
         )
     else:
         for part, values in parts.items():
-            shown = [f"{key} {str(old)[:60]} -> {str(new)[:60]}" for key, (old, new) in values.items()]
+            shown = [
+                f"{key} {str(old)[:60]} -> {str(new)[:60]}".removeprefix(f"{part} ")
+                for key, (old, new) in values.items()
+            ]
             more = [f"{len(shown) - SHOWN} more (--json)"] if len(shown) > SHOWN else []
             print(printable(f"{part}: " + ", ".join(shown[:SHOWN] + more)))
         print(f"{len(rows) - len(different):,} of {len(rows):,} tensors are equal, bit for bit")

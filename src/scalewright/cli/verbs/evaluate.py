@@ -129,6 +129,8 @@ def measure(
     dataset = open_data(spec, "valid", run.seed if run else 0)
     network = load_model(model, device=device, trust_code=trust_code, verify=verify)
     _check_vocabulary(network, dataset.vocab_size)
+    if verify:
+        _check_tokenizer(model, dataset.tokenizer_path)
     dataset = in_vocabulary(dataset, getattr(getattr(network, "spec", None), "vocab_size", None))
     for line in odd_beginning(dataset, start_of_texts(model), str(model)):
         print(line, file=sys.stderr)
@@ -186,4 +188,21 @@ def _check_vocabulary(network: object, size: int | None) -> None:
             f"the data's vocabulary {size} is more than the model's {known}",
             "--data",
             "prepare the data with the model's tokenizer.json",
+        )
+
+
+def _check_tokenizer(model: Path, path: Path | None) -> None:
+    """Raises UserError for data of another tokenizer than the model's: its ids are other words there."""
+    from scalewright.checkpoint.read import text_files
+    from scalewright.data.tokenizer import read_tokenizer
+
+    folder = next((place for place in text_files(model)[0] if (place / "tokenizer.json").is_file()), None)
+    if path is None or folder is None:
+        return
+    words, known = read_tokenizer(path), read_tokenizer(folder)
+    shared = min(words.get_vocab_size(), known.get_vocab_size())
+    if any(words.id_to_token(number) != known.id_to_token(number) for number in range(shared)):
+        fix = f"prepare the data with --tokenizer {folder}, or add --no-verify"
+        raise UserError(
+            "the data's tokenizer is not the model's: the same ids are other words", str(path), fix
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scalewright.cli.options import Force, Json, starting_with
+from scalewright.cli.options import Force, Json, Overrides, RunFile, starting_with
 from scalewright.cli.output import only_answer, print, print_exact, print_json
 from scalewright.cli.verbs.train import missing_run
 from scalewright.spec.errors import UserError
@@ -36,10 +36,8 @@ def launch(
             autocompletion=starting_with(target_names),
         ),
     ],
-    run: Annotated[Path, typer.Argument(metavar="RUN.yaml", help="The run file.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Keys to set, such as layout.tp=2.")
-    ] = None,
+    run: RunFile,
+    overrides: Overrides = None,
     show: Annotated[
         bool, typer.Option("--print", help="Show the files, and write and start nothing.")
     ] = False,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scalewright.cli.options import Json, choice
+from scalewright.cli.options import Json, Overrides, RunFile, choice
 from scalewright.cli.output import only_answer, print, print_json, print_table, working
 from scalewright.cli.verbs.train import missing_run
 
@@ -16,10 +15,8 @@ if TYPE_CHECKING:
 
 
 def parity(
-    run: Annotated[Path, typer.Argument(metavar="RUN.yaml", help="The run file.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Keys to set, such as layout.tp=2.")
-    ] = None,
+    run: RunFile,
+    overrides: Overrides = None,
     steps: Annotated[int, typer.Option(min=1, help="Steps to compare.")] = 10,
     device: Annotated[str, choice("device", ("cpu", "cuda"), "CPU processes, or the GPUs here.")] = "cpu",
     tolerance: Annotated[

@@ -170,7 +170,7 @@ def read_question(source: str, model: str | None = None) -> Question:
 
     question = read(source, model)
     for item in question.unread:
-        print(f"not read  {item.key} {item.value}: {item.why}", file=sys.stderr)
+        print(f"not read  {item}: {item.why}", file=sys.stderr)
     return question
 
 

@@ -58,6 +58,6 @@ def read(
     elif out is None:
         print_exact(text)
     for item in reading.unread:
-        print(f"not read  {item.key} {item.value}: {item.why}", file=sys.stderr)
+        print(f"not read  {item}: {item.why}", file=sys.stderr)
     for note in reading.assumed:
         print(f"assumed   {note}", file=sys.stderr)

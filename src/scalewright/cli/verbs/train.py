@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from scalewright.cli.options import Force, Json
+from scalewright.cli.options import Force, Json, Overrides, RunFile
 from scalewright.cli.output import only_answer, print, print_json, working
 from scalewright.spec.errors import RunError, Stopped, UserError, nearest
 
@@ -16,10 +16,8 @@ SUFFIXES = (".yaml", ".yml")
 
 
 def train(
-    run: Annotated[Path, typer.Argument(metavar="RUN.yaml", help="The run file.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Keys to set, such as layout.tp=2.")
-    ] = None,
+    run: RunFile,
+    overrides: Overrides = None,
     steps: Annotated[int | None, typer.Option(min=0, help="Stop at this step; a later call goes on.")] = None,
     simulate: Annotated[
         bool, typer.Option("--simulate", help="Take CPU processes for devices that aren't here.")

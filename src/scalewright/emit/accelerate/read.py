@@ -18,7 +18,7 @@ from scalewright.emit.scripts.model import linked, read_beside
 from scalewright.emit.scripts.values import real, true, whole
 from scalewright.emit.theirs import Theirs
 from scalewright.emit.words import put
-from scalewright.spec.same import flat
+from scalewright.spec.text.dotted import flat
 
 MEGATRON = {"tp": "tp_degree", "pp": "pp_degree"}
 

@@ -48,7 +48,6 @@ def write(s: Settings) -> Emitted:
     if in_config:
         facts["every"] = 0  # FSDP's own recomputation
     script = _script(s, facts, sharding, precision, command)
-    dropped = s.dropped(TITLE)
     note = "Written by `scalewright emit accelerate`; it is started by"
     files = {
         FILE: as_yaml(config, note, command),
@@ -56,7 +55,7 @@ def write(s: Settings) -> Emitted:
         "samples.py": SAMPLES,
         CONFIG: network,
     }
-    return Emitted("accelerate", VERSION, files, command, dropped, tuple(s.changed), tuple(s.assumed))
+    return s.emitted(TITLE, "accelerate", VERSION, files, command)
 
 
 def _config(s: Settings, sharding: Sharding, precision: str, recompute: bool) -> dict[str, Any]:

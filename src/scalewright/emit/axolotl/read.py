@@ -16,7 +16,7 @@ from scalewright.emit.transformers.read import read_deepspeed, read_memory, read
 from scalewright.emit.transformers.schedule import read_optimizer, read_schedule
 from scalewright.emit.transformers.words import aside
 from scalewright.emit.words import put
-from scalewright.spec.same import flat
+from scalewright.spec.text.dotted import flat
 
 MARKS = {"micro_batch_size", "sequence_len", "datasets", "pretraining_dataset", "num_epochs", "lr_scheduler"}
 

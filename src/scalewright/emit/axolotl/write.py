@@ -40,8 +40,7 @@ def write(s: Settings) -> Emitted:
         "samples.py": SAMPLES,
         f"model/{CONFIG}": network,
     }
-    dropped = s.dropped(TITLE)
-    return Emitted("axolotl", VERSION, files, command, dropped, tuple(s.changed), tuple(s.assumed))
+    return s.emitted(TITLE, "axolotl", VERSION, files, command)
 
 
 def _config(s: Settings, facts: Facts, sharding: Sharding) -> dict[str, Any]:

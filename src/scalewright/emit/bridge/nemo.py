@@ -25,7 +25,7 @@ from scalewright.emit.theirs import Theirs
 from scalewright.emit.words import put
 from scalewright.spec.presets import is_preset, load_model_spec
 from scalewright.spec.question import Unread
-from scalewright.spec.same import flat
+from scalewright.spec.text.dotted import flat
 
 
 def read_nemo(document: Mapping[str, Any]) -> Reading:

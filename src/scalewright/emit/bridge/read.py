@@ -18,7 +18,7 @@ from scalewright.emit.python_code import Call, Module, Unknown
 from scalewright.emit.theirs import Theirs
 from scalewright.spec.errors import UserError
 from scalewright.spec.question import Unread
-from scalewright.spec.same import flat
+from scalewright.spec.text.dotted import flat
 
 TEST = {  # sections of a NeMo 2 test; a field goes to the section here that has one of its name
     "trainer.strategy": ("model", "ddp"), "model.config": ("model",), "data": ("train", "dataset", "model"),

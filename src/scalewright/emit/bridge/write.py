@@ -9,7 +9,7 @@ from scalewright.emit.emitted import Emitted
 from scalewright.emit.megatron.layout import write_layout
 from scalewright.emit.megatron.model import Arguments, write_model
 from scalewright.emit.megatron.training import write_training
-from scalewright.emit.nodes import nodes_of
+from scalewright.emit.nodes import nodes_of, torchrun_by_variables
 from scalewright.emit.python_code import Call, Name, spelled
 from scalewright.emit.settings import Settings
 
@@ -39,15 +39,11 @@ def write(s: Settings) -> Emitted:
     """The complete recipe; raises UserError where it would be another layout."""
     arguments = {**write_model(s), **write_layout(s), **write_training(s)}
     _context(s)
-    dropped = s.dropped(TITLE)
     container = _container(s, arguments)
-    nodes, each = nodes_of(s.layout.devices)
+    nodes, _ = nodes_of(s.layout.devices)
     fsdp = bool(arguments.get("use-megatron-fsdp"))
     order = "" if fsdp else "CUDA_DEVICE_MAX_CONNECTIONS=1 "  # as Megatron-LM's script has it
-    command = (
-        f"{order}torchrun --nnodes {nodes} --nproc-per-node {each} --node-rank ${{NODE_RANK:-0}} "
-        f"--master-addr ${{MASTER_ADDR:-localhost}} --master-port ${{MASTER_PORT:-29500}} {FILE}"
-    )
+    command = order + torchrun_by_variables(s.layout.devices, FILE)
     text = "\n".join([
         f'"""Written by `scalewright emit megatron-bridge`: a recipe for Megatron-Bridge {VERSION}.',
         "",
@@ -65,9 +61,7 @@ def write(s: Settings) -> Emitted:
         "    pretrain(config(), forward_step)",
         "",
     ])  # fmt: skip
-    return Emitted(
-        "megatron-bridge", VERSION, {FILE: text}, command, dropped, tuple(s.changed), tuple(s.assumed)
-    )
+    return s.emitted(TITLE, "megatron-bridge", VERSION, {FILE: text}, command)
 
 
 def _context(s: Settings) -> None:

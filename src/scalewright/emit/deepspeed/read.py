@@ -16,7 +16,7 @@ from scalewright.emit.scripts.model import read_beside
 from scalewright.emit.scripts.values import real, true, whole
 from scalewright.emit.theirs import FEWEST, Theirs
 from scalewright.emit.words import put
-from scalewright.spec.same import flat
+from scalewright.spec.text.dotted import flat
 
 AUTO = "filled in by the Hugging Face Trainer from its own arguments: read those"
 SECTIONS = ("bf16", "bfloat16", "fp16", "zero_optimization", "activation_checkpointing")

@@ -47,8 +47,7 @@ def write(s: Settings) -> Emitted:
         "samples.py": SAMPLES,
         CONFIG: network,
     }
-    dropped = s.dropped(TITLE)
-    return Emitted("deepspeed", VERSION, files, command, dropped, tuple(s.changed), tuple(s.assumed))
+    return s.emitted(TITLE, "deepspeed", VERSION, files, command)
 
 
 def _check_axes(s: Settings) -> None:

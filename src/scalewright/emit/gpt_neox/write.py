@@ -5,6 +5,7 @@ from __future__ import annotations
 from scalewright.emit.choices import (
     Words,
     choose,
+    choose_precision,
     optimizer_of,
     save_steps,
     take_adam,
@@ -48,7 +49,6 @@ def write(s: Settings) -> Emitted:
         "lr_decay_iters": rates.start + rates.length, "lr_decay_style": rates.kind, "min_lr": rates.least,
         "warmup": rates.warmup / (rates.start + rates.length), **_data(s), **_saves(s),
     }  # fmt: skip
-    dropped = s.dropped(TITLE)
     nodes, each = nodes_of(s.layout.devices)
     data |= {"num_gpus": each, **({"num_nodes": nodes, "hostfile": "hostfile"} if nodes > 1 else {})}
     if nodes > 1:
@@ -56,8 +56,7 @@ def write(s: Settings) -> Emitted:
     s.assume("NEOX is the folder of its checkout; default: where it is started")
     command = f"python ${{NEOX:-.}}/deepy.py ${{NEOX:-.}}/train.py {FILE}"
     comments = (f"Written by `scalewright emit gpt-neox`, for GPT-NeoX ({VERSION}).", command)
-    return Emitted("gpt-neox", VERSION, {FILE: yaml_text(comments, data)}, command, dropped,
-                   tuple(s.changed), tuple(s.assumed))  # fmt: skip
+    return s.emitted(TITLE, "gpt-neox", VERSION, {FILE: yaml_text(comments, data)}, command)
 
 
 def _network(s: Settings) -> Words:
@@ -127,10 +126,7 @@ def _layout(s: Settings) -> Words:
         )
     why = "DeepSpeed recomputes whole layers, or none"
     recompute = choose(s, "layout.recompute", {"none": False, "full": True}, why)
-    if layout.precision == "auto":
-        s.assume("precision bf16, since `auto` asks the device")
-    instead = "fp32" if layout.precision == "tf32" else "bf16"
-    precision = choose(s, "layout.precision", PRECISIONS, "GPT-NeoX has bf16, fp16 and fp32", instead)
+    precision = choose_precision(s, PRECISIONS, "GPT-NeoX has bf16, fp16 and fp32")
     return {
         "pipe_parallel_size": pp if pp > 1 else 0, "gradient_accumulation_steps": layout.accumulation,
         "zero_optimization": zero, "checkpoint_activations": bool(recompute), "checkpoint_num_layers": 1,

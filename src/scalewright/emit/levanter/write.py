@@ -5,6 +5,7 @@ from __future__ import annotations
 from scalewright.emit.choices import (
     Words,
     choose,
+    choose_precision,
     is_all_sparse,
     save_steps,
     take_adam,
@@ -53,14 +54,12 @@ def write(s: Settings) -> Emitted:
     for key, value in keys.items():
         put(data, key, value)
     data["data"] = _data(s)
-    dropped = s.dropped(TITLE)
     command = f"python -m levanter.main.train_lm --config_path {FILE}"
     comments = (
         f"Written by `scalewright emit levanter`, for Levanter ({VERSION}); on every host:", command,
         f"devices: {layout.devices}",
     )  # fmt: skip
-    return Emitted("levanter", VERSION, {FILE: yaml_text(comments, data)}, command, dropped,
-                   tuple(s.changed), tuple(s.assumed))  # fmt: skip
+    return s.emitted(TITLE, "levanter", VERSION, {FILE: yaml_text(comments, data)}, command)
 
 
 def _network(s: Settings) -> Words:
@@ -119,11 +118,8 @@ def _layout(s: Settings) -> Words:
     choose(s, "layout.zero_stage", {0: None, 3: None}, why, 3)
     s.take("layout.dp_replicate")
     axis = "embed" if layout.zero_stage else None
-    if layout.precision == "auto":
-        s.assume("precision bf16, since `auto` asks the device")
-    instead = "fp32" if layout.precision == "tf32" else "bf16"
     why = "Levanter trains in bf16 or fp32"
-    policy = choose(s, "layout.precision", POLICIES, why, instead, POLICIES[instead])
+    policy = choose_precision(s, POLICIES, why)
     return {
         "trainer.mp": policy, "trainer.fsdp_axis": axis, "trainer.batch_axis": "batch",
         "trainer.tensor_parallel_axes": ["mlp", "heads"] if layout.tp > 1 else None,

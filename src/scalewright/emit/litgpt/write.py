@@ -5,6 +5,7 @@ from __future__ import annotations
 from scalewright.emit.choices import (
     Words,
     choose,
+    choose_precision,
     is_all_sparse,
     optimizer_of,
     save_steps,
@@ -59,13 +60,11 @@ def write(s: Settings) -> Emitted:
     data: Words = {}
     for key, value in keys.items():
         put(data, key, value)
-    dropped = s.dropped(TITLE)
     command = f"litgpt pretrain --config {FILE}"
     if nodes > 1:
         s.assume(f"it is started on each of {nodes} nodes with MASTER_ADDR, MASTER_PORT and NODE_RANK set")
     comments = (f"Written by `scalewright emit litgpt`, for litgpt {VERSION}.", command)
-    return Emitted("litgpt", VERSION, {FILE: yaml_text(comments, data)}, command, dropped,
-                   tuple(s.changed), tuple(s.assumed))  # fmt: skip
+    return s.emitted(TITLE, "litgpt", VERSION, {FILE: yaml_text(comments, data)}, command)
 
 
 def _network(s: Settings) -> Words:
@@ -136,11 +135,8 @@ def _sharding(s: Settings, nodes: int) -> Words:
         s.drop(f"layout.{key}", "its training has FSDP alone")
     choose(s, "layout.recompute", {"none": None}, "litgpt's pretrain keeps all activations")
     s.drop("layout.offload", "litgpt's pretrain offloads nothing")
-    if layout.precision == "auto":
-        s.assume("precision bf16, since `auto` asks the device")
-    instead = "fp32" if layout.precision == "tf32" else "bf16"
     why = "litgpt's pretrain has bf16-mixed, bf16-true and 32-true"
-    return {"precision": choose(s, "layout.precision", PRECISIONS, why, instead, PRECISIONS[instead])}
+    return {"precision": choose_precision(s, PRECISIONS, why)}
 
 
 def _optimizer(s: Settings) -> Words:

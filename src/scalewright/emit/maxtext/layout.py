@@ -48,9 +48,7 @@ def _context(s: Settings) -> Words:
 
 
 def _precision(s: Settings) -> Words:
-    precision = s.layout.precision
-    if precision == "auto":
-        s.assume("precision bf16, since `auto` asks the device")
+    precision = s.precision()
     if precision == "fp8" and s.layout.pp == 1 and s.layout.accumulation > 1:
         s.nearly("layout.precision", "bf16", "MaxText refuses fp8 with accumulated gradients")
         return PRECISIONS["bf16"]

@@ -51,11 +51,9 @@ def write(s: Settings) -> Emitted:
     if rates.kind == "wsd":
         data |= {"wsd_decay_steps_fraction": _fraction(rates.length, total), "wsd_decay_style": "linear"}
     s.assume(f"hardware {hardware}; all devices are one slice: with several, move an axis from ici_ to dcn_")
-    dropped = s.dropped(TITLE)
     command = f"python3 -m maxtext.trainers.pre_train.train {FILE}"
     comments = (f"Written by `scalewright emit maxtext`, for MaxText ({VERSION}); on every host:", command)
-    return Emitted("maxtext", VERSION, {FILE: yaml_text(comments, data)}, command, dropped,
-                   tuple(s.changed), tuple(s.assumed))  # fmt: skip
+    return s.emitted(TITLE, "maxtext", VERSION, {FILE: yaml_text(comments, data)}, command)
 
 
 def _fraction(part: int, whole_: int) -> float:

@@ -169,9 +169,7 @@ def _recompute(s: Settings) -> Arguments:
 
 
 def _precision(s: Settings) -> Arguments:
-    precision = s.layout.precision
-    if precision == "auto":
-        s.assume("precision bf16, since `auto` asks the device")
+    precision = s.precision()
     if precision == "tf32":
         s.nearly("layout.precision", "fp32", "set NVIDIA_TF32_OVERRIDE=1 in its environment")
         return {}

@@ -22,7 +22,6 @@ def write(s: Settings) -> Emitted:
     """The complete script; raises UserError where it would be another layout."""
     network = {name: value for name, value in write_model(s).items() if name not in FIELDS_ALONE}
     groups = {"MODEL": network, "LAYOUT": write_layout(s), "TRAINING": write_training(s)}
-    dropped = s.dropped(TITLE)
     nodes, each = nodes_of(s.layout.devices)
     fsdp = "use-megatron-fsdp" in groups["LAYOUT"]
     lines = [
@@ -45,15 +44,7 @@ def write(s: Settings) -> Emitted:
         "",
     ]
     s.assume("MEGATRON is the folder of its checkout; default: where the script is started")
-    return Emitted(
-        "megatron",
-        VERSION,
-        {FILE: "\n".join(lines)},
-        f"bash {FILE}",
-        dropped,
-        tuple(s.changed),
-        tuple(s.assumed),
-    )
+    return s.emitted(TITLE, "megatron", VERSION, {FILE: "\n".join(lines)}, f"bash {FILE}")
 
 
 def _rows(arguments: Arguments) -> list[str]:

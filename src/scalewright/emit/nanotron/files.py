@@ -41,13 +41,12 @@ def write(s: Settings) -> Emitted:
     data["data_stages"] = [write_stage(s)]
     data["tokenizer"] = {"tokenizer_name_or_path": TOKENIZER}
     data["logging"] = {"iteration_step_info_interval": 1, "log_level": "info", "log_level_replica": "info"}
-    dropped = s.dropped(TITLE)
     s.assume("NANOTRON is the folder of its checkout; default: where it is started")
     launch = torchrun(s.layout.devices, f"${{NANOTRON:-.}}/run_train.py --config-file {FILE}")
     command = f"CUDA_DEVICE_MAX_CONNECTIONS=1 {launch}"
     comments = (f"Written by `scalewright emit nanotron`, for nanotron ({VERSION}).", command)
     files = {FILE: yaml_text(comments, data)}
-    return Emitted("nanotron", VERSION, files, command, dropped, tuple(s.changed), tuple(s.assumed))
+    return s.emitted(TITLE, "nanotron", VERSION, files, command)
 
 
 def recognises(document: Any, text: str) -> bool:

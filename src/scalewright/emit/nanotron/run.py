@@ -83,9 +83,7 @@ def write_layout(s: Settings) -> Words:
 
 def _instead(s: Settings) -> tuple[str, str]:
     """The precision that stands for another, and what that is called."""
-    if s.layout.precision == "auto":
-        s.assume("precision bf16, since `auto` asks the device")
-    return ("fp32", "float32") if s.layout.precision == "tf32" else ("bf16", "bfloat16")
+    return ("fp32", "float32") if s.precision() == "tf32" else ("bf16", "bfloat16")
 
 
 def write_training(s: Settings) -> Words:

@@ -120,10 +120,8 @@ def take_recompute(s: Settings) -> Facts:
 
 def take_precision(s: Settings, title: str) -> str:
     """bf16, fp16, tf32 or fp32; others are dropped for bf16."""
-    precision = str(s.layout.precision)
-    if precision == "auto":
-        s.assume("precision bf16, since `auto` asks the device")
-    elif precision not in ("bf16", "fp16", "tf32", "fp32"):
+    precision = s.precision()
+    if precision not in ("auto", "bf16", "fp16", "tf32", "fp32"):
         s.drop("layout.precision", f"{title} trains in bf16, fp16 and fp32: bf16 in its place")
         return "bf16"
     s.take("layout.precision")

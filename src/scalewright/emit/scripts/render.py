@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import yaml
 
-from scalewright.spec.base import TextDumper
+from scalewright.emit.choices import yaml_text
 
 FOLDER = Path(__file__).parent
 SAMPLES = (FOLDER / "samples.txt").read_text(encoding="utf-8")
@@ -46,8 +45,7 @@ def render(name: str, **facts: Any) -> str:
 
 def as_yaml(data: Any, *notes: str) -> str:
     """YAML as it is written into files, below comments."""
-    text = yaml.dump(data, None, TextDumper, sort_keys=False, width=100, allow_unicode=True)
-    return "".join(f"# {note}\n" for note in notes) + text
+    return yaml_text(notes, data)
 
 
 def as_json(data: Any) -> str:

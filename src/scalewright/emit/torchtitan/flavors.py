@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
-from scalewright.spec.same import below, flat
+from scalewright.spec.text.dotted import below, flat
 
 
 class Flavor(NamedTuple):

@@ -185,9 +185,7 @@ def _recompute(s: Settings, release: str) -> Keys:
 
 
 def _precision(s: Settings, release: str) -> Keys:
-    precision = s.layout.precision
-    if precision == "auto":
-        s.assume("precision bf16, since `auto` asks the device")
+    precision = s.precision()
     if precision in ("auto", "bf16", "fp32"):
         s.take("layout.precision")
         return {"training.mixed_precision_param": "float32" if precision == "fp32" else "bfloat16"}

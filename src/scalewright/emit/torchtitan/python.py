@@ -13,7 +13,7 @@ from typing import Any
 
 from scalewright.emit.arguments import ranks
 from scalewright.emit.emitted import Emitted, Reading
-from scalewright.emit.nodes import nodes_of
+from scalewright.emit.nodes import nodes_of, torchrun_by_variables
 from scalewright.emit.python_code import Call, Module, Name, Unknown, spelled
 from scalewright.emit.settings import Settings
 from scalewright.emit.shell import read_words
@@ -54,14 +54,10 @@ def write(s: Settings) -> Emitted:
     keys = {**write_layout(s, VERSION), **write_training(s, VERSION)}
     if s.layout.pp > 1 or s.layout.ep > 1:
         keys["training.disable_cuda_graphs"] = True  # theirs support neither
-    dropped = s.dropped(TITLE)
     config = _config(s, network, keys)
-    nodes, each = nodes_of(s.layout.devices)
-    command = (
-        f"PYTHONPATH=. torchrun --nnodes {nodes} --nproc-per-node {each} --node-rank ${{NODE_RANK:-0}} "
-        "--master-addr ${MASTER_ADDR:-localhost} --master-port ${MASTER_PORT:-29500} "
-        f"-m torchtitan.train --module {FILE.removesuffix('.py')} --config config"
-    )
+    nodes, _ = nodes_of(s.layout.devices)
+    program = f"-m torchtitan.train --module {FILE.removesuffix('.py')} --config config"
+    command = "PYTHONPATH=. " + torchrun_by_variables(s.layout.devices, program)
     body = f"def config() -> Trainer.Config:\n    return {spelled(config, 4)}\n"
     helper = (LATENT if s.model.mla else DECODER) if network.call is not None else ""
     lines = imports(body + helper)
@@ -80,7 +76,7 @@ def write(s: Settings) -> Emitted:
         *([helper, ""] if helper else []),
         body,
     ])  # fmt: skip
-    return Emitted("torchtitan", VERSION, {FILE: text}, command, dropped, tuple(s.changed), tuple(s.assumed))
+    return s.emitted(TITLE, "torchtitan", VERSION, {FILE: text}, command)
 
 
 def _config(s: Settings, network: Network, keys: Keys) -> Call:

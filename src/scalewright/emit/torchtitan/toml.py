@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from scalewright.emit.emitted import Emitted, Reading
-from scalewright.emit.nodes import nodes_of
+from scalewright.emit.nodes import nodes_of, torchrun_by_variables
 from scalewright.emit.settings import Settings
 from scalewright.emit.torchtitan.layout import Keys, write_layout
 from scalewright.emit.torchtitan.model import Network, decoder_spec, write_model
@@ -21,7 +21,7 @@ from scalewright.emit.torchtitan.reading import read_values
 from scalewright.emit.torchtitan.training import write_training
 from scalewright.emit.torchtitan.words import OLDER, V01, renamed
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.same import flat
+from scalewright.spec.text.dotted import flat
 
 TITLE = "torchtitan"
 FILE, MODULE = "titan.toml", "own_model.py"
@@ -33,15 +33,11 @@ def write(s: Settings, release: str) -> Emitted:
     """The TOML, and a module where the model is none of theirs; raises UserError."""
     network = write_model(s, release)
     keys = {**_model(network, s), **write_layout(s, release), **write_training(s, release)}
-    dropped = s.dropped(TITLE)
     if release == "0.1":
         keys = {V01.get(key, key): value for key, value in keys.items()}
     nodes, each = nodes_of(s.layout.devices)
-    command = (
-        f"{'PYTHONPATH=. ' if network.call else ''}torchrun --nnodes {nodes} --nproc-per-node {each} "
-        f"--node-rank ${{NODE_RANK:-0}} --master-addr ${{MASTER_ADDR:-localhost}} "
-        f"--master-port ${{MASTER_PORT:-29500}} -m torchtitan.train --job.config_file {FILE}"
-    )
+    start = torchrun_by_variables(s.layout.devices, f"-m torchtitan.train --job.config_file {FILE}")
+    command = ("PYTHONPATH=. " if network.call else "") + start
     head = [
         f"# Written by `scalewright emit torchtitan`: torchtitan {release}, {nodes} x {each} devices.",
         f"# NOTE: this toml config is a preset for {s.layout.devices} GPUs.",
@@ -50,7 +46,7 @@ def write(s: Settings, release: str) -> Emitted:
     if network.call is not None:
         s.network = ModelSpec.parse(decoder_spec(network.call.values, {}))
         files[MODULE] = own_model(network, f"Written by `scalewright emit torchtitan` for {release}")
-    return Emitted("torchtitan", release, files, command, dropped, tuple(s.changed), tuple(s.assumed))
+    return s.emitted(TITLE, "torchtitan", release, files, command)
 
 
 def _model(network: Network, s: Settings) -> Keys:

@@ -19,7 +19,7 @@ from scalewright.emit.theirs import Theirs
 from scalewright.emit.transformers.schedule import read_optimizer, read_schedule
 from scalewright.emit.transformers.words import COMMON, DEFAULTS, aside
 from scalewright.emit.words import put
-from scalewright.spec.same import flat
+from scalewright.spec.text.dotted import flat
 
 STAGES = {"full_shard": 3, "shard_grad_op": 2, "hybrid_shard": 3, "hybrid_shard_zero2": 2, "no_shard": 0}
 MICRO_BATCH = 8  # theirs where it isn't set

@@ -47,8 +47,7 @@ def write(s: Settings) -> Emitted:
         "transformers", f=facts, command=command, sharding=sharding, precision=precision, **sharding.sizes
     )
     files = {FILE: as_json(arguments), SCRIPT: script, "samples.py": SAMPLES, CONFIG: network}
-    dropped = s.dropped(TITLE)
-    return Emitted("transformers", VERSION, files, command, dropped, tuple(s.changed), tuple(s.assumed))
+    return s.emitted(TITLE, "transformers", VERSION, files, command)
 
 
 def _arguments(s: Settings, facts: Facts, precision: str) -> dict[str, Any]:

@@ -14,11 +14,12 @@ from typing import Any
 import yaml
 
 from scalewright.launch.job import Job
-from scalewright.spec.base import TextDumper
+from scalewright.launch.targets.script import network_variables
+from scalewright.spec.base import TextDumper, parse_yaml
 from scalewright.spec.errors import UserError
 from scalewright.spec.launch import LaunchSpec
 from scalewright.spec.text.shell import Word
-from scalewright.spec.text.words import printable
+from scalewright.spec.text.words import commented
 
 PORT = 29500  # torchrun's default
 
@@ -60,16 +61,11 @@ def gpus(job: Job) -> str:
 
 def environment(job: Job) -> dict[str, str]:
     """Variables of each node's process, by name; raises UserError for one that the scheduler sets."""
-    variables = dict(job.site.env)
-    for name in variables:
+    for name in job.site.env:
         if name in RESERVED:
             raise UserError(f"{name} is set by the scheduler", "launch.env", "leave it out")
-    if job.site.interface:
-        variables.setdefault("GLOO_SOCKET_IFNAME", job.site.interface)
-        if job.device == "cuda":
-            variables.setdefault("NCCL_SOCKET_IFNAME", job.site.interface)
-    variables.setdefault("PYTHONUNBUFFERED", "1")  # lines reach the log as they are printed
-    return dict(sorted(variables.items()))
+    unbuffered = {"PYTHONUNBUFFERED": "1"}  # lines reach the log as they are printed
+    return dict(sorted((unbuffered | network_variables(job) | job.site.env).items()))
 
 
 def agent_command(
@@ -151,10 +147,7 @@ def with_options(document: dict[str, Any], options: Iterable[str]) -> dict[str, 
             place = place.setdefault(key, {})
             if not isinstance(place, dict):
                 raise UserError(f"{key} has no keys of its own", f"launch.options: {text}", "check the path")
-        try:
-            place[last] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise UserError(f"{value!r} is no YAML", f"launch.options: {text}", "quote it") from None
+        place[last] = parse_yaml(value, f"launch.options: {text[:80]}")
     return document
 
 
@@ -176,9 +169,8 @@ _Dumper.add_representer(str, _Dumper.represent_text)
 
 def to_yaml(documents: Iterable[Mapping[str, Any]], comments: Iterable[str]) -> str:
     """Documents in the order of their keys, below comment lines; the same input gives the same bytes."""
-    head = "".join(f"# {printable(line, keep='')}\n" for line in comments)
     bodies = (
         yaml.dump(dict(body), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
         for body in documents
     )
-    return head + "---\n".join(bodies)
+    return commented(*comments) + "---\n".join(bodies)

@@ -40,13 +40,15 @@ def prepare(job: Job, more: Mapping[str, Word] | None = None) -> list[str]:
     return lines + [f"export {name}={quote(word)}" for name, word in variables.items()]
 
 
+def network_variables(job: Job) -> dict[str, str]:
+    """The interface by which ranks reach each other."""
+    names = ["GLOO_SOCKET_IFNAME", *(["NCCL_SOCKET_IFNAME"] if job.device == "cuda" else [])]
+    return dict.fromkeys(names, job.site.interface) if job.site.interface else {}
+
+
 def exports(job: Job) -> dict[str, str]:
     """The site's variables, and those of its network."""
-    variables = dict(job.site.env)
-    if job.site.interface:
-        variables.setdefault("GLOO_SOCKET_IFNAME", job.site.interface)
-        if job.device == "cuda":
-            variables.setdefault("NCCL_SOCKET_IFNAME", job.site.interface)
+    variables = network_variables(job) | job.site.env
     if job.site.cpus_per_rank:
         variables.setdefault("OMP_NUM_THREADS", str(job.site.cpus_per_rank))
     return dict(sorted(variables.items()))

@@ -19,6 +19,7 @@ from scalewright.spec.layout import Layout
 from scalewright.spec.presets import is_preset, load_model_spec
 from scalewright.spec.question import DATA, Question
 from scalewright.spec.run import DataSpec, RunSpec
+from scalewright.spec.text.words import commented
 
 if TYPE_CHECKING:
     from scalewright.plan.search.choices import Choice, Plan
@@ -34,7 +35,7 @@ def run_file(plan: Plan, data: str | None = None) -> str | None:
         return None
     text = to_yaml(planned(plan, choice.layout, data))
     text = text.replace(f"train: {DATA}\n", f"train: {PLACEHOLDER}  # {FILL}\n")
-    return f"{_comment(plan, choice)}\n{text}"
+    return _comment(plan, choice) + text
 
 
 def planned(plan: Plan, layout: Layout, data: str | None = None) -> dict[str, Any]:
@@ -67,7 +68,7 @@ def _comment(plan: Plan, choice: Choice) -> str:
     prediction, cluster = choice.prediction, plan.question.cluster
     figures = f"{prediction.step_time_s:.4g} s a step, {prediction.peak_gib:.1f} GiB on the worst rank"
     machine = cluster.name if cluster else plan.template.chip.name
-    return f"# Planned for {plan.goal.devices} devices of {machine}: {figures} predicted."
+    return commented(f"Planned for {plan.goal.devices} devices of {machine}: {figures} predicted.")
 
 
 def _name(plan: Plan) -> str:

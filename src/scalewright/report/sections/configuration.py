@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -15,6 +15,7 @@ from scalewright.spec.base import Spec
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import DataSpec, OptimizerSpec, RunSpec
+from scalewright.spec.text.dotted import dotted
 
 GROUPS = ("model", "layout", "data", "train", "optimizer", "lr_schedule", "checkpoint", "track", "profile")
 DERIVED = ("layout.zero_stage", "layout.global_batch")  # by the run, from other keys
@@ -92,17 +93,8 @@ def _defaults(spec: type[Spec], prefix: str) -> dict[str, str]:
     return defaults
 
 
-def dotted(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested keys joined by dots, with their values."""
-    for key, value in data.items():
-        if isinstance(value, Mapping) and value:
-            yield from dotted(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
 def flat(data: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The same with values in words; what is null is left out."""
+    """Dotted keys with values in words; what is null is left out."""
     rows: list[tuple[str, str]] = []
     for key, value in dotted(data):
         if isinstance(value, (list, tuple)) and value and all(isinstance(item, Mapping) for item in value):

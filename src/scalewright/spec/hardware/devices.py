@@ -62,11 +62,6 @@ class Link(Spec):
     torus_axes: int | None = Field(None, ge=1)  # null = every pair at the same distance
     wraps_at: int | None = Field(None, ge=1)  # an axis wraps around only at multiples of this
 
-    @property
-    def bytes_per_link(self) -> float | None:
-        """Bytes/s one way over one of the links; None where their number isn't known."""
-        return self.bytes_per_s / self.links if self.links else None
-
 
 class DeviceSpec(Spec):
     """One device. MFU is relative to `peak(precision)`."""

@@ -1,1 +1,1 @@
-"""Text for people and on disk: numbers as words, files written whole, JSON lines, files that others wrote."""
+"""Text for people and on disk: numbers, dotted keys, files written whole, JSON lines, files of others."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 import gzip
 import io
 import pickle
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -32,6 +32,12 @@ DATA = (
     "EMPTY_DICT", "DICT", "SETITEM", "SETITEMS", "EMPTY_SET", "ADDITEMS", "FROZENSET",
     "PUT", "BINPUT", "LONG_BINPUT", "GET", "BINGET", "LONG_BINGET", "MEMOIZE",
 )  # fmt: skip
+ALL, KEYS = slice(None), slice(0, None, 2)
+# What an opcode hashes of the stack: of a tuple in tuples, or one that is held twice, that may never end.
+HASHED = {"SETITEM": slice(-2, -1), "SETITEMS": KEYS, "DICT": KEYS, "ADDITEMS": ALL, "FROZENSET": ALL}
+LONGEST_KEY = 64  # values of a tuple
+VALUES_PER_BYTE, FEW_VALUES = 16, 1_000_000  # a snapshot's stacks, which its events share, are some 5 a byte
+CONTAINERS = frozenset((dict, list, tuple, set, frozenset))
 
 
 class NotPlainData(ValueError):
@@ -41,10 +47,22 @@ class NotPlainData(ValueError):
 _Interpreter: Any = pickle._Unpickler
 
 
+def _opcode(name: str) -> Callable[[Any], None]:
+    """Python's own handler of an opcode; one that hashes keys looks at them first."""
+    handle, hashed = _Interpreter.dispatch[getattr(pickle, name)[0]], HASHED.get(name)
+
+    def checked(interpreter: Any) -> None:
+        for key in interpreter.stack[hashed]:
+            nested = isinstance(key, tuple) and any(type(part) in (tuple, Persistent) for part in key)
+            if nested or (isinstance(key, tuple) and len(key) > LONGEST_KEY):
+                raise NotPlainData("a key of it is a tuple of tuples, or a long one")
+        handle(interpreter)
+
+    return checked if hashed else handle
+
+
 class _PlainData(_Interpreter):  # type: ignore[misc]
-    dispatch: ClassVar = {
-        getattr(pickle, name)[0]: _Interpreter.dispatch[getattr(pickle, name)[0]] for name in DATA
-    }
+    dispatch: ClassVar = {getattr(pickle, name)[0]: _opcode(name) for name in DATA}
 
     def find_class(self, module: str, name: str) -> Any:
         """Unreachable, and forbidden."""
@@ -160,7 +178,7 @@ def read_pickle(path: Path) -> Any:
             raise NotPlainData(f"its gzip is damaged: {error}") from None
     if not data or len(data) > LIMIT:
         raise NotPlainData(f"it is empty or larger than {LIMIT >> 30} GiB")
-    return _load(_PlainData(io.BytesIO(data), encoding="utf-8", errors="replace"))
+    return _load(_PlainData(io.BytesIO(data), encoding="utf-8", errors="replace"), len(data))
 
 
 def read_records(data: bytes, packages: Collection[str], names: Collection[str]) -> Any:
@@ -169,12 +187,14 @@ def read_records(data: bytes, packages: Collection[str], names: Collection[str])
     `packages` are first words of modules, `names` full names of globals. To name one is harmless here; that a
     file of weights names `os.system` is reason enough to refuse it.
     """
-    return _load(_Records(io.BytesIO(data), packages, names))
+    return _load(_Records(io.BytesIO(data), packages, names), 1 << 60)  # within limits of their process
 
 
-def _load(interpreter: Any) -> Any:
+def _load(interpreter: Any, size: int) -> Any:
     try:
-        return interpreter.load()
+        content = interpreter.load()
+        _count(content, {}, max(FEW_VALUES, VALUES_PER_BYTE * size))
+        return content
     except KeyError as error:
         code = error.args[0] if error.args and isinstance(error.args[0], int) else None
         raise NotPlainData(_refusal(code)) from None
@@ -182,6 +202,19 @@ def _load(interpreter: Any) -> Any:
         raise
     except Exception as error:  # a damaged pickle raises whatever its opcodes run into
         raise NotPlainData(f"it is damaged ({type(error).__name__})") from None
+
+
+def _count(part: Any, counts: dict[int, int], most: int) -> int:
+    """Values that a walk through a part meets; raises NotPlainData beyond `most`: shared parts count anew."""
+    if type(part) not in CONTAINERS:
+        return 1
+    if id(part) not in counts:
+        counts[id(part)] = most  # until it is known: what contains itself has no end
+        values = part.values() if type(part) is dict else part
+        counts[id(part)] = 1 + sum(_count(value, counts, most) for value in values)
+        if counts[id(part)] > most:
+            raise NotPlainData(f"its parts hold each other so often that it has over {most:,} values")
+    return counts[id(part)]
 
 
 def _refusal(code: int | None) -> str:

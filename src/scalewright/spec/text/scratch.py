@@ -28,11 +28,11 @@ def scratch_folder(kind: str) -> Iterator[Path]:
             facts = left.lstat()
             old = time.time() - facts.st_mtime > YOUNG_S
             ours = S_ISDIR(facts.st_mode) and hasattr(os, "getuid") and facts.st_uid == os.getuid()
-            if old and ours and (handle := _lock(left)) is not None:
+            if old and ours and (handle := lock_folder(left)) is not None:
                 shutil.rmtree(left, ignore_errors=True)
                 os.close(handle)
     with tempfile.TemporaryDirectory(prefix=f"scalewright-{kind}-") as name:
-        handle = _lock(Path(name))
+        handle = lock_folder(Path(name))
         try:
             yield Path(name)
         finally:
@@ -40,9 +40,9 @@ def scratch_folder(kind: str) -> Iterator[Path]:
                 os.close(handle)
 
 
-def _lock(folder: Path) -> int | None:
-    """A handle that locks the folder until it is closed; None where another process holds it, or where there
-    are no locks (Windows, some file systems)."""
+def lock_folder(folder: Path) -> int | None:
+    """A handle that locks the folder until it is closed; None where there are no locks (Windows, some file
+    systems). Raises BlockingIOError where another process holds it."""
     try:
         import fcntl
 
@@ -51,7 +51,9 @@ def _lock(folder: Path) -> int | None:
         return None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except OSError as error:
         os.close(handle)
+        if isinstance(error, BlockingIOError):
+            raise
         return None
     return handle

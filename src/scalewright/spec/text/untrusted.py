@@ -24,12 +24,22 @@ from scalewright.spec.errors import UserError
 JSON_BYTES = 64 << 20  # the weight index of a model of 60,000 tensors takes 6 MB
 
 
-def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text; raises ValueError for any defect, deep nesting included."""
+def parse_json(text: str | bytes, once: bool = False) -> Any:
+    """The value of a JSON text; raises ValueError for any defect, deep nesting included.
+
+    `once`: also for a key that an object has twice, where the last one would win.
+    """
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_once if once else None)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    keys = [key for key, _ in pairs]
+    if len(set(keys)) < len(keys):
+        raise ValueError(f"key '{max(keys, key=keys.count)}' is written twice")
+    return dict(pairs)
 
 
 def read_json(path: Path, limit: int = JSON_BYTES) -> Any:

@@ -119,6 +119,20 @@ def printable(text: object, keep: str = "\n\t") -> str:
     )
 
 
+# A link needs no brackets: GitHub makes one of an address.
+MARKDOWN = re.compile(r"[\\`*_\[\]<>|#~&]|:(?=//)|(?<=www)\.", re.IGNORECASE)
+
+
+def markdown_text(text: object) -> str:
+    """Text without a meaning for Markdown, on one line."""
+    return MARKDOWN.sub(r"\\\g<0>", printable(" ".join(str(text).split())))
+
+
+def commented(*lines: object) -> str:
+    """Lines as comments of YAML, TOML, Python or shell, none of which a name in them can end."""
+    return "".join(f"# {printable(line, keep='')}\n" for line in lines)
+
+
 DIRECTIONS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 

@@ -14,19 +14,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
-import torch.distributed as dist
 from torch import nn
 
-from scalewright.parallel.mesh import Mesh, backend_for
+from scalewright.parallel.mesh import Mesh, backend_for, ensure_world
 from scalewright.spec.deepspeed import Config
 from scalewright.spec.errors import UserError
 
 
 def load_deepspeed(mesh: Mesh) -> Any:
     """The package, its logger on stderr; this rank's process group is there afterwards."""
-    if not dist.is_initialized():
-        store = dist.HashStore()  # type: ignore[attr-defined]
-        dist.init_process_group(backend_for(mesh.device), store=store, rank=0, world_size=1)
+    ensure_world(mesh)
     with off_stdout():
         deepspeed = importlib.import_module("deepspeed")
         # Sums in shared memory on CPUs, by code that it would compile first: left out, Gloo does them.

@@ -18,6 +18,7 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.operators import flops_per_token
 from scalewright.spec.run import RunSpec
 from scalewright.spec.tensors import count as count_parameters
+from scalewright.spec.text.files import write_whole
 from scalewright.spec.text.jsonl import begins_after, read_jsonl
 from scalewright.spec.text.untrusted import inside
 from scalewright.spec.text.words import count
@@ -59,7 +60,7 @@ def write_folder(
         seen = environment(environ=present_environment())
         write_yaml(folder / "run.yaml", run.replace(environment=seen).dump())
         for name, text in (files or {}).items():
-            (folder / name).write_text(text)
+            write_whole(folder / name, text)
         if resumed is None:
             keep_origin(run)
         tokenizer: Path | None = dataset.tokenizer_path

@@ -9,10 +9,11 @@ A derived layout (sp, virtual_stages, zero_stage) is kept while the sizes that i
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from scalewright.checkpoint.format import committed, read_state
+from scalewright.checkpoint.format import checkpoints_at, committed, read_state
 from scalewright.spec.base import read_yaml
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec
@@ -44,18 +45,13 @@ def _earlier(run: RunSpec) -> dict[str, Any]:
     """The settings of the run that this one goes on from; {} for one that begins."""
     if run.resume == "never":
         return {}
-    folder = next(iter(committed(run.folder / "checkpoints")), None)
-    if folder is None and run.resume != "auto":
-        path = Path(run.resume)
-        roots = [path / "checkpoints", path]
-        folder = path if (path / "manifest.json").exists() else None
-        folder = folder or next((step for root in roots for step in committed(root)), None)
-    if folder is None:
-        return {}
-    try:
-        settings = read_state(folder).get("run")
-        if settings is None:  # an older release kept them in the run's folder alone
-            settings = read_yaml(folder.parent.parent / "run.yaml")
-    except UserError:  # a damaged save is `find_resume`'s matter
-        return {}
-    return settings if isinstance(settings, dict) else {}
+    folders = committed(run.folder / "checkpoints")
+    if not folders and run.resume != "auto":
+        folders = checkpoints_at(Path(run.resume))
+    for folder in folders:
+        with suppress(UserError):  # a damaged save, which `find_resume` will pass, too
+            settings = read_state(folder).get("run")
+            if settings is None:  # an older release kept them in the run's folder alone
+                settings = read_yaml(folder.parent.parent / "run.yaml")
+            return settings if isinstance(settings, dict) else {}
+    return {}

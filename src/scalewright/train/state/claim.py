@@ -7,6 +7,7 @@ With `resume: never` a folder that holds an earlier run is renamed first, so tha
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,17 +17,22 @@ from scalewright.spec.base import read_yaml
 from scalewright.spec.ends import COMPANIONS, ORIGIN
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec
+from scalewright.spec.text.untrusted import check_regular, inside
 
 REPLACED = ("run.yaml", "tokenizer.json", "report.html", ORIGIN, *COMPANIONS)  # what a run writes anew
+WRITTEN = ("events.jsonl", "metrics.jsonl", "tokenizer.json", *COMPANIONS)  # through a link, if it is one
 
 
 def check_folder(run: RunSpec, force: bool = False) -> None:
-    """Raises UserError when the run would replace files of its folder that no run wrote.
+    """Raises UserError when the run would replace files of its folder that no run wrote, or can't save there.
 
     A run's own run.yaml holds its `environment`; whatever lies beside one is the run's. So `out_dir: .`, or a
     folder of prepared tokens, costs nobody a file.
     """
-    folder = run.folder
+    folder, saves = run.folder, run.folder / "checkpoints"
+    if os.path.lexists(saves) and not saves.is_dir():  # it would begin anew, and fail when it saves
+        how = "mount or restore the folder that belongs there, or set out_dir"
+        raise UserError("the checkpoints' folder is none, or a link that leads nowhere", str(saves), how)
     there = [name for name in REPLACED if (folder / name).exists()]
     if not force and there and not _is_runs(folder / "run.yaml"):
         raise UserError(
@@ -64,14 +70,16 @@ def claim_folder(run: RunSpec) -> Iterator[None]:
 
 @contextmanager
 def hold_folder(folder: Path) -> Iterator[None]:
-    """A run's folder, by a lock that the kernel takes back when its holder dies; without locks: nothing."""
+    """A run's folder, by a lock that the kernel takes back when its holder dies; no file in it leads out."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        for name in WRITTEN:
+            inside(folder, name)
+        check_regular(folder / "events.jsonl")  # opening a pipe to write would wait for a reader
         file = open(folder / "events.jsonl", "ab")  # noqa: SIM115 - closed below
     except OSError as error:
-        raise UserError(
-            f"cannot write: {error.strerror}", str(folder), "free space, or set out_dir"
-        ) from None
+        where = str(error.filename or folder)
+        raise UserError(f"cannot write: {error.strerror}", where, "free space, or set out_dir") from None
     with file:
         try:
             import fcntl

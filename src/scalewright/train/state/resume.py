@@ -15,6 +15,7 @@ from scalewright.data.dataset import Dataset, open_data
 from scalewright.parallel.mesh import Mesh
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec
+from scalewright.spec.text.jsonl import read_jsonl
 from scalewright.train.batches import in_vocabulary
 from scalewright.train.resolve import Resolved
 from scalewright.train.state.changes import (
@@ -54,9 +55,13 @@ def find_resume(run: RunSpec, mesh: Mesh) -> tuple[CheckpointReader | None, list
             str(root),
             "restore one, or begin anew with resume=never (what is there is kept aside)",
         )
-    return (CheckpointReader(folder, verify_files=False) if folder else None), [
-        f"skipped a checkpoint: {r}" for r in rejected
-    ]
+    if folder is None:
+        events = read_jsonl(run.folder / "events.jsonl")
+        saves = [event.get("step") for event in events if event.get("kind") == "save"]
+        return None, [
+            f"the run begins anew: its checkpoints are gone, the last of step {n}" for n in saves[-1:]
+        ]
+    return CheckpointReader(folder, verify_files=False), [f"skipped a checkpoint: {r}" for r in rejected]
 
 
 def _further(given: Path, root: Path, mesh: Mesh) -> Path | None:

@@ -1,0 +1,80 @@
+"""What a number, a truth value and a text of a spec may be, whatever key they stand in.
+
+    bool    true or false; not 'true', not 1
+    int     a whole number of 64 bits, also as 1e3; not '3', not true
+    float   a number of fp32's range, in which training computes: 1e300 is inf there, and 1e-300 is 0
+    str     not empty (null leaves a key out), without NUL, which no path and no argument may have
+
+It is applied to pydantic's core schema of each class, so that no key needs to ask for it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pydantic_core import PydanticCustomError, core_schema
+
+INT64 = (1 << 63) - 1
+LARGEST, SMALLEST = 3.4028234663852886e38, 1.1754943508222875e-38  # normal numbers of fp32
+_INSIDE = ("schema", "items_schema", "choices", "keys_schema", "values_schema", "fields")
+
+
+def narrowed(schema: Any, cls: type, empty: bool = False) -> Any:
+    """A class's core schema with these rules, its nested classes as they are; changes `schema` itself.
+
+    `empty`: whether a text may be empty, as a variable's value or a default.
+    """
+    kind = schema["type"]
+    if kind == "model" and schema["cls"] is not cls:
+        return schema
+    if kind == "bool":
+        schema["strict"] = True
+    elif kind == "int":
+        schema.update(le=min(schema.get("le", INT64), INT64), ge=max(schema.get("ge", -INT64), -INT64))
+        return core_schema.no_info_before_validator_function(_whole, schema)
+    elif kind == "literal" and all(type(value) is int for value in schema["expected"]):
+        return core_schema.no_info_before_validator_function(_whole, schema)
+    elif kind == "float":
+        schema.update(strict=True, le=schema.get("le", LARGEST), ge=schema.get("ge", -LARGEST))
+        return core_schema.no_info_after_validator_function(_in_fp32, schema)
+    elif kind == "str":
+        return core_schema.no_info_after_validator_function(_text if empty else _filled_text, schema)
+    empty = schema.get("default") == "" or (empty and kind != "model-field")
+    for key in _INSIDE:
+        if key in schema:
+            schema[key] = _parts(schema[key], cls, empty or key == "values_schema")
+    return schema
+
+
+def _parts(part: Any, cls: type, empty: bool) -> Any:
+    """The schema of a field, those of a list (a choice may have its tag), or of the fields by name."""
+    if isinstance(part, (list, tuple)):
+        return type(part)(_parts(item, cls, empty) for item in part)
+    if isinstance(part, dict) and not isinstance(part.get("type"), str):
+        return {name: _parts(field, cls, empty) for name, field in part.items()}
+    return narrowed(part, cls, empty) if isinstance(part, dict) else part
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, (str, bool)):
+        raise PydanticCustomError("int_type", "it should be a whole number")
+    return value
+
+
+def _in_fp32(value: float) -> float:
+    if 0 < abs(value) < SMALLEST:
+        raise PydanticCustomError("too_small", "it is 0 in fp32: write 0, or a larger number")
+    return value
+
+
+def _text(value: str) -> str:
+    if re.search("[\0\ud800-\udfff]", value):
+        raise PydanticCustomError("text", "write it in UTF-8, without NUL")
+    return value
+
+
+def _filled_text(value: str) -> str:
+    if not value.strip():
+        raise PydanticCustomError("empty", "write something, or leave the key out")
+    return _text(value)

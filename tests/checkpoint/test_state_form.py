@@ -1,0 +1,123 @@
+"""What an edit did to a checkpoint whose checksums were made anew: it is found by its form."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalewright.checkpoint.format import (
+    Manifest,
+    checkpoints_at,
+    committed,
+    read_state,
+    verify_heads,
+)
+from scalewright.checkpoint.write import commit
+from scalewright.spec.errors import UserError
+from scalewright.spec.run import RunSpec
+from scalewright.train.state.choices import keep_choices
+
+STATE: dict[str, Any] = {
+    "step": 8,
+    "samples": 64,
+    "tokens": 512,
+    "optimizer": {"step": {"*": 8.0, "w": {"tensor": "float64", "shape": [], "data": [8.0]}}},
+    "run": {"layout": {"precision": "bf16"}, "train": {}, "data": {"train": []}},
+    "data": {"tokenizer": None, "segments": [{"from": 0, "weights": {"0": 1}}], "samples": [64]},
+    "guard": {"streak": 0},
+    "left_out": [[3, 5]],
+    "schedule_unit": None,
+}
+
+
+def save(root: Path, state: dict[str, Any], step: int = 8, name: str | None = None) -> Path:
+    """A checkpoint without tensors, signed."""
+    partial, final = root / "made.tmp", root / (name or f"step-{step:08d}")
+    partial.mkdir(parents=True)
+    manifest = Manifest(step, 64, "id", {}, {}, tensors={}, files={})
+    commit(partial, final, manifest, state)
+    return final
+
+
+def test_a_whole_one(tmp_path):
+    """Also of an older release, which had fewer keys, and of a newer one."""
+    states = {
+        1: STATE,
+        2: {"step": 2, "samples": 64},
+        3: {},
+        4: {**STATE, "step": 4, "run": None, "new": [1]},
+    }
+    for step, state in states.items():
+        assert verify_heads(save(tmp_path, {**state, "step": step} if state else state, step)) == []
+    assert verify_heads(save(tmp_path, STATE, name="best")) == []
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("step", -1), ("step", True), ("step", 8.5), ("step", "8"), ("samples", float("nan")),
+        ("tokens", 10**30), ("tokens", [1]), ("optimizer", 5), ("optimizer.step", 4),
+        ("optimizer.step.*", "x"), ("run", 3), ("run.layout", 3), ("run.train", []), ("run.data", 8),
+        ("data", 8), ("data.paths", 5), ("data.segments", []), ("data.segments", "x"), ("guard", 5),
+        ("left_out", 5), ("left_out", [["a", 1]]), ("left_out", [[1]]), ("schedule_unit", -5),
+    ],
+)  # fmt: skip
+def test_a_value_of_another_kind(tmp_path, place, value):
+    state = json.loads(json.dumps(STATE))
+    *outer, last = place.split(".")
+    part = state
+    for key in outer:
+        part = part[int(key) if key.isdigit() else key]
+    part[last] = value
+    folder = save(tmp_path, state)
+    with pytest.raises(UserError, match=r"damaged state.json: ") as error:
+        read_state(folder)
+    assert place.split(".")[0] in error.value.what
+    assert len(verify_heads(folder)) == 1
+
+
+@pytest.mark.parametrize("state", [[1], None, 12, "text"])
+def test_no_object(tmp_path, state):
+    with pytest.raises(UserError, match=r"damaged state.json"):
+        read_state(save(tmp_path, state))
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "problem"),
+    [
+        ({"step": 4}, None, "state.json is of another step"),
+        ({"samples": 7}, None, "state.json is of another step"),
+        ({}, "step-00000012", "step-00000012 holds step 8"),
+    ],
+)
+def test_parts_of_two_checkpoints(tmp_path, changes, name, problem):
+    """A state beside another's manifest; a folder that was renamed, or is a link to another's."""
+    (found,) = verify_heads(save(tmp_path, {**STATE, **changes}, name=name))
+    assert problem in found
+
+
+def test_only_folders_that_a_run_names(tmp_path):
+    whole = save(tmp_path, STATE)
+    for name in (
+        "step-\u0661\u0661\u0661\u0661\u0661\u0661\u0661\u0661",
+        "step-00000009\n",
+        "step-9",
+        "step-00000009.tmp",
+    ):
+        save(tmp_path, STATE, name=name)
+    assert committed(tmp_path) == checkpoints_at(tmp_path) == [whole]
+
+
+@pytest.mark.parametrize("damage", ["state.json", "COMMIT", "nothing"])
+def test_choices_come_from_the_newest_whole_one(tmp_path, damage):
+    """A damaged newest save is passed by the resume; `auto` means what it meant in the one that is taken."""
+    saves = tmp_path / "out" / "checkpoints"
+    save(saves, {**STATE, "step": 4}, 4)
+    newest = save(saves, STATE)
+    if damage != "nothing":
+        (newest / damage).write_text("{")
+    run = RunSpec.parse({"model": "tiny", "data": "tokens", "out_dir": str(tmp_path / "out")})
+    assert keep_choices(run).layout.precision == "bf16"
