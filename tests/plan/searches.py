@@ -9,7 +9,7 @@ from scalewright.plan.search.goal import Goal
 from scalewright.plan.search.search import search as search_question
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.question import Question
+from scalewright.spec.question import DATA, Question
 from scalewright.spec.run import RunSpec
 
 TO_SEARCH = ("tell", "stop", "explain")
@@ -26,7 +26,7 @@ def search(
     **keys: Any,
 ) -> Plan:
     """The plan of a model on a cluster; `keys` of Goal, and of `search` itself."""
-    data = {"train": "corpus", "seq_len": seq_len or model.context}
+    data = {"train": DATA, "seq_len": seq_len or model.context}
     run = RunSpec.parse({"model": model, "data": data, "diloco": diloco})
     rest = {key: keys.pop(key) for key in TO_SEARCH if key in keys}
     asked = Question(run, cluster, framework, options=options or {})

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.plan.searches import search
 
+from plan.searches import search
 from scalewright import api
 from scalewright.plan.capabilities import FILE, find_capabilities, forbidden, of_framework
 from scalewright.plan.explain import what_if

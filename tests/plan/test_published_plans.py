@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.plan.searches import search
 
+from plan.searches import search
 from scalewright.plan.predict import predict
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.plan.searches import search
 
+from plan.searches import search
 from scalewright.plan.search.run_file import PLACEHOLDER, run_file
 from scalewright.plan.search.search import Plan
 from scalewright.spec.hardware.cluster import load_cluster

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.plan.searches import search
 
+from plan.searches import search
 from scalewright.plan.predict import predict, predict_table
 from scalewright.plan.request import Request, from_layout
 from scalewright.plan.search.axes import make_space
@@ -211,7 +211,7 @@ def test_layouts_that_only_fit_at_p50_are_used_where_none_fits_at_p90() -> None:
     fixed = {"tp": 2, "pp": 1, "cp": 1, "zero_stage": 1, "recompute": "none", "offload": "none"}
     arguments |= {"seq_len": 13568, "fixed": fixed}
     tight = search(LLAMA, H100, **arguments)
-    assert tight.headroom == 0.0
+    assert tight.goal.headroom == 0.0
     assert tight.best[0].prediction.risk == "likely"
     with pytest.raises(UserError, match="fits on no layout"):
         search(LLAMA, H100, **arguments, headroom=0.9)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.plan.searches import search
 
+from plan.searches import search
 from scalewright.api import plan as ask
 from scalewright.api import predict
 from scalewright.plan.search.counts import nearby

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.plan.searches import search
 
+from plan.searches import search
 from scalewright.plan.predict import predict
 from scalewright.plan.search.search import Plan
 from scalewright.plan.search.why_not import why_not
