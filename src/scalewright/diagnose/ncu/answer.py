@@ -44,7 +44,7 @@ def ncu_answer(files: Sequence[Path]) -> dict[str, Any]:
         "compute_capability": ", ".join(capabilities) or None,
         "launches": sum(launch.count for launch in launches),
         "kernels": rows,
-        "verdicts": _verdicts(rows),
+        "verdicts": [verdict.dump() for verdict in _verdicts(rows)],
         "warnings": warnings,
     }
 
