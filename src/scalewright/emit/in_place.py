@@ -92,11 +92,11 @@ def _rewrite_ours(question: Question, file: tuple[str, str], layout: Layout, run
     """A run file of ours with the keys of its layout changed; the planned one where that can't be."""
     name, text = file
     old, new = (flat({"layout": some.written()}) for some in (question.layout, layout))
-    edited = put_values(text, ".yaml", _changed(old, new))
-    with suppress(UserError):
-        run = RunSpec.parse(parse_yaml(edited or "", name), where=name)
-        if run.layout.dump() == layout.dump() and _rest(run) == _rest(question.run):
-            return Rewritten({name: edited or ""}, _diff(name, text, edited or ""), True)
+    for edited in put_values(text, ".yaml", _changed(old, new)):
+        with suppress(UserError):
+            run = RunSpec.parse(parse_yaml(edited, name), where=name)
+            if run.layout.dump() == layout.dump() and _rest(run) == _rest(question.run):
+                return Rewritten({name: edited}, _diff(name, text, edited), True)
     return Rewritten({name: run_yaml}, _diff(name, text, run_yaml), False)
 
 
@@ -145,7 +145,7 @@ def _edits(text: str, suffix: str, before: Emitted, after: Emitted, devices: int
     if suffix in (".yaml", ".yml", ".json", ".toml"):
         old, new = (_document(emitted) for emitted in (before, after))
         if old is not None and new is not None and PurePath(name).suffix == suffix:
-            yield put_values(text, suffix, _changed(old, new))
+            yield from put_values(text, suffix, _changed(old, new))
         return
     if TRAINERS[before.trainer].title != "Megatron-LM":
         return
