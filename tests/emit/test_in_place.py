@@ -183,11 +183,11 @@ def outcome(folder: Path, trainer: str, settings: Settings, version: str | None,
 
 # The least share that is edited in place, as measured with a margin of a tenth: the rest is written whole.
 TRAINERS = {
-    "megatron": (None, 0.6),
-    "torchtitan": ("0.2", 0.6),
-    "deepspeed": (None, 0.5),
-    "accelerate": (None, 0.3),
-    "nanotron": (None, 0.6),
+    "megatron": (None, 0.9),
+    "torchtitan": ("0.2", 0.9),
+    "deepspeed": (None, 0.9),
+    "accelerate": (None, 0.9),
+    "nanotron": (None, 0.9),
     "megatron-bridge": (None, 0.0),
 }
 

@@ -36,6 +36,7 @@ from scalewright.spec.text.dotted import flat
 from scalewright.spec.text.files import check_replaceable, write_whole
 
 VERSIONS = {".toml": ("0.2", "0.1")}  # of torchtitan, whose newest release has Python in TOML's place
+WORD = r"(?!--)[^\s\\#)]+"  # of a value, in a script
 LAUNCH = ("nnodes", "nproc-per-node")  # of torchrun, the launcher that emitters write
 
 
@@ -190,7 +191,7 @@ def _put_flags(text: str, changed: Mapping[str, Any], variables: bool) -> str | 
     anchor = re.compile(r"(?<![\w-])--[a-z][\w-]*(?:[= ]+[^-\s\\#)\"'][^\s\\#)\"']*)?")
     for name, value in changed.items():
         spelled = name.replace("-", "[-_]")
-        flag = re.compile(rf"(?<![\w-])--{spelled}(?![\w-])(?P<to>[= ]+)?(?P<value>(?!--)[^\s\\#)]+)?")
+        flag = re.compile(rf"(?<![\w-])--{spelled}(?![\w-])(?:[= ]+(?P<value>{WORD}(?: +{WORD})*))?")
         match = flag.search(_without_comments(text))
         words = "" if value is True or value is None else _words(value)
         if match is None:
@@ -202,7 +203,7 @@ def _put_flags(text: str, changed: Mapping[str, Any], variables: bool) -> str | 
         elif value is None:
             text = _without(text, *match.span())
         elif match["value"] is None:
-            text = f"{text[: match.end()].rstrip(' ')} {words}{text[match.end() :]}" if words else text
+            text = f"{text[: match.end()]} {words}{text[match.end() :]}" if words else text
         else:
             inner = re.fullmatch(r'"?\$\{?(\w+)\}?"?', match["value"])
             defined = _definition(text, inner[1]) if inner and variables else None
