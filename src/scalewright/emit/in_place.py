@@ -21,6 +21,7 @@ from scalewright.emit.arguments import flags, split_launch
 from scalewright.emit.documents import put_values
 from scalewright.emit.emitted import Emitted
 from scalewright.emit.nodes import nodes_of
+from scalewright.emit.python_edits import changed_literals, put_literals
 from scalewright.emit.read import file_text, parse, read_own
 from scalewright.emit.run_file import as_run
 from scalewright.emit.settings import settings_of
@@ -148,6 +149,11 @@ def _edits(text: str, suffix: str, before: Emitted, after: Emitted, devices: int
         if old is not None and new is not None and PurePath(name).suffix == suffix:
             yield from put_values(text, suffix, _changed(old, new))
         return
+    if suffix == ".py" and PurePath(name).suffix == ".py":
+        with suppress(SyntaxError, RecursionError):
+            literals = changed_literals(_main(before)[1], _main(after)[1])
+            yield put_literals(text, literals) if literals is not None else None
+        return
     if TRAINERS[before.trainer].title != "Megatron-LM":
         return
     old, new = (_flags(_main(emitted)[1]) for emitted in (before, after))
@@ -191,7 +197,8 @@ def _put_flags(text: str, changed: Mapping[str, Any], variables: bool) -> str | 
     anchor = re.compile(r"(?<![\w-])--[a-z][\w-]*(?:[= ]+[^-\s\\#)\"'][^\s\\#)\"']*)?")
     for name, value in changed.items():
         spelled = name.replace("-", "[-_]")
-        flag = re.compile(rf"(?<![\w-])--{spelled}(?![\w-])(?:[= ]+(?P<value>{WORD}(?: +{WORD})*))?")
+        more = rf"(?: +{WORD})*" if value is None or isinstance(value, list) else ""
+        flag = re.compile(rf"(?<![\w-])--{spelled}(?![\w-])(?:[= ]+(?P<value>{WORD}{more}))?")
         match = flag.search(_without_comments(text))
         words = "" if value is True or value is None else _words(value)
         if match is None:
