@@ -22,11 +22,13 @@ from harness.result import Result, facts_text, table
 from scalewright.plan.measured.runs import MEASURED, read_table
 from scalewright.plan.predict import predict_rows
 from scalewright.plan.search.axes import make_space
+from scalewright.plan.search.goal import Goal
 from scalewright.plan.search.objective import make_objective
 from scalewright.plan.search.pricer import make_pricer
 from scalewright.plan.search.search import search
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.presets import load_model_spec
+from scalewright.spec.question import Question
 
 # name, cluster, devices, sequence length, global batch
 SEARCHES: tuple[tuple[str, str, int, int, int], ...] = (
@@ -82,7 +84,7 @@ def searched(asked: tuple[str, str, int, int, int], rounds: int, result: Result)
     model, cluster = load_model_spec(name), load_cluster(place)
 
     def work() -> Any:
-        return search(model, cluster, devices=devices, seq_len=seq_len, global_batch=batch)
+        return search(Question.of(model, seq_len, cluster), Goal(devices, batch))
 
     plan, core, clock = timed(work, rounds)
     result.put(name, {"space": plan.space, "priced": plan.priced, "cpu_s": core, "s": clock})
@@ -98,9 +100,7 @@ def searched(asked: tuple[str, str, int, int, int], rounds: int, result: Result)
 def priced(many: int, rounds: int, result: Result) -> list[str]:
     """Layouts of the first search's space, time and memory, none left out."""
     name, place, devices, seq_len, batch = SEARCHES[0]
-    plan = search(
-        load_model_spec(name), load_cluster(place), devices=devices, seq_len=seq_len, global_batch=batch
-    )
+    plan = search(Question.of(load_model_spec(name), seq_len, load_cluster(place)), Goal(devices, batch))
     space = make_space(plan.template, batch, {})
     chip = plan.template.chip
     pricer = make_pricer(space, make_objective("time", chip, devices, None), 0.0)

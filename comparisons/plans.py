@@ -23,9 +23,11 @@ from harness.facts import facts
 from harness.plan_cases import Case, Outcome, load_cases, techniques
 from harness.result import Result, facts_text, table
 
+from scalewright.plan.search.goal import Goal
 from scalewright.plan.search.search import search
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.presets import load_model_spec
+from scalewright.spec.question import Question
 
 ROOT = Path(__file__).resolve().parents[1]
 SEARCHED = ("gpt3-175b", "dgx-a100-80g", 4096, 2048, 1536)  # model, cluster, devices, length, batch
@@ -64,7 +66,7 @@ def search_seconds() -> list[float]:
     model, cluster = load_model_spec(name), load_cluster(place)
     marks = [time.process_time()]
     for _ in range(3):
-        search(model, cluster, devices=devices, seq_len=seq_len, global_batch=batch, margin=0.02)
+        search(Question.of(model, seq_len, cluster), Goal(devices, batch, margin=0.02))
         marks.append(time.process_time())
     return [after - before for before, after in itertools.pairwise(marks)]
 

@@ -15,12 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scalewright.spec.errors import UserError
+
 if TYPE_CHECKING:
-    from scalewright.diagnose.logs.configured import Configured
-    from scalewright.emit.question import Question
     from scalewright.spec.hardware.cluster import ClusterSpec
     from scalewright.spec.layout import Layout
     from scalewright.spec.model import ModelSpec
+    from scalewright.spec.question import Question
     from scalewright.spec.run import RunSpec
     from scalewright.train.given import Overrides
     from scalewright.train.record.callbacks import Callback
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def predict(
-    model: str | Mapping[str, Any] | ModelSpec,
+    model: str | Mapping[str, Any] | ModelSpec | Question,
     cluster: str | dict[str, Any] | ClusterSpec,
     layout: Layout | Mapping[str, Any] | None = None,
     seq_len: int | None = None,
@@ -47,47 +48,52 @@ def predict(
 ) -> dict[str, Any]:
     """What one layout costs: the keys of `scalewright predict --json`. Raises UserError.
 
-    `keys` are keys of the layout, in the place of `layout` or over it; `optimizer` and `diloco`
-    are a run file's `optimizer.name` and `diloco`. `price` is of a device and hour, `goodput` the share
-    of the time that isn't lost to failures (plan/whole_run.py).
+    `model`: or a whole run, as `read` gives it. `keys` are keys of the layout, in the place of `layout` or
+    over it; `optimizer` and `diloco` are a run file's `optimizer.name` and `diloco`. `price` is of a device
+    and hour, `goodput` the share of the time that isn't lost to failures (plan/whole_run.py).
     """
     from scalewright.answers import Answer
     from scalewright.plan import defaults
     from scalewright.plan.answer import answer
-    from scalewright.plan.frameworks import OURS
-    from scalewright.plan.predict import predict as price_layout
-    from scalewright.plan.switches import check_names
+    from scalewright.plan.ask import ask
+    from scalewright.plan.frameworks import find_framework
+    from scalewright.plan.predict import price as price_question
     from scalewright.plan.whole_run import WholeRun
     from scalewright.spec.diloco import check_diloco
     from scalewright.spec.layout import Layout
     from scalewright.spec.layout_check import check_layout
-    from scalewright.spec.presets import load_model_spec
 
     run = WholeRun(tokens, price, currency, goodput)
     run.check()
-    spec = load_model_spec(model)
     given = _given(layout) | {key: value for key, value in keys.items() if value is not None}
     place = find_place(cluster, given.get("devices"))
-    length, notes = defaults.resolve_length(spec, seq_len)
-    trainer, trainers = defaults.resolve_trainer(framework, software_version)
-    record, updates = defaults.resolve_optimizer(optimizer, framework)
-    islands = defaults.resolve_diloco(diloco, framework)
-    check_names(options)
-    stated = defaults.resolve_sizes(given, place, length)
-    sizes = defaults.fill_devices(stated)
+    question, notes = ask(
+        model, place, seq_len, framework=framework, version=software_version, options=options,
+        optimizer=optimizer, diloco=diloco,
+    )  # fmt: skip
+    stated = defaults.resolve_sizes(given, place, question.seq_len)
+    sizes: list[str] = []
+    if question.states_layout:
+        sizes += question.notes(stated)
+        resized = question.resized(stated.get("devices"), stated.get("global_batch"))
+        stated = {**resized.layout.dump(), **stated}
+    sizes += defaults.fill_devices(stated)
+    trainer = find_framework(question.framework, software_version)
     zero = defaults.usual_zero(stated, trainer, place)
     full = Layout.parse(stated, "layout")
-    check_layout(full, spec, length)
-    check_diloco(islands, full, spec.num_hidden_layers)
-    prediction = price_layout(
-        spec, place, full, length, framework=framework or OURS, version=software_version, options=options,
-        optimizer=record, diloco=islands,
-    )  # fmt: skip
+    check_layout(full, question.model, question.seq_len)
+    check_diloco(question.run.diloco, full, question.model.num_hidden_layers)
+    prediction = price_question(question.with_layout(full))
     filled = defaults.assumptions(stated, full, prediction.request)
-    assumed = [*notes, *sizes, *zero, *filled, *trainers, *updates, *place.assumed]
+    assumed = [*notes.length, *sizes, *zero, *filled, *notes.setting]
     if tokens is not None and cluster != "local":
         run = run.priced_at(place.price_per_device_hour)
-    return Answer(answer(prediction, run=run, explain=explain, assumed=assumed))
+    return Answer(answer(prediction, run=run, explain=explain, assumed=assumed) | _unread(question))
+
+
+def _unread(question: Question) -> dict[str, Any]:
+    """Settings of another trainer's file that have no word of ours, where there are some."""
+    return {"unread": [item._asdict() for item in question.unread]} if question.unread else {}
 
 
 def _given(layout: Layout | Mapping[str, Any] | None) -> dict[str, Any]:
@@ -107,7 +113,7 @@ def find_place(cluster: str | dict[str, Any] | ClusterSpec, devices: Any = None)
 
 
 def plan(
-    model: str | Mapping[str, Any] | ModelSpec,
+    model: str | Mapping[str, Any] | ModelSpec | Question,
     cluster: str | dict[str, Any] | ClusterSpec,
     devices: int | None = None,
     seq_len: int | None = None,
@@ -136,6 +142,7 @@ def plan(
     out: str | Path | None = None,
     force: bool = False,
     data: str | None = None,
+    emit: bool = False,
     explain: bool = True,
     tell: Callable[[int, int], None] | None = None,
     stop: Callable[[], bool] | None = None,
@@ -146,34 +153,72 @@ def plan(
     first, and `simpler_than` names the fastest; `why_not` asks about one layout; `yours` is a layout to beat:
     its cost, and the gain of single changes to it (a mapping needs neither sizes nor precision); `scaling`
     plans the same run on other device counts; `out` writes the run file (over one that was edited only with
-    `force`). `tell(done, total)` is called as the search goes, and one that `stop()` has ended answers with
-    what it has: `complete` is false then.
+    `force`). `emit` answers with the file of a question (`read`) in the best layout, in its trainer's words,
+    and what changed in it; `out` is where it is written, then. `tell(done, total)` is called as the search
+    goes, and one that `stop()` has ended answers with what it has: `complete` is false then.
     """
     from scalewright.answers import Answer
-    from scalewright.plan.ask import Question
+    from scalewright.plan import defaults
+    from scalewright.plan.ask import answer_plan, ask
+    from scalewright.plan.search.goal import Goal
     from scalewright.plan.whole_run import WholeRun
 
-    sizes = {"devices": devices, "nodes": nodes, "global_batch": global_batch,
-             "global_batch_tokens": global_batch_tokens}  # fmt: skip
     place = find_place(cluster, devices)
-    question = Question.of(
-        model, place, sizes, seq_len, scaling, framework=framework, version=software_version,
-        options=options, optimizer=optimizer, diloco=diloco, objective=objective, fixed=fix,
-        headroom=memory_headroom, margin=margin, top=top, precision=precision, price=price,
+    question, notes = ask(
+        model, place, seq_len, framework=framework, version=software_version, options=options,
+        optimizer=optimizer, diloco=diloco,
     )  # fmt: skip
-    run = WholeRun(tokens, price, currency, goodput)
+    counts = [defaults.check_whole("devices", count) for count in scaling or ()]
+    sizes = defaults.resolve_sizes(
+        {"devices": devices, "nodes": nodes, "global_batch": global_batch,
+         "global_batch_tokens": global_batch_tokens}, place, question.seq_len,
+    )  # fmt: skip
+    assumed = [*notes.length]
+    if question.states_layout:
+        question = question.resized(sizes.get("devices"), sizes.get("global_batch"))
+        assumed += question.notes({*sizes, "micro_batch"})  # a plan decides on the micro-batch
+        layout = question.layout
+        sizes = {"devices": layout.devices, "global_batch": layout.global_batch}
+        precision = layout.precision if precision == "auto" else precision
+        yours = layout if yours is None else yours
+    sizes, filled = defaults.plan_sizes(sizes, counts, place)
+    goal = Goal(
+        sizes["devices"], sizes["global_batch"], objective=objective, fixed=fix or {}, precision=precision,
+        headroom=memory_headroom, top=top, margin=margin, price=price,
+    )  # fmt: skip
     cost = None
     if yours is not None:  # before the search: a layout that is refused is refused at once
-        sized = {"devices": question.devices, "global_batch": question.global_batch, "precision": precision}
-        cost = predict(
-            model, place, {**sized, **yours} if isinstance(yours, Mapping) else yours, seq_len,
-            framework=framework, software_version=software_version, options=options, optimizer=optimizer,
-            diloco=diloco,
-        )  # fmt: skip
-    answer = question.answer(run, why_not, out, data, explain, tell, stop, force)
+        sized = {**sizes, "precision": precision}
+        cost = predict(question, place, {**sized, **yours} if isinstance(yours, Mapping) else yours)
+    if emit and question.source is None:
+        raise UserError("nothing to emit", "--emit", "give your trainer's file with --from, or use `emit`")
+    answer = answer_plan(
+        question, goal, [*assumed, *filled, *notes.setting], run=WholeRun(tokens, price, currency, goodput),
+        counts=counts, why_not=why_not, out=None if emit else out, data=data, explain=explain, tell=tell,
+        stop=stop, force=force,
+    )  # fmt: skip
     if cost is not None:
-        answer = {**answer, "yours": _beside(cost, answer["best"])}
-    return Answer(answer)
+        answer["yours"] = _beside(cost, answer["best"])
+    if emit:
+        answer["emitted"] = _emitted(question, answer, out, force)
+    if question.source is not None:
+        answer["from"] = {"trainer": question.framework, "source": question.source}
+    return Answer(answer | _unread(question))
+
+
+def _emitted(
+    question: Question, answer: Mapping[str, Any], out: str | Path | None, force: bool
+) -> dict[str, Any]:
+    """The question's own file in the best layout, and what changed in it; writes it to `out`."""
+    from scalewright.emit.in_place import rewrite
+    from scalewright.spec.layout import Layout
+
+    best = answer["best_trainable"] if question.trainer is None else answer["best"][0]
+    if best is None:
+        raise UserError("`train` runs no layout of this plan", "--emit", "leave --emit out to see why")
+    rewritten = rewrite(question, Layout.parse(_given(best["layout"]), "layout"), answer["run_yaml"])
+    written = rewritten.save(Path(out), force) if out is not None else []
+    return rewritten.dump() | {"written": [str(path) for path in written]}
 
 
 def _beside(cost: Mapping[str, Any], best: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -242,11 +287,15 @@ def train(
     )
 
 
-def configured_by(theirs: Question) -> Configured:
-    """Another trainer's run as `diagnose` compares a log with it."""
-    from scalewright.diagnose.logs.configured import Configured
+def read(source: str | Path, model: str | None = None) -> Question:
+    """A run as another trainer's configuration, script or command line has it, or a run file of ours.
 
-    return Configured(theirs.model, theirs.layout, theirs.seq_len, theirs.trainer)
+    It stands in the place of a model in `predict` and `plan`; `model`: in the place of the file's. Raises
+    UserError.
+    """
+    from scalewright.emit.question import question
+
+    return question(str(source), model)
 
 
 def diagnose(
@@ -267,15 +316,11 @@ def diagnose(
     costs of a trace to change, as `compute=0.8`; `against` is a path of the same, or JSON of `diagnose`,
     `predict` or `plan`, to compare with. Raises UserError for a path that holds none.
     """
-    from scalewright.diagnose.diagnose import diagnose as read
+    from scalewright.diagnose.diagnose import diagnose as diagnose_paths
     from scalewright.diagnose.logs.expected import Given
 
-    configured = None
-    if configuration is not None:
-        from scalewright.emit.question import question
-
-        configured = configured_by(question(str(configuration), model))
+    configured = read(configuration, model) if configuration is not None else None
     given = Given(model, cluster, dict(layout or {}), seq_len, configured)
-    return read(
+    return diagnose_paths(
         [Path(path) for path in paths], given, what_if, Path(against) if against is not None else None
     )

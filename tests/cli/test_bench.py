@@ -8,10 +8,9 @@ import pytest
 from tests.fake_machine import machine
 
 from scalewright.bench.calibrate import Factors, correct
-from scalewright.plan.predict import predict
-from scalewright.plan.request import run_facts
+from scalewright.plan.predict import price
 from scalewright.spec.base import write_yaml
-from scalewright.spec.presets import load_model_spec
+from scalewright.spec.question import Question
 from scalewright.spec.run import RunSpec
 
 LAYOUTS = ({"zero_stage": 0}, {"zero_stage": 3}, {"tp": 2}, {"pp": 2})
@@ -70,7 +69,7 @@ def slow_runs(tmp_path):
             "model": "tiny", "data": {"train": "tokens.npy", "seq_len": 64},
             "layout": {"devices": 2, "global_batch": 8, "precision": "fp32", **layout},
         })  # fmt: skip
-        seconds = predict(load_model_spec("tiny"), truth, run.layout, 64, **run_facts(run)).step_time_s
+        seconds = price(Question(run, truth)).step_time_s
         folder = tmp_path / f"run{number}"
         folder.mkdir()
         write_yaml(folder / "run.yaml", run.dump())

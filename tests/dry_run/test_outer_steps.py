@@ -15,8 +15,7 @@ from scalewright.parallel.host import is_host
 from scalewright.parallel.mesh import Mesh, make_mesh
 from scalewright.parallel.parallelize import fill, parallelize
 from scalewright.parallel.stages import cut_stages
-from scalewright.plan.predict import predict
-from scalewright.plan.request import run_facts
+from scalewright.plan.predict import price
 from scalewright.spec.diloco import DilocoSpec
 from scalewright.spec.grid import make_grid
 from scalewright.spec.groups import ISLANDS, USED
@@ -24,6 +23,7 @@ from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import holders, local_shape, place
+from scalewright.spec.question import Question
 from scalewright.spec.run import RunSpec
 from scalewright.spec.volumes import outer_steps
 from scalewright.train.diloco import Islands
@@ -104,12 +104,12 @@ def test_a_prediction_counts_what_the_dry_run_counts(tmp_path, diloco):
     run = RunSpec.parse(data)
     rehearsed = dry_run(run)
     fullest = max(rehearsed.groups, key=lambda group: group.step.most["optimizer"])
-    place, model = load_cluster("dgx-h100"), ModelSpec.parse(MODEL)
-    with_islands = predict(model, place, run.layout, 16, **run_facts(run))
+    place = load_cluster("dgx-h100")
+    with_islands = price(Question(run, place))
     held = with_islands.memory_gib["optimizer"] * 2**30
     assert held == pytest.approx(fullest.step.most["optimizer"], rel=1e-3)
     inner = sum(s for (axis, _, _), (_, s) in fullest.step.traffic.items() if axis == "dp_shard")
     outer = sum(size for _, size in fullest.step.outer.values())
     assert with_islands.comm_bytes["dp"] == pytest.approx(inner + outer / 10, rel=0.02)
-    plain = predict(model, place, run.layout, 16, **{**run_facts(run), "diloco": None})
+    plain = price(Question(run.model_copy(update={"diloco": None}), place))
     assert with_islands.comm_bytes["dp"] < plain.comm_bytes["dp"]

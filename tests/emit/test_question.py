@@ -24,22 +24,22 @@ def deepspeed(folder: Path, **keys: int) -> str:
 
 def test_a_micro_batch_that_is_not_given_follows_from_the_devices(tmp_path: Path) -> None:
     theirs = question(deepspeed(tmp_path, train_batch_size=256), "llama-3.1-8b")
-    layout = theirs.resized(64, None)
+    layout = theirs.resized(64, None).layout
     assert (layout.devices, layout.micro_batch, layout.global_batch) == (64, 4, 256)
-    assert theirs.resized(None, None).micro_batch == 256
+    assert theirs.resized(None, None).layout.micro_batch == 256
     assert theirs.notes(["devices"]) == ()
     assert [line.split()[0] for line in theirs.notes([])] == ["devices", "micro_batch"]
 
 
 def test_a_global_batch_that_is_not_given_follows_from_the_devices(tmp_path: Path) -> None:
     theirs = question(deepspeed(tmp_path, train_micro_batch_size_per_gpu=2), "llama-3.1-8b")
-    assert theirs.resized(64, None).global_batch == 128
-    assert theirs.resized(64, 256).global_batch == 256
+    assert theirs.resized(64, None).layout.global_batch == 128
+    assert theirs.resized(64, 256).layout.global_batch == 256
 
 
 def test_sizes_that_are_given_stay(tmp_path: Path) -> None:
     sizes = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}
-    layout = question(deepspeed(tmp_path, **sizes), "llama-3.1-8b").resized(16, None)
+    layout = question(deepspeed(tmp_path, **sizes), "llama-3.1-8b").resized(16, None).layout
     assert (layout.micro_batch, layout.global_batch) == (2, 64)
 
 
@@ -47,7 +47,7 @@ def test_a_run_file_of_ours(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(RUN)
     ours = question(str(path))
-    assert (ours.trainer, ours.model, ours.seq_len, ours.layout.tp) == (
+    assert (ours.framework, ours.run.model, ours.seq_len, ours.layout.tp) == (
         "scalewright",
         "llama-3.2-1b",
         4096,

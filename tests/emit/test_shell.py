@@ -25,6 +25,9 @@ def only(text):
         ("N=2\nW=$((8*$N))\npython x.py $W", ["python", "x.py", "16"]),
         ("python x.py --d $DATA", ["python", "x.py", "--d", "$DATA"]),
         ("export A=3\npython x.py $A", ["python", "x.py", "3"]),
+        ("A=${A:-3}\npython x.py $A", ["python", "x.py", "3"]),
+        ("A=1; B=2\npython x.py $A $B", ["python", "x.py", "1", "2"]),
+        ("A='1; B=2'\npython x.py \"$A\"", ["python", "x.py", "1; B=2"]),
     ],
 )  # fmt: skip
 def test_words(script, words):

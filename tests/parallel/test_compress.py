@@ -21,8 +21,7 @@ from scalewright.parallel.power_sgd import first_q, orthogonalize
 from scalewright.parallel.replicate import GradientBuckets
 from scalewright.parity.setup import set_up
 from scalewright.plan.cost.memory import GIB
-from scalewright.plan.predict import predict
-from scalewright.plan.request import run_facts
+from scalewright.plan.predict import predict, price
 from scalewright.spec.compress import LowRank, factors, kept_bytes, rank_of, read_compress
 from scalewright.spec.errors import UserError
 from scalewright.spec.grid import make_grid
@@ -30,6 +29,7 @@ from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import box, local_shape, place
+from scalewright.spec.question import Question
 from scalewright.spec.run import RunSpec
 from worlds import one_rank, run_world
 
@@ -317,7 +317,7 @@ def test_what_is_sent_is_counted_by_spec_dry_run_and_planner(layout: dict[str, A
         counted = {f"{axis} {kind}": list(n) for (axis, kind, _), n in group.step.traffic.items() if n[0]}
         assert {key: n for key, n in counted.items() if "control" not in key} == sent
     cluster = load_cluster("dgx-h100")
-    predicted = predict(model, cluster, parsed, 8, **run_facts(spec))
+    predicted = price(Question(spec, cluster))
     tables = [step_traffic(model, parsed, 8, rank, bf16=False, compress=chosen) for rank in range(len(seen))]
     most = max(sum(t.bytes for (axis, _), t in table.items() if axis == "dp_shard") for table in tables)
     # parts of a bucket are filled up to an even size: at most two numbers a rank, in either message

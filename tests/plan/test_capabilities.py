@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from plan.searches import search
 from scalewright import api
 from scalewright.plan.capabilities import FILE, find_capabilities, forbidden, of_framework
 from scalewright.plan.explain import what_if
 from scalewright.plan.frameworks import ALIASES, find_framework, framework_names
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES
-from scalewright.plan.search.search import Plan, search
+from scalewright.plan.search.search import Plan
 from scalewright.spec.base import read_yaml
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import load_cluster

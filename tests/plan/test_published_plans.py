@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from plan.searches import search
 from scalewright.plan.predict import predict
-from scalewright.plan.search.search import search
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.presets import load_model_spec

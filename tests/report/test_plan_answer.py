@@ -274,3 +274,13 @@ def test_no_trainer_runs_what_is_no_layout(tmp_path: Path, value: Any) -> None:
         assert first is not None
         assert runs_in(first) == [], key
         assert _page(tmp_path, make_plan(best=[best])).text
+
+
+def test_the_page_of_a_plan_for_a_layout_that_exists_shows_it(tmp_path: Path) -> None:
+    yours = {"tp": 8, "zero_stage": 1}
+    keys = {"devices": 16, "seq_len": 4096, "global_batch": 64}
+    plan = sw.plan("llama-3.1-8b", "dgx-h100", **keys, yours=yours)  # type: ignore[arg-type]
+    page = _page(tmp_path, plan)
+    assert "Yours" in page.body
+    assert f"The best is {plan['yours']['gain_pct']:+.1f}% in tokens/s" in page.body
+    assert plan["yours"]["changes"][0]["change"] in page.body

@@ -23,14 +23,16 @@ from scalewright.model.moe import MoE
 from scalewright.parallel.inputs import wanted_by
 from scalewright.parallel.mesh import Mesh, make_mesh
 from scalewright.parallel.parallelize import fill, parallelize
-from scalewright.plan.request import run_facts
+from scalewright.plan.request import from_question
 from scalewright.report import write_report
 from scalewright.spec.errors import UserError
 from scalewright.spec.expert_volumes import capacity, kept_share
 from scalewright.spec.grid import make_grid
+from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import place
+from scalewright.spec.question import Question
 from scalewright.spec.run import BalanceSpec, RunSpec
 from scalewright.train import capacity as module
 from scalewright.train.balance import Balance
@@ -214,7 +216,8 @@ def test_what_a_capacity_of_even_loads_sends_is_counted(keys: dict[str, Any]) ->
         assert sent == {key: (traffic.count, traffic.bytes) for key, traffic in table.items()}
     whole = step_traffic(model, layout, T, bf16=False)["ep", "all_to_all"].bytes
     assert table["ep", "all_to_all"].bytes < 0.6 * whole
-    assert run_facts(RunSpec.parse(run_file))["options"] == {"capacity": "0.5"}
+    question = Question(RunSpec.parse(run_file), load_cluster("dgx-h100"))
+    assert from_question(question).switches.capacity == 0.5
 
 
 def test_an_ample_capacity_sends_what_none_sends() -> None:

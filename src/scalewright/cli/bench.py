@@ -222,13 +222,12 @@ def _peaks(cluster: ClusterSpec) -> list[tuple[str, float]]:
 def calibrate_profile(folders: Sequence[Path], source: str, out: Path | None) -> dict[str, Any]:
     """Corrects the profile at `source` by run folders; writes it to `out` where one is given."""
     from scalewright.bench.calibrate import calibrate
-    from scalewright.plan.predict import predict
-    from scalewright.plan.request import run_facts
+    from scalewright.plan.predict import price as price_question
     from scalewright.spec.base import write_yaml
     from scalewright.spec.errors import UserError
     from scalewright.spec.hardware.cluster import load_cluster
     from scalewright.spec.model import ModelSpec
-    from scalewright.spec.presets import load_model_spec
+    from scalewright.spec.question import Question
     from scalewright.spec.run import DataSpec, load_run
 
     cluster = load_cluster(source)
@@ -242,8 +241,7 @@ def calibrate_profile(folders: Sequence[Path], source: str, out: Path | None) ->
             here = f"{run.layout.devices} processes, and the profile was timed with {timings.processes}"
             how = f"leave it out, or `scalewright bench all --processes {run.layout.devices} --out FILE`"
             raise UserError(f"this run has {here}", str(folder), how)
-        model = load_model_spec(run.model)
-        return predict(model, place, run.layout, run.data.seq_len, **run_facts(run)).step_time_s
+        return price_question(Question(run, place)).step_time_s
 
     answer, corrected = calibrate(folders, cluster, price)
     if out is not None:

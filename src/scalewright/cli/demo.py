@@ -116,11 +116,13 @@ def _set_aside(out: Path) -> Path | None:
 
 def make_plan(cluster: ClusterSpec) -> Plan:
     """Every layout of the demo's model on two processes, priced."""
+    from scalewright.plan.search.goal import Goal
     from scalewright.plan.search.search import search
     from scalewright.spec.model import ModelSpec
+    from scalewright.spec.question import Question
 
     model = ModelSpec.parse(MODEL)
-    return search(model, cluster, devices=DEVICES, seq_len=SEQ_LEN, global_batch=BATCH, explain=False)
+    return search(Question.of(model, SEQ_LEN, cluster), Goal(DEVICES, BATCH), explain=False)
 
 
 def _plan(summary: Summary, say: Callable[..., None]) -> dict[str, Any]:

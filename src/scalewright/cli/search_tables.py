@@ -174,9 +174,30 @@ def _scaling(scaling: Answer | None) -> None:
         emit(f"  what doesn't shrink: {parts}")
 
 
+def _emitted(emitted: Answer) -> None:
+    """What changes in the user's own file, or that it had to be written anew."""
+    title = (
+        "your file in this layout" if emitted["in_place"] else "the file anew: it can't be edited in place"
+    )
+    emit(f"\n[bold]{title}[/]")
+    for line in emitted["diff"].splitlines() or ["(nothing changes)"]:
+        emit(f"  {line}")
+    for item in emitted.get("dropped", ()):
+        emit(f"dropped   {item['key']} {item['value']}: {item['why']}")
+    for item in emitted.get("changed", ()):
+        emit(f"changed   {item['key']} {item['value']} -> {item['written']}: {item['why']}")
+    for path in emitted["written"]:
+        emit(f"[bold]written[/]  {path}")
+    if not emitted["written"]:
+        emit("[bold]next[/]  add `--out FILE` to have it written")
+
+
 def _next(answer: Answer) -> None:
     """The run file, whether `train` takes it, and what to type."""
     best = answer["best"][0]
+    if "emitted" in answer:
+        _emitted(answer["emitted"])
+        return
     if "run_file" not in answer:
         emit("\n[bold]next[/]  add `--out run.yaml --data DIR` to have the run file written")
         return

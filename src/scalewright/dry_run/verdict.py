@@ -17,12 +17,12 @@ from scalewright.machine.processor import read_processor
 from scalewright.plan.chips import chip_of
 from scalewright.plan.explain import smallest_fix
 from scalewright.plan.frameworks import OURS, find_framework
-from scalewright.plan.predict import predict
-from scalewright.plan.request import run_facts
+from scalewright.plan.predict import price
 from scalewright.plan.terms import RISK_TERMS
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import LOCAL, load_cluster
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.question import Question
 from scalewright.spec.run import RunSpec
 from scalewright.train.resolve import device_kind
 
@@ -127,7 +127,7 @@ def _fix(run: RunSpec, seq_len: int, peak_gib: float) -> dict[str, Any] | None:
     if not isinstance(run.model, ModelSpec):
         return None
     try:
-        prediction = predict(run.model, load_cluster(run.cluster), run.layout, seq_len, **run_facts(run))
+        prediction = price(Question(run, load_cluster(run.cluster), length=seq_len))
     except UserError:  # a cluster of fewer devices, or without this precision
         return None
     return smallest_fix(prediction, peak_gib=peak_gib)

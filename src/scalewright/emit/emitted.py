@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from scalewright.spec.errors import shortened
+from scalewright.spec.question import Unread
 
 
 class Dropped(NamedTuple):
@@ -60,18 +60,6 @@ class Emitted:
         }
 
 
-class Unread(NamedTuple):
-    """A setting of another trainer's that has no word of ours, or none that was understood."""
-
-    key: str  # theirs
-    value: Any
-    why: str
-
-    def __str__(self) -> str:
-        """The setting, within a line's length."""
-        return shortened(f"{self.key} {self.value}")
-
-
 @dataclass(frozen=True)
 class Reading:
     """Another trainer's configuration in our keys; `run` may lack `model` or `data`."""
@@ -80,7 +68,7 @@ class Reading:
     run: Mapping[str, Any]  # nested, as a run file
     unread: tuple[Unread, ...] = ()
     assumed: tuple[str, ...] = ()
-    guessed: Mapping[str, str] = field(default_factory=dict)  # sizes, as devices aren't known -> their line
+    guessed: Mapping[str, str] = field(default_factory=dict)  # as Question.guessed
 
     def dump(self) -> dict[str, Any]:
         """As `read --json` prints it."""

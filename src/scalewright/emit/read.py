@@ -32,8 +32,13 @@ LIMIT = 20 << 20  # bytes of a configuration
 
 def read_file(path: str | Path) -> Reading:
     """A configuration or script of another trainer; raises UserError for one that no reader recognises."""
+    return read_text(file_text(path), Path(path).suffix.lower(), str(path))
+
+
+def file_text(path: str | Path) -> str:
+    """The text of a configuration; raises UserError where it can't be read."""
     try:
-        text = read_bytes(path, LIMIT, stream=True).decode(errors="replace")
+        return read_bytes(path, LIMIT, stream=True).decode(errors="replace")
     except FileNotFoundError:
         how = "check the path; a pasted command line goes in quotes, with its --flags"
         raise UserError("no such file", str(path), how) from None
@@ -41,12 +46,11 @@ def read_file(path: str | Path) -> Reading:
         raise UserError(
             f"it can't be read: {reason(error)}", str(path), "give a configuration or a script"
         ) from None
-    return read_text(text, Path(path).suffix.lower(), str(path))
 
 
 def read_text(text: str, suffix: str, where: str) -> Reading:
     """The same of a text; its suffix tells how it is parsed."""
-    document = _document(text, suffix, where)
+    document = parse(text, suffix, where)
     for name, trainer in TRAINERS.items():
         if trainer.reads and module_of(name).recognises(document, text):
             return read_own(name, text, suffix, where)
@@ -56,7 +60,7 @@ def read_text(text: str, suffix: str, where: str) -> Reading:
 
 def read_own(name: str, text: str, suffix: str, where: str) -> Reading:
     """A file of this trainer, as its reader takes it; raises UserError."""
-    read = partial(module_of(name).read, _document(text, suffix, where), text, where)
+    read = partial(module_of(name).read, parse(text, suffix, where), text, where)
     return _checked(TRAINERS[name].title, where, read)
 
 
@@ -79,7 +83,7 @@ def _checked(title: str, where: str, read: Callable[[], Reading]) -> Reading:
         raise UserError(f"a value isn't one that {title} takes: {error}"[:300], where, how) from None
 
 
-def _document(text: str, suffix: str, where: str) -> Any:
+def parse(text: str, suffix: str, where: str) -> Any:
     """Parsed YAML, JSON or TOML; None for other texts."""
     if suffix in (".yaml", ".yml"):
         return parse_yaml(text, where, yaml.SafeLoader)

@@ -8,11 +8,9 @@ from typing import Any
 
 from scalewright.emit.choices import yaml_text
 from scalewright.emit.emitted import Reading
-from scalewright.spec.base import Spec
 from scalewright.spec.errors import UserError
-from scalewright.spec.run import DataSpec, RunSpec, Source, apply_override
-
-DATA = "DATA"  # stands for token shards that a configuration doesn't name
+from scalewright.spec.question import DATA
+from scalewright.spec.run import DataSpec, RunSpec, apply_override
 
 
 def as_run(reading: Reading, where: str, overrides: Sequence[str] = ()) -> RunSpec:
@@ -29,14 +27,7 @@ def as_run(reading: Reading, where: str, overrides: Sequence[str] = ()) -> RunSp
 
 def as_text(reading: Reading, run: RunSpec) -> str:
     """The run file: keys that differ from defaults, and what wasn't understood as comments."""
-    parts = {key: getattr(run, key) for key in run.written()}
-    parts["layout"] = run.layout
-    keys = {
-        key: value.written() if isinstance(value, Spec) else run.dump()[key] for key, value in parts.items()
-    }
-    if isinstance(run.data, DataSpec):
-        keys["data"] = {"train": _sources(run.data.train), "valid": _sources(run.data.valid),
-                        "seq_len": run.data.seq_len}  # fmt: skip
+    keys = {**run.written(), "layout": run.layout.written()}
     lines = [f"Read from a configuration of {reading.trainer}."]
     lines += [f"assumed: {text}" for text in reading.assumed]
     lines += [f"not read: {item} ({item.why})" for item in reading.unread]
@@ -45,8 +36,3 @@ def as_text(reading: Reading, run: RunSpec) -> str:
         lines.append("data.train: name your token shards here")
     ordered = {key: keys[key] for key in RunSpec.model_fields if keys.get(key)}
     return yaml_text(lines, ordered)
-
-
-def _sources(sources: Sequence[Source]) -> list[Any]:
-    """Paths alone where they have no weights."""
-    return [source.path if source.weight == 1 else source.written() for source in sources]

@@ -14,11 +14,13 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 ASSIGNED = re.compile(r"^(?:export |declare -\w+ |local |readonly )?([A-Za-z_]\w*)(\+?)=(.*)$", re.DOTALL)
 VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?:\[[@*]\])?(?::?[-=]([^{}]*))?\}|([A-Za-z_]\w*))")
 ARRAY = re.compile(r'"(\$\{\w+\[[@*]\]\})"')  # in quotes it is still several words
 ARITHMETIC = re.compile(r"\$\(\(([\w\s*+/$()-]{1,200})\)\)")
+SEPARATOR = re.compile(r"\s*;\s*(?=[A-Za-z_]\w*=|$)")
 LAUNCHERS = ("torchrun", "python", "python3", "srun", "mpirun", "deepspeed", "accelerate", "bash")
 DEEPEST = 20  # variables within variables
 
@@ -39,6 +41,7 @@ def read_script(text: str) -> Script:
         if match and not _runs_something(line):
             name, adds, value = match.groups()
             value = _unwrapped(value)
+            value = VARIABLE.sub(partial(_before, name, script.variables), value)
             before = script.variables.get(name, "") if adds else ""
             script.variables[name] = f"{before} {value}".strip() if adds else value
         elif re.search(r"\.py\b|\s-m\s", line):
@@ -61,6 +64,13 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
             break
         text = changed
     return text
+
+
+def _before(name: str, variables: Mapping[str, str], match: re.Match[str]) -> str:
+    """A variable in its own assignment, `NODES=${NODES:-2}`: what it was, or the default."""
+    if (match[1] or match[3]) != name:
+        return match[0]
+    return variables.get(name) or (match[2] or "").strip("'\"") or match[0]
 
 
 def _value(match: re.Match[str], variables: Mapping[str, str]) -> str:
@@ -102,11 +112,15 @@ def _lines(text: str) -> Iterator[str]:
             continue
         if _open(pending) and len(pending) < 200_000:
             continue
-        if pending:
-            yield pending
+        yield from _assignments(pending)
         pending = ""
-    if pending:
-        yield pending
+    yield from _assignments(pending)
+
+
+def _assignments(line: str) -> list[str]:
+    """`TP=8; PP=2` as two lines."""
+    plain = ASSIGNED.match(line) and not set(line) & set("\"'(`")
+    return [part for part in (SEPARATOR.split(line) if plain else [line]) if part]
 
 
 def _without_comment(line: str) -> str:

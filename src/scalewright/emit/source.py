@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from scalewright.emit.emitted import Emitted
+from scalewright.emit.in_place import rewrite
+from scalewright.emit.question import question
 from scalewright.emit.settings import Settings, settings_of
+from scalewright.emit.trainers import ALIASES
 from scalewright.spec.base import parse_yaml, read_yaml
 from scalewright.spec.errors import UserError
+from scalewright.spec.layout import Layout
+from scalewright.spec.question import DATA
 from scalewright.spec.run import RunSpec, apply_override
 
-DATA = "data"  # a plan has none: a name to be replaced
+DEFAULTS = "data, optimizer and steps are defaults, as a plan has none: set them with key=value"
 
 
 def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
@@ -32,16 +39,40 @@ def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
     return settings
 
 
+def in_own_file(path: str | Path, trainer: str, emitted: Emitted) -> Emitted:
+    """A plan's run in the file that it was asked of, where that is of the same trainer and is still there."""
+    plan = read_yaml(path)
+    asked = plan.get("from") if isinstance(plan, dict) else None
+    if not asked or asked["trainer"] != ALIASES.get(trainer, trainer):
+        return emitted
+    try:
+        layout = Layout.parse(_layout(plan))
+        rewritten = rewrite(question(asked["source"], asked.get("model")), layout)
+    except UserError:
+        return emitted
+    return replace(emitted, files=rewritten.files) if rewritten.in_place else emitted
+
+
+def _layout(plan: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in plan["best"][0]["layout"].items() if key != "dp"}
+
+
 def _of_plan(plan: dict[str, Any], where: str) -> tuple[dict[str, Any], list[str]]:
-    """The best layout of a plan as a run."""
+    """The run of a plan in its best layout."""
     if not plan["best"]:
         raise UserError("no layout of this plan fits", where, "plan with more devices, or a smaller batch")
-    written = parse_yaml(plan["run_yaml"], where) if plan.get("run_yaml") else {}
-    layout = {key: value for key, value in plan["best"][0]["layout"].items() if key != "dp"}
-    run = {
-        "name": written.get("name", "plan"),
-        "model": written.get("model", plan["model"]),
-        "layout": layout,
-        "data": {"train": DATA, "seq_len": plan["seq_len"]},
-    }
-    return run, ["data, optimizer and steps are defaults, as a plan has none: set them with key=value"]
+    layout = _layout(plan)
+    if "run" not in plan:  # of a release before 0.2
+        written = parse_yaml(plan["run_yaml"], where) if plan.get("run_yaml") else {}
+        data = {"train": DATA, "seq_len": plan["seq_len"]}
+        run = {
+            "name": written.get("name", "plan"),
+            "model": written.get("model", plan["model"]),
+            "data": data,
+        }
+        return {**run, "layout": layout}, [DEFAULTS]
+    run = {**plan["run"], "layout": layout}
+    named = run["data"].get("train") != DATA
+    if run.keys() <= {"version", "name", "model", "cluster", "layout", "data"} and not named:
+        return run, [DEFAULTS]
+    return run, [] if named else ["data.train is a placeholder: set it with data.train=FOLDER"]

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from scalewright.emit.emitted import Reading, Unread
+from scalewright.emit.emitted import Reading
+from scalewright.spec.question import Unread
 
 UNKNOWN = "not a setting that a run of ours has"
+FEWEST = ", the fewest for these sizes: set layout.devices"
 ALIKE = 0.9  # of difflib's ratio: a letter of ten, so that a key which exists isn't called a typo
 
 
@@ -18,7 +20,7 @@ class Theirs:
     def __init__(self, values: Mapping[str, Any], aside: frozenset[str] = frozenset()) -> None:
         self.values = dict(values)
         self.assumed: list[str] = []
-        self.guessed: dict[str, str] = {}  # key of the layout -> what was assumed of it
+        self.guessed: dict[str, str] = {}  # as Question.guessed
         self._taken: set[str] = set(aside)
         self._why: dict[str, str] = {}
 
@@ -49,6 +51,10 @@ class Theirs:
         """Records a size of the layout that follows from how many devices there are, which isn't known."""
         self.guessed[key] = f"{key} {value}{why}"
         self.assume(self.guessed[key])
+
+    def follow(self, *keys: str) -> None:
+        """Records sizes of the layout that the file states for each rank: they grow with the devices."""
+        self.guessed |= {key: "" for key in keys if key not in self.guessed}
 
     def reading(self, trainer: str, run: Mapping[str, Any]) -> Reading:
         """The run, with what was assumed and what wasn't taken."""

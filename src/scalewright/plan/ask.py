@@ -1,151 +1,155 @@
-"""A search as users ask for it, and the whole answer: the keys of `plan --json`.
+"""A question from names and flags, and the whole answer of a plan: the keys of `plan --json`.
 
-Question --search--> Plan: best, pareto, why_not      (plan/search/search.py)
-    the answer of `predict` for each best layout      (plan/answer.py)
-    why a given layout isn't chosen                   (plan/search/why_not.py)
-    the same search on other device counts            (plan/search/scaling.py)
-    the run file of the best layout that `train` runs (plan/search/run_file.py)
+Question, Goal --search--> Plan: best, pareto, why_not      (plan/search/search.py)
+    the answer of `predict` for each best layout            (plan/answer.py)
+    why a given layout isn't chosen                         (plan/search/why_not.py)
+    the same search on other device counts                  (plan/search/scaling.py)
+    the run file of the best layout that `train` runs       (plan/search/run_file.py)
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from scalewright.plan import defaults
 from scalewright.plan.answer import answer
 from scalewright.plan.frameworks import OURS
 from scalewright.plan.search.counts import nearby
 from scalewright.plan.search.finder import Stop, Tell
-from scalewright.plan.search.run_file import run_file
+from scalewright.plan.search.goal import Goal
+from scalewright.plan.search.run_file import planned, run_file
 from scalewright.plan.search.scaling import scaling
 from scalewright.plan.search.search import Choice, Plan, search
 from scalewright.plan.search.why_not import why_not as explain_loss
 from scalewright.plan.switches import check_names
 from scalewright.plan.whole_run import WholeRun
-from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.optimizers import ADAMW
 from scalewright.spec.presets import load_model_spec
+from scalewright.spec.question import Question
+from scalewright.spec.run import OptimizerSpec, PythonRef
 from scalewright.spec.text.files import check_replaceable, write_signed
 
 
-@dataclass(frozen=True)
-class Question:
-    """The run to plan, and `keys`: further arguments of `search` (plan/search/search.py)."""
+class Notes(NamedTuple):
+    """What was assumed for a question: of its length, and of its trainer and machine."""
 
-    model: ModelSpec
-    cluster: ClusterSpec
-    devices: int
-    global_batch: int
-    seq_len: int
-    counts: tuple[int, ...]
-    keys: Mapping[str, Any]
-    assumed: tuple[str, ...]
+    length: tuple[str, ...]
+    setting: tuple[str, ...]
 
-    @classmethod
-    def of(
-        cls,
-        model: str | Mapping[str, Any] | ModelSpec,
-        cluster: ClusterSpec,
-        sizes: Mapping[str, Any],
-        seq_len: int | None,
-        counts: Sequence[int] | None,
-        *,
-        framework: str | None,
-        version: str | None,
-        optimizer: str | None = None,
-        diloco: Mapping[str, Any] | None = None,
-        **keys: Any,
-    ) -> Question:
-        """Checks the arguments and fills in defaults. Raises UserError."""
-        spec = load_model_spec(model)
-        length, notes = defaults.resolve_length(spec, seq_len)
-        counts = tuple(defaults.check_whole("devices", count) for count in counts or ())
-        given = defaults.resolve_sizes(sizes, cluster, length)
-        devices = given.get("devices") or max(counts, default=None) or cluster.devices
-        if devices is None:
-            raise UserError("devices is missing", "plan", "give --devices, or --nodes")
-        if "global_batch" not in given:
-            how = "give --global-batch in sequences, or --global-batch-tokens"
-            raise UserError("global_batch is missing", "plan", how)
-        if "devices" not in given:
-            notes.append(f"devices {devices}")
-        _, trainer_notes = defaults.resolve_trainer(framework, version)
-        record, optimizer_notes = defaults.resolve_optimizer(optimizer, framework)
-        check_names(keys.get("options"))
-        keys |= {"framework": framework or OURS, "version": version, "optimizer": record}
-        keys["diloco"] = defaults.resolve_diloco(diloco, framework)
-        assumed = (*notes, *trainer_notes, *optimizer_notes, *cluster.assumed)
-        return cls(spec, cluster, devices, given["global_batch"], length, counts, keys, assumed)
 
-    def search(self, tell: Tell | None = None, stop: Stop | None = None) -> Plan:
-        """The best layouts. Raises UserError when there is none."""
-        return search(
-            self.model, self.cluster, devices=self.devices, seq_len=self.seq_len,
-            global_batch=self.global_batch, tell=tell, stop=stop, **self.keys,
-        )  # fmt: skip
+def ask(
+    model: str | Mapping[str, Any] | ModelSpec | Question,
+    cluster: ClusterSpec,
+    seq_len: int | None = None,
+    *,
+    framework: str | None = None,
+    version: str | None = None,
+    options: Mapping[str, str] | None = None,
+    optimizer: str | None = None,
+    diloco: Mapping[str, Any] | None = None,
+) -> tuple[Question, Notes]:
+    """A run from its model, or from a question, with the flags over it. Raises UserError."""
+    asked = model if isinstance(model, Question) else None
+    spec = asked.model if asked else load_model_spec(model)  # type: ignore[arg-type]
+    length, notes = defaults.resolve_length(spec, seq_len or (asked.seq_len if asked else None))
+    trainer = framework or (asked.trainer if asked else None)
+    _, trainer_notes = defaults.resolve_trainer(trainer or (asked.run.engine if asked else None), version)
+    record, optimizer_notes = defaults.resolve_optimizer(optimizer, trainer)
+    islands = defaults.resolve_diloco(diloco, trainer)
+    check_names(options)
+    if asked is None:
+        asked = Question.of(spec, length)
+    elif optimizer is None:
+        optimizer_notes = _priced_optimizer(asked, trainer)
+    if length != asked.seq_len:
+        asked = asked.with_length(length)
+    changes: dict[str, Any] = {"optimizer": OptimizerSpec(name=record.written)} if optimizer else {}
+    if islands is not None:
+        changes["diloco"] = islands
+    asked = replace(
+        asked, run=asked.run.model_copy(update=changes), cluster=cluster, trainer=trainer,
+        version=version or asked.version, options=options or asked.options,
+    )  # fmt: skip
+    return asked, Notes(tuple(notes), (*trainer_notes, *optimizer_notes, *cluster.assumed))
 
-    def answer(
-        self,
-        run: WholeRun | None = None,
-        why_not: Mapping[str, Any] | None = None,
-        out: str | Path | None = None,
-        data: str | None = None,
-        explain: bool = True,
-        tell: Tell | None = None,
-        stop: Stop | None = None,
-        force: bool = False,
-    ) -> dict[str, Any]:
-        """The keys of `plan --json`; writes the run file where `out` is given. Raises UserError."""
-        if out is not None:
-            check_replaceable(Path(out), force)
-        run = run or WholeRun(price=self.keys["price"])
-        run.check(priced=self.keys["objective"] != "time")
-        run = run.priced_at(self.cluster.price_per_device_hour)
-        plan = self.search(tell, stop)
-        keys = plan.dump()
-        keys["assumed"] = [*self.assumed, *keys["assumed"]]
-        keys["assumed"] += run.assumed(self.devices)
-        if self.keys.get("precision", "auto") == "auto":
-            keys["assumed"].append(f"precision {plan.template.precision} (auto)")
-        keys["best"] = [self._choice(choice, run, explain) for choice in plan.best]
-        keys["pareto"] = [self._choice(choice, run, False) for choice in plan.pareto]
-        keys["beyond"] = [
-            self._choice(layout.choice, run, False) | {"needs": layout.needs, "gain_pct": layout.gain_pct}
-            for layout in plan.beyond
-        ]
-        keys["best"][0]["simpler_than"] = plan.simpler_than()
-        keys["nearby"] = nearby(plan) if explain and plan.complete else []
-        keys["best_trainable"] = self._choice(plan.trainable, run, False) if plan.trainable else None
-        if why_not is not None:
-            keys["asked"] = explain_loss(plan, why_not)
-        if self.counts and plan.complete:
-            keys["scaling"] = self._scaling(stop)
-        keys["run_yaml"] = run_file(plan, data)
-        if out is not None:
-            keys |= _write(keys["run_yaml"], plan, Path(out), data, force)
-        return keys
 
-    def _choice(self, choice: Choice, run: WholeRun, explain: bool) -> dict[str, Any]:
+def _priced_optimizer(asked: Question, trainer: str | None) -> list[str]:
+    """What is assumed of the run's own optimizer."""
+    optimizer = asked.run.optimizer
+    if isinstance(optimizer, PythonRef):
+        return [f"your own optimizer as {ADAMW.name}, which keeps the most state"]
+    if "optimizer" not in asked.run.model_fields_set:
+        return [f"optimizer {ADAMW.name}"] if trainer in (None, OURS) else []
+    if trainer not in (None, OURS) and optimizer.record is not ADAMW:
+        return [f"optimizer {optimizer.name} priced as {ADAMW.name}, as every one of {trainer}"]
+    return []
+
+
+def answer_plan(
+    question: Question,
+    goal: Goal,
+    assumed: Sequence[str] = (),
+    *,
+    run: WholeRun | None = None,
+    counts: Sequence[int] = (),
+    why_not: Mapping[str, Any] | None = None,
+    out: str | Path | None = None,
+    data: str | None = None,
+    explain: bool = True,
+    tell: Tell | None = None,
+    stop: Stop | None = None,
+    force: bool = False,
+) -> dict[str, Any]:
+    """The keys of `plan --json`; writes the run file where `out` is given. Raises UserError."""
+    if out is not None:
+        check_replaceable(Path(out), force)
+    run = run or WholeRun(price=goal.price)
+    run.check(priced=goal.objective != "time")
+    if question.cluster is not None:
+        run = run.priced_at(question.cluster.price_per_device_hour)
+    plan = search(question, goal, tell=tell, stop=stop)
+    keys = plan.dump()
+    keys["assumed"] = [*assumed, *keys["assumed"]]
+    keys["assumed"] += run.assumed(goal.devices)
+    if goal.precision == "auto":
+        keys["assumed"].append(f"precision {plan.template.precision} (auto)")
+
+    def chosen(choice: Choice, explain: bool = False) -> dict[str, Any]:
         """The answer of `predict` for a layout, and whether `train` runs it."""
-        keys = answer(choice.prediction, run=run, explain=explain, assumed=self.assumed)
-        return keys | {
+        return answer(choice.prediction, run=run, explain=explain, assumed=assumed) | {
             "trainable": choice.trainable,
             "untrainable": choice.untrainable,
             "objective_value": choice.value,
         }
 
-    def _scaling(self, stop: Stop | None) -> dict[str, Any]:
-        keys = {**self.keys, "seq_len": self.seq_len, "global_batch": self.global_batch, "stop": stop}
-        return scaling(self.model, self.cluster, self.counts, **keys)
+    keys["best"] = [chosen(choice, explain) for choice in plan.best]
+    keys["pareto"] = [chosen(choice) for choice in plan.pareto]
+    keys["beyond"] = [
+        chosen(layout.choice) | {"needs": layout.needs, "gain_pct": layout.gain_pct} for layout in plan.beyond
+    ]
+    keys["best"][0]["simpler_than"] = plan.simpler_than()
+    keys["nearby"] = nearby(plan) if explain and plan.complete else []
+    keys["best_trainable"] = chosen(plan.trainable) if plan.trainable else None
+    if why_not is not None:
+        keys["asked"] = explain_loss(plan, why_not)
+    if counts and plan.complete:
+        keys["scaling"] = scaling(question, goal, counts, stop)
+    keys["run"] = planned(plan, plan.best[0].layout, data)
+    keys["run_yaml"] = run_file(plan, data)
+    if out is not None:
+        keys |= _write(keys["run_yaml"], plan, Path(out), force)
+    return keys
 
 
-def _write(text: str | None, plan: Plan, path: Path, data: str | None, force: bool) -> dict[str, Any]:
+def _write(text: str | None, plan: Plan, path: Path, force: bool) -> dict[str, Any]:
     """Writes the run file; returns its path, or why `train` runs no layout of the plan."""
     if text is None:
         return {"run_file": None, "run_file_untrainable": plan.best[0].untrainable}
     write_signed(path, text, force)
-    return {"run_file": str(path), "run_file_untrainable": None, "run_file_to_fill": data is None}
+    to_fill = "FILL-IN" in text
+    return {"run_file": str(path), "run_file_untrainable": None, "run_file_to_fill": to_fill}

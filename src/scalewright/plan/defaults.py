@@ -8,7 +8,7 @@ A layout's defaults are those of `train`, except another trainer's ZeRO stage, w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import gcd, isfinite
 from typing import Any
 
@@ -69,6 +69,20 @@ def resolve_sizes(given: Mapping[str, Any], cluster: ClusterSpec, length: int) -
             )
         _agree(keys, "global_batch", tokens // length, f"global_batch_tokens {tokens}")
     return keys
+
+
+def plan_sizes(
+    sizes: Mapping[str, Any], counts: Sequence[int], cluster: ClusterSpec
+) -> tuple[dict[str, int], list[str]]:
+    """The devices and the batch of a plan: as given; the largest of the counts, or all of the cluster."""
+    devices = sizes.get("devices") or max(counts, default=None) or cluster.devices
+    if devices is None:
+        raise UserError("devices is missing", "plan", "give --devices, or --nodes")
+    if "global_batch" not in sizes:
+        how = "give --global-batch in sequences, or --global-batch-tokens"
+        raise UserError("global_batch is missing", "plan", how)
+    notes = [] if "devices" in sizes else [f"devices {devices}"]
+    return {"devices": devices, "global_batch": sizes["global_batch"]}, notes
 
 
 def _agree(keys: dict[str, Any], name: str, value: int, source: str) -> None:

@@ -23,7 +23,7 @@ from scalewright.plan.cost.memory import GIB, KINDS
 from scalewright.plan.cost.memory_band import Risk, risk
 from scalewright.plan.cost.timeline import AXES, PARTS
 from scalewright.plan.frameworks import OURS
-from scalewright.plan.request import COPIED, Request, from_layout
+from scalewright.plan.request import COPIED, Request, from_layout, from_question
 from scalewright.plan.rows.cells import text
 from scalewright.plan.rows.rows import has_no_layout, request_of
 from scalewright.plan.rows.usual import best_usual
@@ -36,6 +36,7 @@ from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.operators import flops_per_token
 from scalewright.spec.optimizers import ADAMW, Optimizer
+from scalewright.spec.question import Question
 from scalewright.spec.tensors import count
 
 CONVENTION = (
@@ -242,6 +243,14 @@ def predict_table(requests: Sequence[Request], c: Constants | None = None) -> Pr
     return Predictions(requests, outcome, p10, p90)
 
 
+def price(question: Question, layout: Layout | None = None, c: Constants | None = None) -> Prediction:
+    """The cost of a run in its own layout, or in another.
+
+    Raises UserError when the cluster is too small or lacks the precision.
+    """
+    return predict_table([from_question(question, layout)], c)[0]
+
+
 def predict(
     model: ModelSpec,
     cluster: ClusterSpec,
@@ -257,10 +266,7 @@ def predict(
     diloco: DilocoSpec | None = None,
     c: Constants | None = None,
 ) -> Prediction:
-    """The cost of one layout. Raises UserError when the cluster is too small or lacks the precision.
-
-    `optimizer`, `documents`, `compress`, `diloco`: as `request.run_facts` reads them from a run file.
-    """
+    """The cost of one layout. Raises UserError when the cluster is too small or lacks the precision."""
     cluster.check_devices(layout.devices)
     request = from_layout(
         model, cluster, layout, seq_len or model.context, framework, version, options,

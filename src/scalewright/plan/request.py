@@ -18,14 +18,15 @@ from scalewright.plan.frameworks import FUSED_ATTENTION, OURS, Framework, find_f
 from scalewright.plan.switches import NO_SWITCHES, Switches, read_switches
 from scalewright.spec.compress import Compress, check_compress
 from scalewright.spec.diloco import DilocoSpec
+from scalewright.spec.errors import UserError
 from scalewright.spec.expert_volumes import kept_share
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.optimizers import ADAMW, Optimizer
-from scalewright.spec.presets import load_model_spec
 from scalewright.spec.primitives import Kernels, Sizes
-from scalewright.spec.run import DataSpec, OptimizerSpec, RunSpec
+from scalewright.spec.question import Question
+from scalewright.spec.run import DataSpec, OptimizerSpec
 from scalewright.spec.schedules.kinds import KINDS
 
 SCHEDULES = tuple(KINDS)
@@ -149,8 +150,6 @@ def from_layout(
 ) -> Request:
     """A layout of the spec as a request; its legality isn't checked here.
 
-    `optimizer`, `documents`, `compress`, `diloco`: as `run_facts` reads them from a run file.
-
     Raises UserError for a precision that the device hasn't.
     """
     switches = read_switches(options or {}, "--options")
@@ -179,29 +178,51 @@ def from_layout(
     )
 
 
-def run_facts(run: RunSpec) -> dict[str, Any]:
-    """What a run file has beside its layout, as keywords of `from_layout`: engine, optimizer, compression,
-    document mask, islands, capacity. They change its memory and what it sends.
+def from_question(question: Question, layout: Layout | None = None) -> Request:
+    """The request of a run in its own layout, or in another: the one place where a run's facts are read.
 
-    A user's own optimizer counts as AdamW, which keeps the most state. A capacity counts as far as it
-    drops tokens at even loads. Raises UserError for compression that the layout has no use for.
+    Raises UserError for a layout that the cluster can't hold in this precision, or compression that the run's
+    own layout has no use for; another layout, without use for it, is priced without.
     """
+    if question.cluster is None:
+        raise UserError("--cluster is missing", "plan", "give the machine: --cluster dgx-h100, or local")
+    taken = layout or question.layout
+    question.cluster.check_devices(taken.devices)
+    return from_layout(
+        question.model, question.cluster, taken, question.seq_len, question.framework, question.version,
+        **_facts(question, taken, strict=layout is None),
+    )  # fmt: skip
+
+
+def _facts(question: Question, layout: Layout, strict: bool) -> dict[str, Any]:
+    """What a run has beside its layout that changes its memory, its time or what it sends.
+
+    A user's own optimizer counts as AdamW, which keeps the most state; so does each of another trainer's, as
+    those are priced with it alone. A capacity counts as far as it drops tokens at even loads.
+    """
+    run, options = question.run, dict(question.options)
+    if question.framework not in (OURS, run.engine):
+        return {"options": options}
     optimizer, data = run.optimizer, run.data
     record = optimizer.record if isinstance(optimizer, OptimizerSpec) else ADAMW
-    masked = isinstance(data, DataSpec) and data.masked
-    check_compress(run.train.compress, run.layout, islands=run.diloco is not None)
-    factor, model = run.train.balance.capacity_factor, run.model
-    model = load_model_spec(model) if isinstance(model, str) and factor is not None else model
-    share = kept_share(factor, model.moe, run.seq_len) if isinstance(model, ModelSpec) else 1.0
-    options = {"options": {"capacity": f"{share:.12g}"}} if share < 1 else {}
-    facts = {
-        "framework": run.engine,
+    factor = run.train.balance.capacity_factor
+    share = kept_share(factor, question.model.moe, question.seq_len) if factor is not None else 1.0
+    if share < 1:
+        options.setdefault("capacity", f"{share:.12g}")
+    compress = run.train.compress
+    try:
+        check_compress(compress, layout, islands=run.diloco is not None)
+    except UserError:
+        if strict:
+            raise
+        compress = "none"
+    return {
+        "options": options,
         "optimizer": record,
-        "documents": masked,
-        "compress": run.train.compress,
+        "documents": isinstance(data, DataSpec) and data.masked,
+        "compress": compress,
         "diloco": run.diloco,
     }
-    return {**facts, **options}
 
 
 def recompute_of(layout: Layout, trainer: Framework, switches: Switches) -> tuple[str, float]:

@@ -45,6 +45,10 @@ class Source(Spec):
     format: Literal["auto", "uint16", "uint32", "int32"] = "auto"  # set it for files without a header
     eod: int | None = Field(None, ge=0)  # the token that ends a document, where files don't mark the ends
 
+    def bare(self) -> str | dict[str, Any]:
+        """The path alone where nothing else is set."""
+        return self.path if self == Source(path=self.path) else self.written()
+
 
 class DataSpec(Spec):
     """The sources of tokens, and how they become sequences."""
@@ -298,6 +302,21 @@ class RunSpec(Spec):
         check_options(self.engine_options)
         return self
 
+    def written(self) -> dict[str, Any]:
+        """The fewest keys, at every level, that parse to an equal run; sources without weights are paths."""
+        parts = {key: getattr(self, key) for key in super().written()}
+        keys = {
+            key: value.written() if isinstance(value, Spec) else self.dump()[key]
+            for key, value in parts.items()
+        }
+        if isinstance(self.data, DataSpec):
+            sources = {
+                key: [source.bare() for source in getattr(self.data, key)] for key in ("train", "valid")
+            }
+            lists = {key: bare[0] if len(bare) == 1 else bare for key, bare in sources.items() if bare}
+            keys["data"] = {**lists, "seq_len": self.data.seq_len, **_rest(keys["data"])}
+        return keys
+
     @property
     def folder(self) -> Path:
         """`out_dir`, as a path."""
@@ -322,6 +341,10 @@ class RunSpec(Spec):
     def seq_len(self) -> int:
         """Tokens per sequence; 1024 where the run file doesn't set them."""
         return self.stated_seq_len or 1024
+
+
+def _rest(data: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in data.items() if key not in ("train", "valid", "seq_len")}
 
 
 def load_run(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> RunSpec:

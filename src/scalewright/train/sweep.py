@@ -1,6 +1,6 @@
 """Many runs of one run file, some at a time, each in a folder and a process of its own.
 
-    points --joblib--> scalewright train RUN.yaml key=value … --json --> runs/<name>-sweep/<label>/ --> rows
+    points --threads--> scalewright train RUN.yaml key=value … --json --> runs/<name>-sweep/<label>/ --> rows
 
 As many at once as this machine has cores (or GPUs) for. A run that fails is a row like the others. A second
 call leaves finished runs alone and goes on with the rest: `sweep.json` in a run's folder holds a digest
@@ -15,6 +15,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -86,8 +87,6 @@ def sweep(
     tell: Callable[[int, int, Row], None] | None = None,
 ) -> Sweep:
     """Runs every combination of the values; `tell(done, total, row)` is called as runs end. UserError."""
-    from joblib import Parallel, delayed
-
     started = time.perf_counter()
     fixed, points = read_sweep(arguments)
     base = load_run(run, fixed)
@@ -120,8 +119,8 @@ def sweep(
                     tell(done[0], len(points), row)
             return row
 
-        work = (delayed(run_point)(point, spec) for point, spec in zip(points, checked, strict=True))
-        rows = list(Parallel(n_jobs=len(shares), prefer="threads")(work))
+        with ThreadPoolExecutor(len(shares)) as pool:
+            rows = list(pool.map(run_point, points, checked))
     ranked, by, best = rank(rows)
     seconds = time.perf_counter() - started
     return Sweep(f"{base.name}-sweep", str(folder), ranked, by, seconds, best, notes)

@@ -10,12 +10,13 @@ from tests.rank_states import state_bytes
 from fake_machine import machine
 from scalewright.plan.cost.memory import GIB
 from scalewright.plan.predict import Prediction, predict
-from scalewright.plan.request import run_facts
+from scalewright.plan.request import from_question
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.optimizers import ADAMW, OPTIMIZERS, Optimizer
 from scalewright.spec.presets import load_model_spec
+from scalewright.spec.question import Question
 from scalewright.spec.run import RunSpec
 
 H100 = load_cluster("dgx-h100")
@@ -86,4 +87,4 @@ def test_another_trainers_recipe_is_adamws() -> None:
 )
 def test_a_run_files_optimizer_is_the_records(written: dict[str, Any], name: str) -> None:
     run = RunSpec.parse({"model": "llama-56m", "data": {"train": "nowhere"}, "optimizer": written})
-    assert run_facts(run)["optimizer"] is OPTIMIZERS[name]
+    assert from_question(Question(run, load_cluster("dgx-h100"))).optimizer is OPTIMIZERS[name]

@@ -16,13 +16,13 @@ from scalewright.plan.cost.moments import Moment
 from scalewright.plan.cost.own_memory import own_moments
 from scalewright.plan.cost.states import States
 from scalewright.plan.cost.table import Facts, Table
-from scalewright.plan.predict import predict
-from scalewright.plan.request import run_facts
+from scalewright.plan.predict import predict, price
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.optimizers import OPTIMIZERS
 from scalewright.spec.presets import load_model_spec
+from scalewright.spec.question import Question
 from scalewright.spec.run import RunSpec
 
 CLUSTER: dict[str, Any] = {"like": "dgx-h100", "nodes": 8}
@@ -199,8 +199,8 @@ def test_the_runs_optimizer_is_planned(optimizer: str, momentum: float) -> None:
     chosen = {"name": optimizer, "momentum": momentum}
     run = {"model": model.dump(), "layout": layout.dump(), "cluster": CLUSTER, "data": data}
     group = dry_run({**run, "optimizer": chosen}).groups[0]
-    facts = run_facts(RunSpec.parse({**run, "optimizer": chosen}))
-    planned = predict(model, load_cluster(CLUSTER), layout, 256, **facts).memory_gib
+    spec = RunSpec.parse({**run, "optimizer": chosen})
+    planned = price(Question(spec, load_cluster(CLUSTER))).memory_gib
     assert planned["optimizer"] * GIB == pytest.approx(group.step.most["optimizer"], rel=1e-6)
 
 

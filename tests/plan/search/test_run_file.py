@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from plan.searches import search
 from scalewright.plan.search.run_file import PLACEHOLDER, run_file
-from scalewright.plan.search.search import Plan, search
+from scalewright.plan.search.search import Plan
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.layout_check import check_layout

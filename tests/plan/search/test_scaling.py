@@ -5,13 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from plan.searches import search
+from scalewright.plan.search.goal import Goal
 from scalewright.plan.search.scaling import fit_amdahl, scaling
-from scalewright.plan.search.search import search
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.presets import load_model_spec
+from scalewright.spec.question import Question
 
 LLAMA, H100 = load_model_spec("llama-3.1-8b"), load_cluster("dgx-h100")
+QUESTION = Question.of(LLAMA, 4096, H100)
 
 
 def test_the_fit_recovers_amdahls_law() -> None:
@@ -21,7 +24,7 @@ def test_the_fit_recovers_amdahls_law() -> None:
 
 
 def test_a_curve_of_five_counts() -> None:
-    curve = scaling(LLAMA, H100, [1, 8, 64, 512, 4096], seq_len=4096, global_batch=512)
+    curve = scaling(QUESTION, Goal(1, 512), [1, 8, 64, 512, 4096])
     times = [row["step_time_s"] for row in curve["rows"]]
     assert None not in times or times.index(None) == 0
     found = [seconds for seconds in times if seconds is not None]
@@ -38,8 +41,8 @@ def test_a_curve_of_five_counts() -> None:
 
 
 def test_counts_without_a_layout_have_a_reason() -> None:
-    curve = scaling(LLAMA, H100, [8, 4093], seq_len=4096, global_batch=64)
+    curve = scaling(QUESTION, Goal(8, 64), [8, 4093])
     assert curve["rows"][1]["prediction"] is None
     assert "4093 devices" in curve["rows"][1]["problem"]
     with pytest.raises(UserError, match="no count has a layout"):
-        scaling(LLAMA, H100, [4093], seq_len=4096, global_batch=64)
+        scaling(QUESTION, Goal(8, 64), [4093])

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from plan.searches import search
 from scalewright.plan.predict import predict, predict_table
 from scalewright.plan.request import Request, from_layout
 from scalewright.plan.search.axes import make_space
 from scalewright.plan.search.objective import make_objective
 from scalewright.plan.search.pricer import make_pricer
-from scalewright.plan.search.search import capabilities_of, search
+from scalewright.plan.search.search import capabilities_of
 from scalewright.plan.search.space import Rows, Space
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import load_cluster
@@ -73,9 +74,9 @@ def test_the_best_is_the_same_as_by_pricing_everything(
     arguments: dict[str, Any] = {"devices": devices, "seq_len": 4096, "global_batch": 16, "fixed": fixed}
     plan = search(model, H100, objective=objective, top=3, **arguments)
     request = template(model, devices)
-    space = make_space(request, 16, fixed, capabilities_of(model, request))
+    space = make_space(request, 16, fixed, capabilities_of(request))
     score = make_objective(objective, plan.template.chip, devices, None)
-    priced = make_pricer(space, score, plan.headroom).price(every_row(space))
+    priced = make_pricer(space, score, plan.goal.headroom).price(every_row(space))
     assert len(priced) == space.size == plan.evaluated
     assert plan.best[0].score == pytest.approx(priced.score[priced.fits].min(), rel=1e-9)
     assert plan.priced <= len(priced)
@@ -86,8 +87,8 @@ def test_the_best_is_the_same_as_by_pricing_everything(
 def test_the_best_of_a_trainer_without_every_offload_is_not_pruned(framework: str, devices: int) -> None:
     plan = search(LLAMA, H100, devices=devices, seq_len=4096, global_batch=16, framework=framework)
     request = template(LLAMA, devices, framework=framework)
-    space = make_space(request, 16, {}, capabilities_of(LLAMA, request))
-    pricer = make_pricer(space, make_objective("time", plan.template.chip, devices, None), plan.headroom)
+    space = make_space(request, 16, {}, capabilities_of(request))
+    pricer = make_pricer(space, make_objective("time", plan.template.chip, devices, None), plan.goal.headroom)
     priced = pricer.price(every_row(space))
     assert plan.best[0].score == pytest.approx(priced.score[priced.fits].min(), rel=1e-9)
 
@@ -205,12 +206,12 @@ def test_layouts_that_only_fit_at_p50_are_used_where_none_fits_at_p90() -> None:
     """A layout that is likely to fit is better than none; its risk is marked."""
     arguments = {"devices": 8, "seq_len": 4096, "global_batch": 8, "fixed": {"offload": "none"}}
     plan = search(LLAMA, H100, **arguments)
-    assert plan.headroom is None
+    assert plan.goal.headroom is None
     assert all(choice.prediction.risk == "fits" for choice in [*plan.best, *plan.pareto])
     fixed = {"tp": 2, "pp": 1, "cp": 1, "zero_stage": 1, "recompute": "none", "offload": "none"}
     arguments |= {"seq_len": 13568, "fixed": fixed}
     tight = search(LLAMA, H100, **arguments)
-    assert tight.headroom == 0.0
+    assert tight.goal.headroom == 0.0
     assert tight.best[0].prediction.risk == "likely"
     with pytest.raises(UserError, match="fits on no layout"):
         search(LLAMA, H100, **arguments, headroom=0.9)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from plan.searches import search
 from scalewright.api import plan as ask
 from scalewright.api import predict
 from scalewright.plan.search.counts import nearby
-from scalewright.plan.search.search import Plan, search
+from scalewright.plan.search.search import Plan
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.presets import load_model_spec

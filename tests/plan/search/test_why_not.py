@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from plan.searches import search
 from scalewright.plan.predict import predict
-from scalewright.plan.search.search import Plan, search
+from scalewright.plan.search.search import Plan
 from scalewright.plan.search.why_not import why_not
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import load_cluster

@@ -12,8 +12,10 @@ from runs import run_data
 from scalewright.dry_run.dry_run import dry_run
 from scalewright.emit.settings import settings_of
 from scalewright.emit.write import emit
-from scalewright.plan.request import run_facts
+from scalewright.plan.request import from_question
 from scalewright.spec.errors import UserError
+from scalewright.spec.hardware.cluster import load_cluster
+from scalewright.spec.question import Question
 from scalewright.spec.run import RunSpec
 from scalewright.train.deepspeed import check
 from scalewright.train.deepspeed.config import engine_config
@@ -106,8 +108,10 @@ def test_a_dry_run_is_of_our_own_engine() -> None:
 
 
 def test_it_is_predicted_as_deepspeed_is() -> None:
-    assert run_facts(run_of(layout=TWO))["framework"] == "deepspeed"
-    assert run_facts(run_of(engine="scalewright"))["framework"] == "scalewright"
+    cluster = load_cluster("dgx-h100")
+    for engine in ("deepspeed", "scalewright"):
+        run = run_of(engine=engine, layout=TWO)
+        assert from_question(Question(run, cluster)).framework.name == engine
 
 
 @pytest.mark.parametrize("stage", range(4))

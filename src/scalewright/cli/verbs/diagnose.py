@@ -92,9 +92,8 @@ def diagnose(
     scalewright diagnose train.log --from pretrain.sh --cluster dgx-h100
     scalewright diagnose new/ --against old/ --fail-if-slower 3
     """
-    from scalewright.api import configured_by
     from scalewright.cli.diagnosis_files import write_files
-    from scalewright.cli.verbs.predict import layout_keys, read_theirs
+    from scalewright.cli.verbs.predict import layout_keys, read_question
     from scalewright.diagnose.diagnose import drawn
     from scalewright.diagnose.logs.expected import Given
 
@@ -103,7 +102,7 @@ def diagnose(
     if fail_if_slower is not None and against is None:
         raise UserError("slower than what", "--fail-if-slower", "add `--against OTHER`")
     with only_answer(json), working("reading"):
-        configured = configured_by(read_theirs(from_, model)) if from_ is not None else None
+        configured = read_question(from_, model) if from_ is not None else None
         given = Given(model, cluster, layout_keys({}, layout), seq_len, configured)
         answer, drawing = drawn(paths, given, what_if or (), against)
         write_files(answer, drawing, html, perfetto)

@@ -44,12 +44,14 @@ def emit(
     scalewright emit torchtitan plan.json --out titan --strict
     """
     from scalewright.emit.save import save
-    from scalewright.emit.source import load_settings
+    from scalewright.emit.source import in_own_file, load_settings
     from scalewright.emit.write import emit as write
 
     settings = load_settings(run, overrides or ())
     settings.version = software_version
     emitted = write(trainer, settings)
+    if not overrides:
+        emitted = in_own_file(run, trainer, emitted)
     refused = strict and not emitted.exact
     folder = out or Path(f"{settings.run.name}-{emitted.trainer}")
     written = [] if show or refused else save(emitted.files, folder, force)

@@ -23,11 +23,10 @@ from scalewright.cli.verbs.predict import (
     Tokens,
     Version,
     check_given,
-    count_devices,
     option_words,
     read_diloco,
     read_pairs,
-    read_theirs,
+    read_question,
 )
 from scalewright.spec.errors import UserError
 
@@ -84,6 +83,9 @@ def plan(
     price: Price = None,
     currency: Currency = None,
     goodput: Goodput = None,
+    emit: Annotated[
+        bool, typer.Option("--emit", help="Your own file (--from) in the best layout: what changes in it.")
+    ] = False,
     force: Force = False,
     json: Json = False,
 ) -> None:
@@ -93,23 +95,15 @@ def plan(
     scalewright plan llama-3.1-8b --cluster dgx-h100 --devices 64 --seq-len 8192 --global-batch 512
     scalewright plan llama-3.1-8b --cluster dgx-h100 --devices 64 --seq-len 8192 --global-batch 512 --fix tp=8
     scalewright plan llama-3.1-8b --cluster dgx-h100 --nodes 8 --seq-len 8192 --global-batch 512 --near tp=8
-    scalewright plan --from pretrain_llama.sh --cluster dgx-h100
+    scalewright plan --from pretrain_llama.sh --cluster dgx-h100 --emit
     """
     how = (
         "write `scalewright plan MODEL --cluster C --devices N --seq-len S --global-batch B`, or --from FILE"
     )
     if near is not None and from_ is not None:
         raise UserError("--near and --from are both given", "--near", "leave it out: FILE has your layout")
-    sizes = {"devices": devices, "nodes": nodes, "global_batch": global_batch}
-    given = [key for key in sizes if sizes[key]]
-    theirs = read_theirs(from_, model, given) if from_ is not None else None
-    if theirs is not None:
-        seq_len, framework = seq_len or theirs.seq_len, framework or theirs.trainer
-        if global_batch_tokens is None:
-            global_batch = global_batch or theirs.layout.global_batch
-        if nodes is None:
-            devices = devices or theirs.layout.devices
-    name, place = check_given(theirs.model if theirs else model, cluster, "scalewright plan", how)
+    asked = read_question(from_, model) if from_ is not None else model
+    asked, place = check_given(asked, cluster, "scalewright plan", how)
     if data is not None and out is None and not json:
         raise UserError("--data is for the run file", "--data", "add --out run.yaml, or --json")
     counts = read_counts(scaling) if scaling else None
@@ -121,14 +115,14 @@ def plan(
 
     with only_answer(json), searching() as (tell, stop):
         answer = search(
-            name, place, devices, seq_len, global_batch, nodes=nodes,
+            asked, place, devices, seq_len, global_batch, nodes=nodes,
             global_batch_tokens=global_batch_tokens, objective=objective, fix=read_pairs(fix, "--fix", AXES),
             memory_headroom=memory_headroom, margin=margin, top=top, precision=precision, framework=framework,
             software_version=software_version, options=option_words(options), optimizer=optimizer,
             diloco=read_diloco(diloco), tokens=tokens, price=price, currency=currency, goodput=goodput,
-            scaling=counts, out=out, data=data, force=force, tell=tell, stop=stop,
+            scaling=counts, out=out, data=data, emit=emit, force=force, tell=tell, stop=stop,
             why_not=read_pairs(why_not, "--why-not", AXES) if why_not else None,
-            yours=theirs.resized(count_devices(sizes, place), global_batch) if theirs is not None else yours,
+            yours=yours,
         )  # fmt: skip
     print_json(answer) if json else show_plan(answer)
     if not answer["complete"]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,8 +14,7 @@ from scalewright.spec.errors import UserError
 from scalewright.spec.optimizers import NAMES
 
 if TYPE_CHECKING:
-    from scalewright.emit.question import Question
-    from scalewright.spec.model import ModelSpec
+    from scalewright.spec.question import Question
 
 AXIS = "Axes of the layout"
 HOW = "What the layout does"
@@ -137,19 +135,15 @@ def predict(
         _batch(batch, {key: value for key, value in flags.items() if key not in ("batch", "json")})
         return
     how = "write `scalewright predict MODEL --cluster CLUSTER --seq-len 4096`, --from FILE, or --batch FILE"
-    theirs = read_theirs(from_, model, [key for key in flags if flags[key]]) if from_ is not None else None
-    name, place = check_given(theirs.model if theirs else model, cluster, "scalewright predict", how)
+    asked = read_question(from_, model) if from_ is not None else model
+    asked, place = check_given(asked, cluster, "scalewright predict", how)
     keys = layout_keys({key: flags[key] for key in flags if key in {*LAYOUT, *AS_WELL}}, layout)
-    if theirs is not None:
-        layout_of = theirs.resized(count_devices(keys, place), keys.get("global_batch"))
-        keys = {**layout_of.dump(), **keys}
-        seq_len, framework = seq_len or theirs.seq_len, framework or theirs.trainer
     from scalewright.api import predict as ask
     from scalewright.cli.plan_tables import show_prediction
 
     with only_answer(json), working("predicting"):
         answer = ask(
-            name, place, keys, seq_len, framework=framework, software_version=software_version,
+            asked, place, keys, seq_len, framework=framework, software_version=software_version,
             options=option_words(options), optimizer=optimizer, diloco=read_diloco(diloco), tokens=tokens,
             price=price, currency=currency, goodput=goodput,
         )  # fmt: skip
@@ -157,9 +151,9 @@ def predict(
 
 
 def check_given(
-    model: str | ModelSpec | None, cluster: str | None, command: str, how: str
-) -> tuple[str | ModelSpec, str]:
-    """The model and the cluster; raises UserError with the whole command when one is missing."""
+    model: str | Question | None, cluster: str | None, command: str, how: str
+) -> tuple[str | Question, str]:
+    """The model (or a whole run) and the cluster; raises UserError with the command where one is missing."""
     if model is None:
         raise UserError("MODEL is missing", command, how)
     if cluster is None:
@@ -167,29 +161,17 @@ def check_given(
     return model, cluster
 
 
-def count_devices(sizes: Mapping[str, Any], cluster: str) -> int | None:
-    """The devices of `devices` or `nodes`; None where neither is given."""
-    devices, nodes = sizes.get("devices"), sizes.get("nodes")
-    if devices is not None or nodes is None:
-        return devices
-    from scalewright.api import find_place
+def read_question(source: str, model: str | None = None) -> Question:
+    """A run of another trainer's (or ours), and on stderr what wasn't understood. Raises UserError.
 
-    return int(nodes * find_place(cluster).devices_per_node)
-
-
-def read_theirs(source: str, model: str | None = None, given: Collection[str] = ()) -> Question:
-    """A run of another trainer's (or ours), and on stderr what was assumed or not understood.
-
-    `model`: in the place of theirs; `given`: sizes that the user gives. Raises UserError.
+    `model`: in the place of the file's.
     """
-    from scalewright.emit.question import question
+    from scalewright.api import read
 
-    theirs = question(source, model)
-    for note in theirs.notes({"devices", *given} if "nodes" in given else given):
-        print(f"assumed   {note}", file=sys.stderr)
-    for item in theirs.unread:
+    question = read(source, model)
+    for item in question.unread:
         print(f"not read  {item}: {item.why}", file=sys.stderr)
-    return theirs
+    return question
 
 
 def _batch(path: str, rest: dict[str, Any]) -> None:

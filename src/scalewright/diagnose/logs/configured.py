@@ -8,40 +8,29 @@ flags         --layout pp=1                                          and the use
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from scalewright.diagnose.logs.arguments import Facts
 from scalewright.plan.defaults import resolve_sizes
-from scalewright.plan.predict import predict
+from scalewright.plan.predict import price
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.layout_check import check_layout
-from scalewright.spec.model import ModelSpec
-from scalewright.spec.presets import load_model_spec
+from scalewright.spec.question import Question
 
 SIZES = ("devices", "tp", "pp", "cp", "ep", "micro_batch", "global_batch")  # that logs state, and ran
 DIMS = {"layers": "num_hidden_layers", "hidden": "hidden_size", "heads": "num_attention_heads"}
 
 
-@dataclass(frozen=True)
-class Configured:
-    """A run as its trainer's configuration has it; `trainer` as the planner's table names it."""
-
-    model: str | ModelSpec
-    layout: Layout
-    seq_len: int  # tokens
-    trainer: str
-
-
 def predicted(
-    run: Configured, cluster: str, facts: Facts, layout: Mapping[str, Any], seq_len: int | None
+    run: Question, cluster: str, facts: Facts, layout: Mapping[str, Any], seq_len: int | None
 ) -> dict[str, Any]:
     """The keys of `Prediction.dump` for the run, at the sizes that its log states, then those of the flags.
 
     Raises UserError where such a run can't be.
     """
-    place, model = load_cluster(cluster), load_model_spec(run.model)
+    place = load_cluster(cluster)
     length = seq_len or facts.get("seq_len") or run.seq_len
     stated = {**run.layout.dump(), **_stated(facts), **layout}
     if "nodes" in layout:
@@ -49,13 +38,13 @@ def predicted(
     if "global_batch_tokens" in layout:
         del stated["global_batch"]
     full = Layout.parse(resolve_sizes(stated, place, length), "layout")
-    check_layout(full, model, length)
-    return predict(model, place, full, length, framework=run.trainer).dump()
+    check_layout(full, run.model, length)
+    return price(replace(run, cluster=place).with_length(length).with_layout(full)).dump()
 
 
-def disagreements(run: Configured, facts: Facts) -> list[str]:
+def disagreements(run: Question, facts: Facts) -> list[str]:
     """Where the log and the configuration aren't of the same run, in words."""
-    model, layout = load_model_spec(run.model), run.layout.dump()
+    model, layout = run.model, run.layout.dump()
     sizes = [
         f"{key.replace('_', ' ')} is {facts[key]:,} in the log and {layout[key]:,} in the configuration: "
         "the log's is taken"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.diagnose.logs.arguments import DIMS, Facts
-from scalewright.diagnose.logs.configured import Configured, disagreements, predicted
+from scalewright.diagnose.logs.configured import disagreements, predicted
 from scalewright.diagnose.logs.log import Log
 from scalewright.diagnose.logs.times import Usual
 from scalewright.plan.defaults import check_whole, resolve_sizes
@@ -25,6 +25,7 @@ from scalewright.plan.rows.row_model import known_name
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.presets import is_preset, load_model_spec
+from scalewright.spec.question import Question
 
 COLUMNS = {
     "devices": "n_devices", "virtual_stages": "vpp", "micro_batch": "mbs", "global_batch": "gbs",
@@ -48,7 +49,7 @@ class Given:
     cluster: str | None = None
     layout: Mapping[str, Any] = field(default_factory=dict)
     seq_len: int | None = None
-    configured: Configured | None = None  # the run as another trainer's configuration has it
+    configured: Question | None = None  # the run as another trainer's configuration has it
 
 
 def expected(log: Log, measured: Usual, given: Given) -> tuple[dict[str, Any] | None, str]:
@@ -69,7 +70,7 @@ def expected(log: Log, measured: Usual, given: Given) -> tuple[dict[str, Any] | 
 
 
 def _by_configuration(
-    log: Log, measured: Usual, given: Given, run: Configured
+    log: Log, measured: Usual, given: Given, run: Question
 ) -> tuple[dict[str, Any] | None, str]:
     """The same of a run whose configuration is given: only the kind of device may be absent."""
     cluster = _place(log.facts, given)
@@ -78,7 +79,9 @@ def _by_configuration(
     prediction = predicted(run, cluster, log.facts, given.layout, given.seq_len)
     layout = prediction["layout"]
     machine = {"cluster": cluster, "devices": layout["devices"], "layout": layout}
-    return _answer(prediction, measured, batch=True) | machine, "; ".join(disagreements(run, log.facts))
+    answer = _answer(prediction, measured, batch=True) | machine
+    answer["assumed"] = [*run.notes({*log.facts, *given.layout}), *answer["assumed"]]
+    return answer, "; ".join(disagreements(run, log.facts))
 
 
 def table_row(log: Log, measured: Usual, given: Given) -> tuple[dict[str, Any] | None, str]:

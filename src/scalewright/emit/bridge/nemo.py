@@ -17,13 +17,14 @@ from typing import Any
 from scalewright.emit.bridge.fields import precision_of
 from scalewright.emit.bridge.interpolation import resolve
 from scalewright.emit.bridge.nemo_words import DISTRIBUTED, GATED, NAMES, NORMS, OURS, SHARDED, is_quiet
-from scalewright.emit.emitted import Reading, Unread
+from scalewright.emit.emitted import Reading
 from scalewright.emit.megatron.model import VOCABULARIES, Arguments
 from scalewright.emit.megatron.read import read_arguments
 from scalewright.emit.megatron.words import ASIDE, whole
 from scalewright.emit.theirs import Theirs
 from scalewright.emit.words import put
 from scalewright.spec.presets import is_preset, load_model_spec
+from scalewright.spec.question import Unread
 from scalewright.spec.text.dotted import flat
 
 
@@ -53,7 +54,7 @@ def read_nemo(document: Mapping[str, Any]) -> Reading:
         for key, value in values.items()
         if key not in taken and not is_quiet(key, value)
     ]
-    return Reading("megatron-bridge", run, tuple(unread), tuple(theirs.assumed))
+    return Reading("megatron-bridge", run, tuple(unread), tuple(theirs.assumed), theirs.guessed)
 
 
 def _network(values: dict[str, Any], taken: set[str]) -> Arguments:

@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from scalewright.emit.bridge.fields import FIELDS, arguments_of, precision_of
-from scalewright.emit.emitted import Reading, Unread
+from scalewright.emit.emitted import Reading
 from scalewright.emit.megatron.read import read_arguments
 from scalewright.emit.megatron.words import ASIDE
 from scalewright.emit.python_code import Call, Module, Unknown
 from scalewright.emit.theirs import Theirs
 from scalewright.spec.errors import UserError
+from scalewright.spec.question import Unread
 from scalewright.spec.text.dotted import flat
 
 TEST = {  # sections of a NeMo 2 test; a field goes to the section here that has one of its name
@@ -111,7 +112,7 @@ def _read(fields: dict[str, Any], world: int | None, notes: list[str], recipe: b
         for key, value, why in theirs.unread()
         if not (name := names.get(key, key)).startswith(SAVED)
     )
-    return Reading("megatron-bridge", run, unread, tuple(theirs.assumed))
+    return Reading("megatron-bridge", run, unread, tuple(theirs.assumed), theirs.guessed)
 
 
 def _merged(fields: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from scalewright.emit.deepspeed.words import OFFLOADS, READ_OPTIMIZERS, SCHEDULE
 from scalewright.emit.emitted import Reading
 from scalewright.emit.scripts.model import read_beside
 from scalewright.emit.scripts.values import real, true, whole
-from scalewright.emit.theirs import Theirs
+from scalewright.emit.theirs import FEWEST, Theirs
 from scalewright.emit.words import put
 from scalewright.spec.text.dotted import flat
 
@@ -95,7 +95,7 @@ def fit_batch(t: Theirs, layout: dict[str, Any], devices: int | None) -> None:
         devices = max(1, whole_batch // (micro * accumulation)) * parts
     if devices is None or devices % parts:
         fewest = parts * layout.get("dp_replicate", 1)
-        t.guess("devices", fewest, ", the fewest for these sizes: set layout.devices")
+        t.guess("devices", fewest, FEWEST)
         devices = fewest
     dp = devices // parts
     if micro is None:
@@ -105,6 +105,7 @@ def fit_batch(t: Theirs, layout: dict[str, Any], devices: int | None) -> None:
         whole_batch = micro * dp * (accumulation or 1)
         if accumulation is None:
             t.guess("global_batch", whole_batch, ": one micro-batch of each data-parallel rank")
+        t.follow("global_batch")
     layout |= {"devices": devices, "micro_batch": micro, "global_batch": whole_batch}
 
 

@@ -9,7 +9,7 @@ from scalewright.emit.emitted import Reading
 from scalewright.emit.gpt_neox.words import ACTIVATIONS, ASIDE, EPSILONS, POSITIONS, STYLES, WORDS
 from scalewright.emit.megatron.words import real, whole
 from scalewright.emit.rates import put_rates
-from scalewright.emit.theirs import Theirs
+from scalewright.emit.theirs import FEWEST, Theirs
 from scalewright.emit.words import put, read_words
 from scalewright.spec.model import GATED
 
@@ -84,9 +84,11 @@ def _read_layout(t: Theirs, run: Words) -> None:
         devices = whole(total) if total is not None else whole(each) * max(nodes, 1)
     else:
         devices = tp * pp
-        t.assume(f"devices {devices}, the fewest for these sizes: set layout.devices")
+        t.guess("devices", devices, FEWEST)
     layout |= {"devices": devices, "pp": pp, "schedule": "1f1b"}
-    layout.setdefault("global_batch", micro * accumulation * max(1, devices // (tp * pp)))
+    if batch is None:
+        layout["global_batch"] = micro * accumulation * max(1, devices // (tp * pp))
+        t.follow("global_batch")
     layout["zero_stage"] = whole(t.take("zero_optimization.stage", t.take("zero_stage", 0)))
     if t.take("zero_optimization.offload_optimizer.device") == "cpu":
         layout["offload"] = "optimizer"

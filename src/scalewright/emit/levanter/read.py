@@ -19,7 +19,7 @@ from scalewright.emit.levanter.words import (
 )
 from scalewright.emit.megatron.words import real, whole
 from scalewright.emit.rates import put_rates
-from scalewright.emit.theirs import Theirs
+from scalewright.emit.theirs import FEWEST, Theirs
 from scalewright.emit.words import put, read_words
 
 
@@ -88,10 +88,11 @@ def _read_layout(t: Theirs, run: Words, noted: int | None) -> None:
     batch, micro = layout.setdefault("global_batch", 512), layout.get("micro_batch", -1)
     devices = noted if noted is not None else tp * replicas
     if noted is None:
-        t.assume(f"devices {devices}, the fewest for these sizes: set layout.devices")
+        t.guess("devices", devices, FEWEST)
     layout |= {"devices": devices, "tp": tp, "sp": False}
     if micro < 1:
         layout["micro_batch"] = max(1, batch * tp // devices)
+        t.follow("micro_batch")
     sharded = t.take("trainer.fsdp_axis") != WHOLE
     layout["zero_stage"] = 3 if sharded else 0
     if sharded:

@@ -93,7 +93,7 @@ def _read_layout(t: Theirs, run: Words) -> None:
     layout = run.setdefault("layout", {})
     given, nodes = t.take("devices", "auto"), whole(t.take("num_nodes", 1))
     if not str(given).isdecimal():
-        t.assume("devices 8 of each node: set layout.devices")
+        t.guess("devices", 8, " of each node: set layout.devices")
     each = int(given) if str(given).isdecimal() else 8
     layout |= {"devices": each * nodes, "zero_stage": 3 if each * nodes > 1 else 0, "dp_replicate": nodes}
     layout.setdefault("micro_batch", 4)

@@ -12,6 +12,8 @@ from scalewright.emit.rates import put_rates
 from scalewright.emit.theirs import Theirs
 from scalewright.emit.words import put, read_words
 
+NETS = ("ici", "dcn")  # inside a slice, between slices
+
 
 def recognises(document: Any, text: str) -> bool:
     """A document with MaxText's sizes."""
@@ -85,12 +87,14 @@ def _read_layout(t: Theirs, run: Words) -> None:
         name = str(t.take("context_parallel_strategy", "all_gather"))
         layout["cp_kind"] = inverse(STRATEGIES).get(name, "allgather")
     shards = t.take("shard_optimizer_over_data")
-    layout["zero_stage"] = 3 if fsdp * expert * cp > 1 else 1 if shards else 0
+    sharded = fsdp * expert * cp > 1 or -1 in (t.values.get(f"{net}_fsdp_parallelism") for net in NETS)
+    layout["zero_stage"] = 3 if sharded else 1 if shards else 0
     if layout["zero_stage"] != 1:
         layout["dp_replicate"] = data
     dp = data * fsdp * expert
     each, steps = real(t.take("per_device_batch_size", 12.0)), whole(t.take("gradient_accumulation_steps", 1))
     layout["global_batch"] = max(1, round(each * devices) * steps)
+    t.follow("global_batch")
     count, repeats = t.take("num_pipeline_microbatches"), t.take("num_pipeline_repeats")
     if pp > 1:
         count = whole(count) if count is not None and int(count) > 0 else pp
@@ -123,11 +127,13 @@ def _read_layout(t: Theirs, run: Words) -> None:
 def _size(t: Theirs, axis: str) -> int:
     """An axis over both networks; -1 takes what is left, which isn't known."""
     size = 1
-    for net in ("ici", "dcn"):
+    for net in NETS:
         key = f"{net}_{axis}_parallelism"
         value = int(t.take(key, 1))
         if value == -1:
-            t.assume(f"{key} is what is left of the devices: taken as 1, set layout.devices")
+            line = f"{key} is what is left of the devices: taken as 1, set layout.devices"
+            t.assume(line)
+            t.guessed["devices"] = line
         size *= max(value, 1)
     return size
 

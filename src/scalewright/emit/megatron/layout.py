@@ -18,7 +18,7 @@ from typing import Any
 from scalewright.emit.megatron.model import Arguments
 from scalewright.emit.megatron.words import EXPERTS, LAYOUT, real, whole
 from scalewright.emit.settings import Settings
-from scalewright.emit.theirs import Theirs
+from scalewright.emit.theirs import FEWEST, Theirs
 from scalewright.emit.words import read_words, write_words
 from scalewright.spec.placement import stage_layers
 from scalewright.spec.run import OptimizerSpec
@@ -227,7 +227,7 @@ def _smallest_world(t: Theirs, layout: dict[str, Any]) -> int:
     each = prod(int(layout[key]) for key in ("tp", "pp", "cp"))
     experts = int(layout.get("ep", 1)) * int(layout.get("etp", 1)) * int(layout["pp"])
     devices = lcm(each, experts)
-    t.assume(f"devices {devices}, the fewest for these sizes: set layout.devices")
+    t.guess("devices", devices, FEWEST)
     return devices
 
 

@@ -84,4 +84,4 @@ def _fit_batch(theirs: Theirs, layout: dict[str, Any]) -> None:
     dp = layout["devices"] // (layout["tp"] * layout["pp"] * layout["cp"])
     if "global_batch" not in layout:
         layout["global_batch"] = layout["micro_batch"] * max(dp, 1)
-        theirs.assume(f"global_batch {layout['global_batch']}: one micro-batch of each data-parallel rank")
+        theirs.guess("global_batch", layout["global_batch"], ": one micro-batch of each data-parallel rank")

@@ -160,6 +160,7 @@ def read_layout(t: Theirs, run: Words) -> None:
     )
     tp, pp, micro = (layout.setdefault(key, 1) for key in ("tp", "pp", "micro_batch"))
     layout["global_batch"] = micro * accumulation * dp
+    t.follow("global_batch")
     if ep > 1 and accumulation % ep == 0:
         t.assume(f"expert ranks share the samples of a dp rank, so that dp is {dp * ep}: theirs repeat them")
         dp *= ep

@@ -12,7 +12,7 @@ import re
 from typing import Any
 
 from scalewright.emit.arguments import ranks
-from scalewright.emit.emitted import Emitted, Reading, Unread
+from scalewright.emit.emitted import Emitted, Reading
 from scalewright.emit.nodes import nodes_of, torchrun_by_variables
 from scalewright.emit.python_code import Call, Module, Name, Unknown, spelled
 from scalewright.emit.settings import Settings
@@ -23,6 +23,7 @@ from scalewright.emit.torchtitan.model import Network, write_model
 from scalewright.emit.torchtitan.reading import read_values
 from scalewright.emit.torchtitan.training import write_training
 from scalewright.spec.errors import UserError
+from scalewright.spec.question import Unread
 
 TITLE, VERSION = "torchtitan", "0.3"
 FILE = "titan.py"

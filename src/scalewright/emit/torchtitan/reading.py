@@ -31,7 +31,7 @@ def read_values(values: dict[str, Any], world: int | None, release: str, notes: 
     _read_layout(t, run, world, release, layers)
     read_training(t, run)
     unread = tuple(item for item in t.unread() if item.key in values)
-    return Reading("torchtitan", run, unread, tuple(t.assumed))
+    return Reading("torchtitan", run, unread, tuple(t.assumed), t.guessed)
 
 
 def _read_layout(t: Theirs, run: dict[str, Any], world: int | None, release: str, layers: int | None) -> None:
@@ -73,8 +73,7 @@ def _read_sharding(t: Theirs, layout: dict[str, Any], world: int | None) -> None
         shards = 1
         while (shards * layout["cp"] * layout["tp"]) % (layout.get("ep", 1) * layout.get("etp", 1)):
             shards += 1
-        devices = replicas * shards * others
-        t.assume(f"devices {devices}, the fewest for these degrees: set layout.devices")
+        t.guess("devices", replicas * shards * others, ", the fewest for these degrees: set layout.devices")
     layout["devices"] = replicas * shards * others
     whole_copies = str(kind) == "ddp" or (stated == 1 and layout["cp"] == 1 and policy == "default")
     if whole_copies:
@@ -146,6 +145,8 @@ def _read_batch(t: Theirs, layout: dict[str, Any]) -> None:
     if layout["pp"] > 1:
         layout["micro_batch"] = max(1, local // whole(count)) if count else whole(micro or 1)
     layout["global_batch"] = total if total > 0 else local * dp
+    if total <= 0:
+        t.follow("global_batch")
 
 
 def _read_recompute(t: Theirs, layout: dict[str, Any], release: str) -> None:

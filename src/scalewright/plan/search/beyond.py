@@ -24,19 +24,18 @@ def beyond(
     fixed: Fixed,
     trainer: Capabilities,
     fastest: float,
-    margin: float,
     stop: Stop | None,
 ) -> list[Beyond]:
     """The layouts faster than `fastest` (the score of the trainer's best) that the trainer can't run."""
     space = make_space(maker.template, finder.space.global_batch, fixed)
-    pricer = make_pricer(space, finder.pricer.objective, finder.pricer.headroom, maker.arguments["c"])
+    pricer = make_pricer(space, finder.pricer.objective, finder.pricer.headroom, maker.goal.c)
     wide = Finder(pricer, TOP, window=1.0, ceiling=fastest * (1 - MIN_GAIN))
     wide.run(None, stop)
     candidates = Priced.join(wide.candidates)
     fitting = candidates.take(candidates.fits)
     if not len(fitting):
         return []
-    rows, _ = choose(wide, fitting, TOP, margin)
+    rows, _ = choose(wide, fitting, TOP, maker.goal.margin)
     choices = [(choice, trainer.missing(choice.keys)) for choice in replace(maker, space=space).choices(rows)]
     faster = [Beyond(choice, needs, 100 * (fastest / choice.score - 1)) for choice, needs in choices if needs]
     return sorted(faster, key=lambda layout: -layout.gain_pct)

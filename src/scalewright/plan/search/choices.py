@@ -6,19 +6,19 @@ ChoiceMaker    converts rows of a space to choices
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from scalewright.plan.capabilities import why_untrainable
 from scalewright.plan.predict import Prediction, layout_keys, predict_table
-from scalewright.plan.request import Request, from_layout
+from scalewright.plan.request import Request, from_question
+from scalewright.plan.search.goal import Goal
 from scalewright.plan.search.objective import Objective
 from scalewright.plan.search.pricer import Priced
 from scalewright.plan.search.space import Space
-from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.question import Question
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,9 @@ class Beyond:
 class Plan:
     """The result of a search."""
 
-    model: ModelSpec
-    cluster: ClusterSpec
-    devices: int
-    seq_len: int
-    global_batch: int
+    question: Question
+    goal: Goal
     objective: Objective
-    headroom: float | None  # None: layouts fit up to the p90 of their memory
     best: list[Choice]
     trainable: Choice | None  # the best that `train` runs, if any
     pareto: list[Choice]
@@ -85,9 +81,13 @@ class Plan:
     complete: bool
     template: Request
     assumed: list[str]
-    arguments: dict[str, Any]  # of the search, to search again
     fastest: Choice | None = None  # set where best[0] is a simpler layout within the margin of it
     beyond: list[Beyond] = field(default_factory=list)  # faster layouts that the trainer can't run
+
+    @property
+    def model(self) -> ModelSpec:
+        """The network."""
+        return self.question.model
 
     def simpler_than(self) -> dict[str, Any] | None:
         """The fastest layout and the cost of preferring best[0] to it; null when best[0] is the fastest."""
@@ -101,21 +101,21 @@ class Plan:
         """Plain data: the keys of `plan --json` except those of its layouts."""
         return {
             "model": self.model.name,
-            "cluster": self.cluster.name,
-            "devices": self.devices,
-            "seq_len": self.seq_len,
-            "global_batch": self.global_batch,
+            "cluster": self.question.cluster.name if self.question.cluster else None,
+            "devices": self.goal.devices,
+            "seq_len": self.question.seq_len,
+            "global_batch": self.goal.global_batch,
             "objective": self.objective.name,
             "objective_unit": self.objective.unit,
-            "headroom": self.headroom or 0.0,
-            "memory_filter": "p90" if self.headroom is None else "p50",
+            "headroom": self.goal.headroom or 0.0,
+            "memory_filter": "p90" if self.goal.headroom is None else "p50",
             "evaluated": self.evaluated,
             "priced": self.priced,
             "space": self.space,
             "feasible": self.feasible,
             "seconds": self.seconds,
             "complete": self.complete,
-            "margin": self.arguments["margin"],
+            "margin": self.goal.margin,
             "why_not": self.why_not,
             "assumed": self.assumed,
         }
@@ -125,28 +125,20 @@ class Plan:
 class ChoiceMaker:
     """Converts rows to choices: parses each layout and predicts it as `predict` does."""
 
-    model: ModelSpec
-    cluster: ClusterSpec
+    question: Question
+    goal: Goal
     template: Request
     space: Space
     objective: Objective
-    arguments: Mapping[str, Any]  # of the search
 
     def choices(self, priced: Priced) -> list[Choice]:
         """Choices in the rows' order."""
         layouts = [Layout.parse(self.space.keys(priced.rows, i)) for i in range(len(priced))]
-        requests = [self._request(layout) for layout in layouts]
-        predictions = predict_table(requests, self.arguments["c"]) if requests else ()
+        requests = [from_question(self.question, layout) for layout in layouts]
+        predictions = predict_table(requests, self.goal.c) if requests else ()
         columns = zip(predictions, layouts, priced.score, strict=True)
         return [self._choice(prediction, layout, float(score)) for prediction, layout, score in columns]
 
-    def _request(self, layout: Layout) -> Request:
-        trainer = (self.arguments[key] for key in ("framework", "version", "options"))
-        return from_layout(
-            self.model, self.cluster, layout, self.template.seq_len, *trainer,
-            optimizer=self.template.optimizer, diloco=self.template.diloco,
-        )  # fmt: skip
-
     def _choice(self, prediction: Prediction, layout: Layout, score: float) -> Choice:
-        why = why_untrainable(self.model, layout, self.template.seq_len, self.template.chip.kind)
+        why = why_untrainable(self.template.model, layout, self.template.seq_len, self.template.chip.kind)
         return Choice(prediction, layout, why, score, self.objective.value(score, prediction.tokens))

@@ -27,7 +27,7 @@ def nearby(plan: Plan) -> list[dict[str, Any]]:
     """
     rate = plan.best[0].prediction.tokens_per_s
     largest: dict[bool, dict[str, Any]] = {}
-    for devices, batch in _candidates(plan.devices, plan.global_batch, plan.template.chip.node):
+    for devices, batch in _candidates(plan.goal.devices, plan.goal.global_batch, plan.template.chip.node):
         try:
             best = search_again(plan, devices=devices, global_batch=batch, top=1).best[0]
         except UserError:
@@ -40,9 +40,9 @@ def nearby(plan: Plan) -> list[dict[str, Any]]:
             "gain_pct": 100 * (best.prediction.tokens_per_s / rate - 1),
             "layout": best.keys,
         }
-        least = largest.get(devices == plan.devices, {"gain_pct": 100 * MIN_GAIN})
+        least = largest.get(devices == plan.goal.devices, {"gain_pct": 100 * MIN_GAIN})
         if candidate["gain_pct"] >= least["gain_pct"]:
-            largest[devices == plan.devices] = candidate
+            largest[devices == plan.goal.devices] = candidate
     return sorted(largest.values(), key=lambda candidate: -candidate["gain_pct"])
 
 

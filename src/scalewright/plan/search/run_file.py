@@ -1,20 +1,24 @@
-"""A plan's layout as a `run.yaml` that `train` takes.
+"""A plan's layout as a `run.yaml` that `train` takes: the run that was asked about, in that layout.
 
-    plan --> model, cluster, layout, data (one marked line when no folder is given), optimizer, diloco
+    plan --> model, cluster, layout, data (one marked line when no folder is named), the rest of the run
 
-Only keys that differ from run.yaml's defaults are written; those that a plan doesn't decide (learning rate,
-steps) keep their defaults.
+Only keys that differ from run.yaml's defaults are written; those that neither a plan nor its question decides
+(learning rate, steps) keep their defaults.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalewright.spec.base import to_yaml
+from scalewright.spec.compress import check_compress
+from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import LOCAL, ClusterSpec, cluster_names, load_cluster
-from scalewright.spec.model import ModelSpec
-from scalewright.spec.optimizers import ADAMW
+from scalewright.spec.layout import Layout
 from scalewright.spec.presets import is_preset, load_model_spec
+from scalewright.spec.question import DATA, Question
+from scalewright.spec.run import DataSpec, RunSpec
 from scalewright.spec.text.words import commented
 
 if TYPE_CHECKING:
@@ -29,32 +33,53 @@ def run_file(plan: Plan, data: str | None = None) -> str | None:
     choice = plan.trainable
     if choice is None:
         return None
-    head = {"version": 1, "name": _name(plan), "model": _model(plan.model), "cluster": _cluster(plan.cluster)}
-    layout = {"layout": choice.layout.written()}
-    record = plan.template.optimizer
-    folder = PLACEHOLDER if data is None else data
-    rest: dict[str, Any] = {} if record is ADAMW else {"optimizer": {"name": record.written}}
-    if plan.template.diloco is not None:
-        rest["diloco"] = plan.template.diloco.written()
-    source = to_yaml({"data": {"train": folder, "seq_len": plan.seq_len}, **rest})
-    if data is None:
-        source = source.replace(PLACEHOLDER, f"{PLACEHOLDER}  # {FILL}")
-    return _comment(plan, choice) + to_yaml(head) + to_yaml(layout) + source
+    text = to_yaml(planned(plan, choice.layout, data))
+    text = text.replace(f"train: {DATA}\n", f"train: {PLACEHOLDER}  # {FILL}\n")
+    return _comment(plan, choice) + text
+
+
+def planned(plan: Plan, layout: Layout, data: str | None = None) -> dict[str, Any]:
+    """The run of a plan in one of its layouts, as keys of a run file; `data`: a folder of token shards."""
+    run = plan.question.run
+    keys = {**run.written(), "version": 1, "model": _model(plan.question), "layout": layout.written()}
+    if "name" not in run.model_fields_set:
+        keys["name"] = _name(plan)
+    if plan.question.cluster is not None:
+        keys["cluster"] = _cluster(plan.question.cluster)
+    if data is not None:
+        valid = {"valid": data} if (Path(data).expanduser() / "valid").is_dir() else {}
+        rest = keys["data"] if isinstance(run.data, DataSpec) else {"seq_len": plan.question.seq_len}
+        keys["data"] = {"train": data, **valid, **_without(rest, "train", "valid")}
+    if isinstance(run.engine, str) and plan.question.framework != run.engine:
+        keys = _without(keys, "engine", "engine_options")
+    try:
+        check_compress(run.train.compress, layout, islands=run.diloco is not None)
+    except UserError:
+        keys["train"] = _without(keys["train"], "compress")
+    return {key: keys[key] for key in RunSpec.model_fields if key in keys}
+
+
+def _without(keys: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {key: value for key, value in keys.items() if key not in names}
 
 
 def _comment(plan: Plan, choice: Choice) -> str:
     """The file's first line: a comment with the devices and the prediction."""
-    prediction = choice.prediction
+    prediction, cluster = choice.prediction, plan.question.cluster
     figures = f"{prediction.step_time_s:.4g} s a step, {prediction.peak_gib:.1f} GiB on the worst rank"
-    return commented(f"Planned for {plan.devices} devices of {plan.cluster.name}: {figures} predicted.")
+    machine = cluster.name if cluster else plan.template.chip.name
+    return commented(f"Planned for {plan.goal.devices} devices of {machine}: {figures} predicted.")
 
 
 def _name(plan: Plan) -> str:
-    return f"{plan.model.name}-{plan.devices}".replace("/", "-").replace(" ", "-")
+    return f"{plan.model.name}-{plan.goal.devices}".replace("/", "-").replace(" ", "-")
 
 
-def _model(model: ModelSpec) -> str | dict[str, Any]:
-    """The preset's name if the model equals a preset, else its keys."""
+def _model(question: Question) -> str | dict[str, Any]:
+    """The name that the run has; the preset's if the model equals a preset, else its keys."""
+    if isinstance(question.run.model, str):
+        return question.run.model
+    model = question.model
     preset = is_preset(model.name) and load_model_spec(model.name) == model
     return model.name if preset else model.written()
 

@@ -8,28 +8,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from scalewright.plan.search.finder import Stop
+from scalewright.plan.search.goal import Goal
 from scalewright.plan.search.search import Choice, search
 from scalewright.plan.terms import PART_TERMS
 from scalewright.spec.errors import UserError
-from scalewright.spec.hardware.cluster import ClusterSpec
-from scalewright.spec.model import ModelSpec
+from scalewright.spec.question import Question
 
 
 def scaling(
-    model: ModelSpec,
-    cluster: ClusterSpec,
-    counts: Sequence[int],
-    *,
-    global_batch: int,
-    stop: Callable[[], bool] | None = None,
-    **arguments: Any,
+    question: Question, goal: Goal, counts: Sequence[int], stop: Stop | None = None
 ) -> dict[str, Any]:
-    """The best layout of every count at one global batch (strong scaling); `arguments` as for `search`.
+    """The best layout of every count at one global batch (strong scaling).
 
     {global_batch, rows, serial_share, one_device_s, fit_error, limit, serial_part}: the keys of `scaling` in
     `plan --json`. `serial_share` is of one device's work, `fit_error` the largest relative one, `limit` the
@@ -38,12 +34,12 @@ def scaling(
     if not counts:
         raise UserError("no device counts to plan for", "scaling", "give a range such as 8..4096")
     found: dict[int, Choice | UserError] = {}
-    keys = {**arguments, "global_batch": global_batch, "top": 1, "explain": False, "stop": stop}
     for devices in counts:
         if stop is not None and stop():
             break
         try:
-            found[devices] = search(model, cluster, devices=devices, **keys).best[0]
+            count = replace(goal, devices=devices, top=1)
+            found[devices] = search(question, count, stop=stop, explain=False).best[0]
         except UserError as error:
             found[devices] = error
     fitting = {devices: choice for devices, choice in found.items() if isinstance(choice, Choice)}
@@ -52,7 +48,7 @@ def scaling(
         raise UserError("no count has a layout that fits", "scaling", how)
     base = next(iter(fitting))
     rows = [_row(devices, choice, base, fitting[base]) for devices, choice in found.items()]
-    return {"global_batch": global_batch, "rows": rows, **_fit_curve(fitting)}
+    return {"global_batch": goal.global_batch, "rows": rows, **_fit_curve(fitting)}
 
 
 def _row(devices: int, choice: Choice | UserError, base: int, first: Choice) -> dict[str, Any]:

@@ -19,7 +19,8 @@ from scalewright.plan.frameworks import OURS
 from scalewright.plan.search.choices import Choice, Plan
 from scalewright.plan.search.compare import FOLLOWS, compare, value_words
 from scalewright.plan.search.fixed import read_fixed
-from scalewright.plan.search.search import UNLIMITED, search_again
+from scalewright.plan.search.goal import UNLIMITED
+from scalewright.plan.search.search import search_again
 from scalewright.spec.errors import UserError
 from scalewright.spec.text.words import short_time
 
@@ -43,15 +44,15 @@ def why_not(plan: Plan, layout: Mapping[str, Any]) -> dict[str, Any]:
     best = plan.best[0]
     fitting = _fitting(plan, fixed)
     if fitting is not None:
-        entry = compare("", fitting, best, plan.headroom)
+        entry = compare("", fitting, best, plan.goal.headroom)
         verdict = "best" if fitting.score <= best.score * (1 + 1e-9) else "slower"
         same = abs(fitting.score / best.score - 1) <= 1e-9
         why = f"{_layout_words(given, filled, fitting, best)}: {'this is the best' if same else entry['why']}"
         if fitting.untrainable and plan.template.framework.name == OURS:
             why += f"; {fitting.untrainable}"
         return {"asked": given, "verdict": verdict, **entry, "why": why}
-    entry = compare("", unlimited, best, plan.headroom)
-    fix = smallest_fix(unlimited.prediction, plan.arguments["c"])
+    entry = compare("", unlimited, best, plan.goal.headroom)
+    fix = smallest_fix(unlimited.prediction, plan.goal.c)
     why = f"{_layout_words(given, filled, unlimited, best)}: {entry['why']}"
     if fix is not None and fix["fits"]:
         more = 100 * (fix["step_time_s"] / best.prediction.step_time_s - 1)
@@ -102,7 +103,7 @@ def _forbidden(plan: Plan, given: Mapping[str, Any], error: UserError) -> dict[s
     if not options:
         return {"why": f"{why}; {error.how}" if error.how else why, "rule": error.what, "mend": error.how}
     key, option = min(options, key=lambda pair: pair[1].score)
-    entry = compare("", option, plan.best[0], plan.headroom)
+    entry = compare("", option, plan.best[0], plan.goal.headroom)
     value = value_words(entry["layout"].get(key))
     cost = f"{entry['slower_pct']:+.1f}%" if abs(entry["slower_pct"]) >= 0.05 else "nothing"
     why += f"; with {key} {value} it is, and costs {cost} beside the best"

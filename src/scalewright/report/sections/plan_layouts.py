@@ -34,6 +34,7 @@ def section(document: PlanDocument) -> Section | None:
         ],
         "columns": columns,
         "shared": shared,
+        "yours": yours(document),
         "beyond": [further(option) for option in document.read.parts("beyond")],
         "asked": [why(option, ours) for option in asked],
         "why_not": [why(option, ours) for option in document.why_not[:MOST_LINES]],
@@ -126,6 +127,29 @@ def _band(low: str, high: str) -> str:
     """`6.42 – 7.96 s`: a unit that both ends have once, so that a phone's column holds it in a line."""
     number, _, unit = low.partition(" ")
     return f"{number} – {high}" if high.endswith(f" {unit}") else f"{low} – {high}"
+
+
+def yours(document: PlanDocument) -> dict[str, Any] | None:
+    """The layout that the user has, beside the best: what it costs, and single changes that help."""
+    if not document.read.data.get("yours"):
+        return None
+    read = document.read.part("yours")
+    estimate = Estimate.of(read)
+    gain = read.number("gain_pct")
+    changes = [
+        (change.text("change"), f"{change.number('gain_pct') or 0:+.1f}%") for change in read.parts("changes")
+    ]
+    return {
+        "layout": " · ".join(layout_words(estimate.layout)),
+        "step": short_time(estimate.seconds),
+        "memory": gib(estimate.peak_gib),
+        "fits": estimate.fits,
+        "gain": "" if gain is None else f"{gain:+.1f}%".replace("-", "−"),
+        "fix": read.part("smallest_fix").text("change"),
+        "changes": changes[:OPEN_LINES],
+        "source": document.read.part("from").text("source"),
+        "diff": document.read.part("emitted").text("diff"),
+    }
 
 
 def further(option: Reader) -> dict[str, str]:

@@ -15,12 +15,13 @@ from typing import Any
 from scalewright.plan.constants import constants
 from scalewright.plan.cost.evaluate import prepare
 from scalewright.plan.cost.memory import memory
-from scalewright.plan.request import from_layout, run_facts
+from scalewright.plan.request import from_question
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.layout_check import is_legal
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.question import Question
 from scalewright.spec.run import PythonRef, RunSpec
 
 ANY_GPU = "dgx-h100"  # a device that has every precision: bytes don't depend on it
@@ -47,7 +48,7 @@ def estimate(run: RunSpec, seq_len: int, layout: Layout | None = None) -> Need |
         _CHIPS.get(run.device, ("gpu", "cpu")),
     ):
         sized = Layout.parse({**layout.dump(), "precision": precision})
-        request = from_layout(model, load_cluster(ANY_GPU), sized, seq_len, **run_facts(run))
+        request = from_question(Question(run, load_cluster(ANY_GPU), length=seq_len).with_layout(sized))
         prepared = prepare([replace(request, chip=replace(request.chip, kind=chip))])
         usage = memory(prepared.table, prepared.facts, constants())
         part = {kind: float(bytes_[0]) for kind, bytes_ in usage.parts.items()}

@@ -19,11 +19,11 @@ from typing import Any
 
 from scalewright.machine.local import find_cluster, timed_cluster
 from scalewright.machine.timings import known_timings
-from scalewright.plan.predict import predict
-from scalewright.plan.request import run_facts
+from scalewright.plan.predict import price
 from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.question import Question
 from scalewright.spec.run import RunSpec
 from scalewright.spec.step_parts import PARTS, together
 from scalewright.spec.text.words import against, short_time
@@ -128,7 +128,8 @@ def expect(resolved: Resolved, run: RunSpec) -> Expectation:
         place, note = _place(run)
         if place is None:
             return Expectation(note=note)
-        prediction = predict(resolved.model, place, run.layout, resolved.seq_len, **run_facts(run))
+        question = Question(run.model_copy(update={"model": resolved.model}), place, length=resolved.seq_len)
+        prediction = price(question)
     except (UserError, RunError) as error:
         return Expectation(note=str(error))
     except Exception as error:  # a planner that fails is no reason not to train

@@ -1,0 +1,252 @@
+"""A layout put into a user's own file: the lines that change, and all others as they are.
+
+their file, their layout ──emit──► words before ┐ the words that differ ──► edits of their file ──► read back
+their file, the new one ───emit──► words after  ┘                          must be the run in the new layout
+
+A script's flag keeps its place; a variable that alone states it is set where it is defined. A file in which
+the words aren't found, or that doesn't read back as the run, is written whole by its trainer's emitter.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
+from typing import Any
+
+from scalewright.emit.arguments import flags, split_launch
+from scalewright.emit.documents import put_values
+from scalewright.emit.emitted import Emitted
+from scalewright.emit.nodes import nodes_of
+from scalewright.emit.python_edits import changed_literals, put_literals
+from scalewright.emit.read import file_text, parse, read_own
+from scalewright.emit.run_file import as_run
+from scalewright.emit.settings import settings_of
+from scalewright.emit.shell import read_script
+from scalewright.emit.trainers import TRAINERS
+from scalewright.emit.write import emit
+from scalewright.spec.base import parse_yaml
+from scalewright.spec.errors import UserError
+from scalewright.spec.layout import Layout
+from scalewright.spec.question import Question
+from scalewright.spec.run import RunSpec
+from scalewright.spec.text.dotted import flat
+from scalewright.spec.text.files import check_replaceable, write_whole
+
+VERSIONS = {".toml": ("0.2", "0.1")}  # of torchtitan, whose newest release has Python in TOML's place
+WORD = r"(?!--)[^\s\\#)]+"  # of a value, in a script
+LAUNCH = ("nnodes", "nproc-per-node")  # of torchrun, the launcher that emitters write
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """A file in another layout: whole, and what changed in it."""
+
+    files: Mapping[str, str]  # name -> text; the first one is the user's own, or stands in its place
+    diff: str  # unified; of the user's own file
+    in_place: bool  # false: the trainer's emitter wrote it anew
+    emitted: Emitted | None = None  # the same run as its emitter writes it; null: a run file of ours
+
+    def save(self, path: Path, force: bool) -> list[Path]:
+        """Writes the first file to a path, and others beside it. Raises UserError for one that is there."""
+        others = {path.with_name(name): text for name, text in list(self.files.items())[1:]}
+        paths = {path: next(iter(self.files.values())), **others}
+        for target in paths:
+            check_replaceable(target, force)
+        for target, text in paths.items():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(target, text)
+        return list(paths)
+
+    def dump(self) -> dict[str, Any]:
+        """As `plan --json` has it: `emit`'s keys, and what changed in the user's own file."""
+        keys = self.emitted.dump() if self.emitted else {}
+        return {**keys, "files": dict(self.files), "diff": self.diff, "in_place": self.in_place}
+
+
+def rewrite(question: Question, layout: Layout, run_yaml: str | None = None) -> Rewritten:
+    """The file that a question was read from, in another layout. Raises UserError where that can't be run.
+
+    `run_yaml`: the planned run file, for a question of ours.
+    """
+    source = question.source or ""
+    name = "script.sh" if " --" in source else PurePath(source).name
+    text = source if " --" in source else file_text(source)
+    if question.trainer is None:
+        return _rewrite_ours(question, (name, text), layout, run_yaml or "")
+    suffix = PurePath(name).suffix
+    for version in VERSIONS.get(suffix, (question.version,)):
+        before, after = (_emit(asked, version) for asked in (question, question.with_layout(layout)))
+        wanted = _read(before.trainer, _main(after), question).layout.dump()
+        if question.layout.stage_layers is None and question.layout.stages == layout.stages:
+            del wanted["stage_layers"]  # the trainer's own cut stays
+        for edited in _edits(text, suffix, before, after, layout.devices):
+            if edited is not None and _is_same_run(before.trainer, (name, edited), question, wanted):
+                return Rewritten({name: edited}, _diff(name, text, edited), True, after)
+    after = _emit(question.with_layout(layout), question.version)
+    return Rewritten(after.files, _diff(name, text, _main(after)[1]), False, after)
+
+
+def _rewrite_ours(question: Question, file: tuple[str, str], layout: Layout, run_yaml: str) -> Rewritten:
+    """A run file of ours with the keys of its layout changed; the planned one where that can't be."""
+    name, text = file
+    old, new = (flat({"layout": some.written()}) for some in (question.layout, layout))
+    for edited in put_values(text, ".yaml", _changed(old, new)):
+        with suppress(UserError):
+            run = RunSpec.parse(parse_yaml(edited, name), where=name)
+            if run.layout.dump() == layout.dump() and _rest(run) == _rest(question.run):
+                return Rewritten({name: edited}, _diff(name, text, edited), True)
+    return Rewritten({name: run_yaml}, _diff(name, text, run_yaml), False)
+
+
+def _emit(question: Question, version: str | None) -> Emitted:
+    settings = settings_of(question.run)
+    settings.version = version
+    return emit(question.framework, settings)
+
+
+def _main(emitted: Emitted) -> tuple[str, str]:
+    """The name and the text of the file that a trainer is started with."""
+    return next(iter(emitted.files.items()))
+
+
+def _is_same_run(trainer: str, file: tuple[str, str], question: Question, wanted: Mapping[str, Any]) -> bool:
+    """Whether an edited file is the question's run in this layout, and nothing else of it has changed."""
+    try:
+        run = _read(trainer, file, question)
+    except UserError:
+        return False
+    keys = run.layout.dump()
+    return {key: keys[key] for key in wanted} == wanted and _rest(run) == _rest(question.run)
+
+
+def _read(trainer: str, file: tuple[str, str], question: Question) -> RunSpec:
+    name, text = file
+    reading = read_own(trainer, text, PurePath(name).suffix, question.source or name)
+    run = {"model": question.model.dump(), **reading.run}
+    return as_run(replace(reading, run=run), name)
+
+
+def _rest(run: RunSpec) -> dict[str, Any]:
+    return {
+        key: value for key, value in run.dump().items() if key not in ("layout", "model", "name", "out_dir")
+    }
+
+
+def _diff(name: str, before: str, after: str) -> str:
+    lines = (before.splitlines(), after.splitlines())
+    return "\n".join(difflib.unified_diff(*lines, f"{name} (yours)", f"{name} (planned)", lineterm="", n=1))
+
+
+def _edits(text: str, suffix: str, before: Emitted, after: Emitted, devices: int) -> Iterator[str | None]:
+    """Edited texts, the one that keeps most of the file first; None where a word isn't there to be edited."""
+    name = _main(before)[0]
+    if suffix in (".yaml", ".yml", ".json", ".toml"):
+        old, new = (_document(emitted) for emitted in (before, after))
+        if old is not None and new is not None and PurePath(name).suffix == suffix:
+            yield from put_values(text, suffix, _changed(old, new))
+        return
+    if suffix == ".py" and PurePath(name).suffix == ".py":
+        with suppress(SyntaxError, RecursionError):
+            literals = changed_literals(_main(before)[1], _main(after)[1])
+            yield put_literals(text, literals) if literals is not None else None
+        return
+    if TRAINERS[before.trainer].title != "Megatron-LM":
+        return
+    old, new = (_flags(_main(emitted)[1]) for emitted in (before, after))
+    changed = _changed(old, new) | _launch(text, devices)
+    for variables in (True, False):
+        yield _put_flags(text, changed, variables)
+
+
+def _document(emitted: Emitted) -> Mapping[str, Any] | None:
+    name, text = _main(emitted)
+    document = parse(text, PurePath(name).suffix, name)
+    return flat(document) if isinstance(document, dict) else None
+
+
+def _flags(script: str) -> dict[str, Any]:
+    """The program's flags in a script that an emitter wrote."""
+    _, _, words = split_launch(max(read_script(script).commands, key=len))
+    return flags(words)
+
+
+def _launch(text: str, devices: int) -> dict[str, Any]:
+    """torchrun's numbers for so many devices, where the script's own make another product."""
+    commands = read_script(text).commands
+    launch = flags(split_launch(max(commands, key=len))[0]) if commands else {}
+    each, nodes = (str(launch.get(key, "")) for key in ("nproc-per-node", "nnodes"))
+    if not each.isdecimal() or int(each) * (int(nodes) if nodes.isdecimal() else 1) == devices:
+        return {}
+    count = (devices // int(each), int(each)) if devices % int(each) == 0 else nodes_of(devices)
+    stated = {"nnodes": str(count[0]), "nproc-per-node": str(count[1])}
+    return {key: value for key, value in stated.items() if key in launch}
+
+
+def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Words of the new layout that differ; None for one that it hasn't."""
+    keys = [*old, *(key for key in new if key not in old)]
+    return {key: new.get(key) for key in keys if old.get(key) != new.get(key)}
+
+
+def _put_flags(text: str, changed: Mapping[str, Any], variables: bool) -> str | None:
+    """A script with flags set, added or taken out; `variables`: where one that states a flag is defined."""
+    anchor = re.compile(r"(?<![\w-])--[a-z][\w-]*(?:[= ]+[^-\s\\#)\"'][^\s\\#)\"']*)?")
+    for name, value in changed.items():
+        spelled = name.replace("-", "[-_]")
+        more = rf"(?: +{WORD})*" if value is None or isinstance(value, list) else ""
+        flag = re.compile(rf"(?<![\w-])--{spelled}(?![\w-])(?:[= ]+(?P<value>{WORD}{more}))?")
+        match = flag.search(_without_comments(text))
+        words = "" if value is True or value is None else _words(value)
+        if match is None:
+            place = _last(anchor, text, changed) if value is not None else None
+            if place is None and value is not None:
+                return None
+            if place is not None:
+                text = f"{text[:place]} --{name}{' ' + words if words else ''}{text[place:]}"
+        elif value is None:
+            text = _without(text, *match.span())
+        elif match["value"] is None:
+            text = f"{text[: match.end()]} {words}{text[match.end() :]}" if words else text
+        else:
+            inner = re.fullmatch(r'"?\$\{?(\w+)\}?"?', match["value"])
+            defined = _definition(text, inner[1]) if inner and variables else None
+            start, end = defined or match.span("value")
+            text = text[:start] + words + text[end:]
+    return text
+
+
+def _without(text: str, start: int, end: int) -> str:
+    """The text without a flag, and without its line where nothing else is on it."""
+    first, last = text.rfind("\n", 0, start) + 1, text.find("\n", end)
+    if not text[first:start].strip() and text[end:last].strip() in ("", "\\"):
+        return text[:first] + text[last + 1 :]
+    return text[:start].rstrip(" ") + text[end:]
+
+
+def _last(anchor: re.Pattern[str], text: str, changed: Mapping[str, Any]) -> int | None:
+    """Where a flag is added: after the first other one that stays, on its line."""
+    for match in anchor.finditer(_without_comments(text)):
+        name = re.split(r"[= ]", match[0][2:])[0].replace("_", "-")
+        if name not in changed and name not in LAUNCH and (name.startswith("num-layers") or "size" in name):
+            return match.end()
+    return None
+
+
+def _definition(text: str, variable: str) -> tuple[int, int] | None:
+    """Where a variable's only definition has its plain value."""
+    pattern = rf"(?m)(?:^|;)\s*(?:export\s+|local\s+)?{variable}=\"?(?:\$\{{\w+:-)?(\d+)"
+    matches = list(re.finditer(pattern, text))
+    return matches[0].span(1) if len(matches) == 1 else None
+
+
+def _words(value: Any) -> str:
+    return " ".join(str(item) for item in value) if isinstance(value, list) else str(value)
+
+
+def _without_comments(text: str) -> str:
+    """The same text, each comment blanked, so that positions stay."""
+    return re.sub(r"(?m)(?:^|(?<=\s))#.*$", lambda match: " " * len(match[0]), text)

@@ -1,0 +1,184 @@
+"""What a file has of a run reaches predictions, plans, run files and other trainers' files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from emit.test_in_place import SCRIPT
+from scalewright.spec.run import load_run
+
+RUN = """name: mine
+seed: 5
+model: llama-3.2-1b
+layout: {devices: 8, zero_stage: 1, micro_batch: 2, global_batch: 64}
+optimizer: {name: lion, lr: 1e-4}
+data: {train: corpus, seq_len: 2048}
+lr_schedule: {kind: linear, warmup_steps: 50}
+train: {steps: 777}
+"""
+
+
+def write(folder: Path, name: str, text: str) -> str:
+    (folder / name).write_text(text)
+    return str(folder / name)
+
+
+def test_a_script_planned_and_emitted_is_the_script(call_cli: Any, tmp_path: Path) -> None:
+    """Its own learning rate, steps, warm-up, schedule, seed, data and tokenizer."""
+    script = write(tmp_path, "pretrain.sh", SCRIPT)
+    answer = call_cli("plan", "--from", script, "-c", "dgx-h100", "--json")
+    plan = write(tmp_path, "plan.json", answer.out)
+    assert answer.json()["from"] == {"trainer": "megatron", "source": script}
+    emitted = call_cli("emit", "megatron", plan, "--print").out
+    rest = "--lr 3.0e-4 --min-lr 3.0e-5 --train-iters 10000 --lr-warmup-iters 500 --lr-decay-style linear"
+    for line in (rest, "--tokenizer-type HuggingFaceTokenizer --tokenizer-model meta/llama3", "--seed 7"):
+        assert line in emitted
+    other = call_cli("emit", "torchtitan", plan, "--software-version", "0.2", "--print").out
+    assert "lr = 0.0003" in other
+    assert "steps = 10000" in other
+    assert "warmup_steps = 500" in other
+
+
+def test_a_plan_of_flags_alone_still_assumes_the_rest(call_cli: Any, tmp_path: Path) -> None:
+    flags = ("--cluster", "dgx-h100", "--devices", "8", "--seq-len", "2048", "--global-batch", "64")
+    plan = write(tmp_path, "plan.json", call_cli("plan", "llama-3.2-1b", *flags, "--json").out)
+    assert "data, optimizer and steps are defaults" in call_cli("emit", "megatron", plan, "--print").err
+
+
+def test_a_run_files_optimizer_is_priced(call_cli: Any, tmp_path: Path) -> None:
+    path = write(tmp_path, "lion.yaml", RUN)
+    answer = call_cli("predict", "--from", path, "-c", "dgx-h100", "--json").json()
+    assert answer["optimizer"] == "lion"
+    flags = ("--layout", "devices=8,zero_stage=1,micro_batch=2,global_batch=64", "--seq-len", "2048")
+    asked = call_cli(
+        "predict", "llama-3.2-1b", *flags, "-c", "dgx-h100", "--optimizer", "lion", "--json"
+    ).json()
+    assert answer["memory_gib"]["optimizer"] == asked["memory_gib"]["optimizer"]
+    assert not [line for line in answer["assumed"] if "adamw" in line]
+
+
+def test_a_planned_run_file_keeps_the_run(call_cli: Any, tmp_path: Path) -> None:
+    path, out = write(tmp_path, "run.yaml", RUN), tmp_path / "planned.yaml"
+    call_cli("plan", "--from", path, "-c", "dgx-h100", "--out", out)
+    before, after = (load_run(file, []).dump() for file in (path, out))
+    changed = {key for key in before if before[key] != after[key]}
+    assert changed <= {"layout", "cluster"}
+
+
+def test_a_planned_run_file_validates_where_the_folder_can(call_cli: Any, tmp_path: Path) -> None:
+    (tmp_path / "data" / "valid").mkdir(parents=True)
+    path, out = write(tmp_path, "run.yaml", RUN), tmp_path / "planned.yaml"
+    call_cli("plan", "--from", path, "-c", "dgx-h100", "--out", out, "--data", tmp_path / "data")
+    data = yaml.safe_load(out.read_text())["data"]
+    assert data == {"train": str(tmp_path / "data"), "valid": str(tmp_path / "data"), "seq_len": 2048}
+
+
+def test_the_files_precision_is_planned_in(call_cli: Any, tmp_path: Path) -> None:
+    script = write(tmp_path, "pretrain.sh", SCRIPT.replace("--bf16", "--bf16 --fp8-format hybrid"))
+    answer = call_cli("plan", "--from", script, "-c", "dgx-h100", "--json").json()
+    assert {choice["layout"]["precision"] for choice in [*answer["best"], answer["yours"]]} == {"fp8"}
+    asked = call_cli("plan", "--from", script, "-c", "dgx-h100", "--precision", "bf16", "--json").json()
+    assert asked["best"][0]["layout"]["precision"] == "bf16"
+
+
+# A file that states its batch for each rank: a micro-batch of 2, 4 of them a step, and a network of its own.
+NETWORK = "llama-3.2-1b"
+BATCHES: dict[str, tuple[str, str]] = {
+    "deepspeed": (
+        "ds_config.json",
+        '{"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4, "bf16": {"enabled": true}}',
+    ),
+    "axolotl": (
+        "axolotl.yaml",
+        "base_model: meta-llama/Llama-3.2-1B\nmicro_batch_size: 2\ngradient_accumulation_steps: 4\n"
+        "sequence_len: 2048\n",
+    ),
+    "llama-factory": (
+        "lf.yaml",
+        "model_name_or_path: meta-llama/Llama-3.2-1B\nstage: pt\ndo_train: true\ncutoff_len: 2048\n"
+        "per_device_train_batch_size: 2\ngradient_accumulation_steps: 4\n",
+    ),
+    "gpt-neox": (
+        "neox.yml",
+        '{"num_layers": 16, "pipe_parallel_size": 1, "hidden_size": 2048,\n'
+        '"num_attention_heads": 16, "seq_length": 2048,\n'
+        '"max_position_embeddings": 2048, "train_micro_batch_size_per_gpu": 2,\n'
+        '"gradient_accumulation_steps": 4, "pos_emb": "rotary"}\n',
+    ),
+    "torchtitan": (
+        "titan.toml",
+        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 8\nseq_len = 2048\n'
+        "[parallelism]\ntensor_parallel_degree = 1\n",
+    ),
+    "megatron": (
+        "p.sh",
+        "torchrun --nproc_per_node 1 pretrain_gpt.py --num-layers 16 --hidden-size 2048 "
+        "--num-attention-heads 16 --seq-length 2048 --max-position-embeddings 2048 --micro-batch-size 8 "
+        "--vocab-size 32000 --tensor-model-parallel-size 1",
+    ),
+    "maxtext": (
+        "maxtext.yml",
+        "base_emb_dim: 2048\nbase_num_query_heads: 16\nbase_num_kv_heads: 16\nbase_mlp_dim: 8192\n"
+        "base_num_decoder_layers: 16\nhead_dim: 128\nvocab_size: 32000\nmax_target_length: 2048\n"
+        "per_device_batch_size: 2\ngradient_accumulation_steps: 4\nici_fsdp_parallelism: -1\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("trainer", BATCHES)
+def test_a_batch_of_each_rank_grows_with_the_devices(
+    call_cli: Callable[..., Any], tmp_path: Path, trainer: str
+) -> None:
+    name, text = BATCHES[trainer]
+    path = write(tmp_path, name, text)
+    model = [] if trainer in ("gpt-neox", "megatron", "maxtext") else [NETWORK]
+    flags = ("--from", path, "-c", "dgx-h100", "--devices", "16", "--json")
+    priced = call_cli("predict", *model, *flags)
+    assert priced.code == 0, priced.err
+    assert priced.json()["layout"]["global_batch"] == 8 * 16
+    planned = call_cli("plan", *model, *flags)
+    assert planned.code == 0, planned.err
+    assert planned.json()["yours"]["layout"]["global_batch"] == planned.json()["global_batch"] == 8 * 16
+    guesses = ("micro_batch", "global_batch", "devices")
+    assert not [line for line in planned.json()["assumed"] if line.startswith(guesses)]
+
+
+def test_what_was_not_understood_is_in_the_answer(call_cli: Any, tmp_path: Path) -> None:
+    script = write(tmp_path, "pretrain.sh", SCRIPT.replace("--bf16", "--bf16 --no-such-flag 3"))
+    answer = call_cli("plan", "--from", script, "-c", "dgx-h100", "--json")
+    assert {"key": "no-such-flag", "value": "3"}.items() <= answer.json()["unread"][0].items()
+    assert json.loads(answer.out)
+    assert "not read  no-such-flag 3" in answer.err
+
+
+def test_emit_needs_a_file_and_does_not_replace_one(call_cli: Any, tmp_path: Path) -> None:
+    flags = ("--cluster", "dgx-h100", "--devices", "8", "--seq-len", "2048", "--global-batch", "64")
+    answer = call_cli("plan", "llama-3.2-1b", *flags, "--emit")
+    assert answer.code == 2
+    assert "--from" in answer.error
+    script = write(tmp_path, "pretrain.sh", SCRIPT)
+    kept = Path(script).read_text()
+    answer = call_cli("plan", "--from", script, "-c", "dgx-h100", "--emit", "--out", script)
+    assert answer.code == 2
+    assert Path(script).read_text() == kept
+    out = tmp_path / "new.sh"
+    answer = call_cli("plan", "--from", script, "-c", "dgx-h100", "--emit", "--out", out)
+    assert answer.code == 0
+    assert "-TP=8; PP=1" in answer.out.replace("  -", "-")
+    assert "#" in out.read_text()
+
+
+def test_a_question_from_python(tmp_path: Path) -> None:
+    import scalewright as sw
+
+    asked = sw.read(write(tmp_path, "run.yaml", RUN))
+    priced = sw.predict(asked, "dgx-h100")
+    assert (priced["optimizer"], priced["layout"]["global_batch"]) == ("lion", 64)
+    assert sw.predict(asked, "dgx-h100", tp=2)["layout"]["tp"] == 2
+    assert sw.plan(asked, "dgx-h100", devices=16, explain=False)["best"][0]["optimizer"] == "lion"

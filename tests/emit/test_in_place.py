@@ -1,0 +1,233 @@
+"""A layout in a user's own file: all that isn't of the layout stays as it was."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from emit.random_runs import random_layout, random_runs
+from scalewright.emit.emitted import Emitted
+from scalewright.emit.in_place import Rewritten, rewrite
+from scalewright.emit.question import question
+from scalewright.emit.settings import Settings
+from scalewright.emit.write import emit
+from scalewright.spec.errors import UserError
+from scalewright.spec.layout import Layout
+from scalewright.spec.layout_check import check_layout
+from scalewright.spec.question import Question
+
+SCRIPT = """#!/bin/bash
+# Llama 3 8B, as in the paper: --tensor-model-parallel-size 8
+GPUS_PER_NODE=8
+NNODES=${NNODES:-2}
+TP=8; PP=1
+DATA_PATH=/data/text_document
+GPT_ARGS=(
+    --tensor-model-parallel-size ${TP}   # of a node
+    --pipeline-model-parallel-size $PP
+    --sequence-parallel
+    --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32
+    --group-query-attention --num-query-groups 8
+    --seq-length 8192 --max-position-embeddings 8192
+    --position-embedding-type rope --rotary-base 500000
+    --swiglu --normalization RMSNorm --disable-bias-linear --untie-embeddings-and-output-weights
+    --micro-batch-size 1 --global-batch-size 128
+    --lr 3.0e-4 --min-lr 3.0e-5 --train-iters 10000 --lr-warmup-iters 500 --lr-decay-style linear
+    --weight-decay 0.1 --clip-grad 1.0 --bf16 --seed 7 --use-distributed-optimizer
+    --vocab-size 128256 --tokenizer-type HuggingFaceTokenizer --tokenizer-model meta/llama3
+    --data-path $DATA_PATH
+    --recompute-granularity full --recompute-method uniform --recompute-num-layers 1
+)
+torchrun --nproc_per_node $GPUS_PER_NODE --nnodes $NNODES pretrain_gpt.py "${GPT_ARGS[@]}"
+"""
+BARE = ("deepspeed", "accelerate", "torchtitan")  # their files have no network, or name it
+
+
+def asked(folder: Path, name: str, text: str, model: str | None = None) -> Question:
+    (folder / name).write_text(text)
+    return question(str(folder / name), model)
+
+
+def changed_lines(before: str, rewritten: Rewritten) -> tuple[list[str], list[str]]:
+    """Lines that went, and lines that came."""
+    after = next(iter(rewritten.files.values())).splitlines()
+    return (
+        [line.strip() for line in before.splitlines() if line not in after],
+        [line.strip() for line in after if line not in before.splitlines()],
+    )
+
+
+def test_flags_keep_their_places_and_variables_are_set_where_they_are_defined(tmp_path: Path) -> None:
+    text = SCRIPT
+    theirs = asked(tmp_path, "pretrain.sh", text)
+    keys = {**theirs.layout.dump(), "tp": 4, "pp": 2, "zero_stage": 1, "recompute": "none"}
+    rewritten = rewrite(theirs, Layout.parse(keys))
+    assert rewritten.in_place
+    went, came = changed_lines(text, rewritten)
+    sizes = "--num-layers 32{} --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32"
+    recompute = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+    assert went == ["TP=8; PP=1", sizes.format(""), recompute]
+    assert came == ["TP=4; PP=2", sizes.format(" --pipeline-model-parallel-layout Et*17|t*15L")]
+    assert all(f"-{line}" in rewritten.diff.replace("-    ", "-") for line in went)
+
+
+def test_another_number_of_devices_changes_the_launch_line(tmp_path: Path) -> None:
+    text = SCRIPT.replace("NNODES=${NNODES:-2}", "NNODES=2")
+    theirs = asked(tmp_path, "pretrain.sh", text)
+    rewritten = rewrite(theirs, Layout.parse({**theirs.layout.dump(), "devices": 32}))
+    assert rewritten.in_place
+    assert changed_lines(text, rewritten) == (["NNODES=2"], ["NNODES=4"])
+
+
+def test_a_variable_of_two_meanings_is_left_alone(tmp_path: Path) -> None:
+    """`$N` is the tensor and the pipeline size: only the flag changes."""
+    text = SCRIPT.replace("TP=8; PP=1\n", "N=2\n").replace("${TP}", "$N").replace("$PP", "$N")
+    theirs = asked(tmp_path, "pretrain.sh", text)
+    rewritten = rewrite(theirs, Layout.parse({**theirs.layout.dump(), "tp": 4, "schedule": "1f1b"}))
+    assert rewritten.in_place
+    went, came = changed_lines(text, rewritten)
+    assert went == ["--tensor-model-parallel-size $N   # of a node"]
+    assert came == ["--tensor-model-parallel-size 4   # of a node"]
+
+
+def test_a_document_keeps_its_comments_and_order(tmp_path: Path) -> None:
+    text = """{
+  "zero_optimization": {"stage": 3, "overlap_comm": true},
+  "bf16": {"enabled": true},
+  "train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4,
+  "optimizer": {"type": "AdamW", "params": {"lr": 0.0002}}
+}
+"""
+    theirs = asked(tmp_path, "ds_config.json", text, "llama-3.1-8b")
+    rewritten = rewrite(theirs, Layout.parse({**theirs.layout.dump(), "zero_stage": 2}))
+    assert rewritten.in_place
+    assert json.loads(rewritten.files["ds_config.json"])["zero_optimization"]["stage"] == 2
+    assert changed_lines(text, rewritten)[0] == [text.splitlines()[1].strip()]
+
+
+def test_a_run_file_of_ours(tmp_path: Path) -> None:
+    text = "# mine\nmodel: llama-3.2-1b  # small\nlayout: {devices: 8, tp: 2}\n"
+    text += "optimizer: {name: lion, lr: 1e-4}\ndata: {train: corpus, seq_len: 4096}\n"
+    ours = asked(tmp_path, "run.yaml", text)
+    rewritten = rewrite(ours, Layout.parse({"devices": 8, "tp": 4, "recompute": "full"}), "planned: {}\n")
+    assert rewritten.in_place
+    went, came = changed_lines(text, rewritten)
+    assert went == ["layout: {devices: 8, tp: 2}"]
+    [line] = came
+    assert "tp: 4" in line
+    assert "recompute: full" in line
+
+
+def test_a_recipe_in_python_keeps_what_is_beside_the_literals(tmp_path: Path) -> None:
+    text = """from titan import ours
+from torchtitan.config import ParallelismConfig, TrainingConfig
+from torchtitan.models.llama3 import model_registry
+from torchtitan.trainer import Trainer
+
+
+def config() -> Trainer.Config:
+    config = Trainer.Config(
+        model_spec=model_registry(flavor="8B"),
+        parallelism=ParallelismConfig(tensor_parallel_degree=2, data_parallel_shard_degree=4),  # ours
+        training=TrainingConfig(local_batch_size=1, global_batch_size=64, seq_len=4096, steps=50),
+    )
+    config.training.seq_len = 2048
+    return config
+"""
+    theirs = asked(tmp_path, "recipe.py", text)
+    keys = {**theirs.layout.dump(), "tp": 4, "global_batch": 128}
+    rewritten = rewrite(theirs, Layout.parse(keys))
+    went, came = changed_lines(text, rewritten)
+    assert rewritten.in_place
+    assert len(went) == len(came) == 2
+    assert "tensor_parallel_degree=4, data_parallel_shard_degree=2),  # ours" in came[0]
+    assert "global_batch_size=128" in came[1]
+
+
+def test_a_form_that_is_not_edited_is_written_whole(tmp_path: Path) -> None:
+    printed = "\n".join(f"  {key} {'.' * 20} {value}" for key, value in {
+        "tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 1, "num_layers": 32,
+        "hidden_size": 4096, "num_attention_heads": 32, "seq_length": 4096, "max_position_embeddings": 4096,
+        "micro_batch_size": 1, "global_batch_size": 64, "world_size": 8, "vocab_size": 32000, "bf16": True,
+    }.items())  # fmt: skip
+    theirs = asked(tmp_path, "train.log", printed)
+    rewritten = rewrite(theirs, Layout.parse({**theirs.layout.dump(), "tp": 4}))
+    assert not rewritten.in_place
+    assert "--tensor-model-parallel-size 4" in next(iter(rewritten.files.values()))
+
+
+def other_layouts(settings: Settings, seed: int) -> Iterator[Layout]:
+    """Layouts of the same devices and batch that are legal, and not the run's own."""
+    rng = random.Random(seed)
+    kept = ("devices", "global_batch", "precision")
+    for _ in range(60):
+        keys = {**random_layout(rng, settings.model.moe is not None)}
+        keys |= {key: getattr(settings.layout, key) for key in kept} | {"offload": "none"}
+        try:
+            layout = Layout.parse(keys)
+            check_layout(layout, settings.model, settings.run.seq_len)
+        except UserError:
+            continue
+        if layout != settings.layout:
+            yield layout
+
+
+def outcome(folder: Path, trainer: str, settings: Settings, version: str | None, seed: int) -> str:
+    """How a random run, written and read, took another layout: in place, whole, or refused by the trainer."""
+    settings.version = version
+    try:
+        emitted: Emitted = emit(trainer, settings)
+    except UserError:
+        return "refused"
+    name, text = next(iter(emitted.files.items()))
+    for beside, content in emitted.files.items():
+        (folder / beside).parent.mkdir(parents=True, exist_ok=True)
+        (folder / beside).write_text(content)
+    shape = folder / "model.yaml"
+    shape.write_text(json.dumps(settings.model.dump()))
+    theirs = asked(folder, name, text, str(shape) if trainer in BARE else None)
+    for layout in other_layouts(settings, seed):
+        try:
+            rewritten = rewrite(theirs, layout)
+        except UserError:
+            continue
+        if rewritten.in_place:
+            again = asked(folder, f"again-{name}", next(iter(rewritten.files.values())),
+                          str(shape) if trainer in BARE else None)  # fmt: skip
+            dumps: list[dict[str, Any]] = [some.run.dump() for some in (theirs, again)]
+            for dump in dumps:
+                dump.pop("layout")
+            assert dumps[0] == dumps[1]
+        return "in place" if rewritten.in_place else "whole"
+    return "refused"
+
+
+# The least share that is edited in place, as measured with a margin of a tenth: the rest is written whole.
+TRAINERS = {
+    "megatron": (None, 0.9),
+    "torchtitan": ("0.2", 0.9),
+    "deepspeed": (None, 0.9),
+    "accelerate": (None, 0.9),
+    "nanotron": (None, 0.9),
+    "megatron-bridge": (None, 0.7),
+    "torchtitan 0.3": ("0.3", 0.3),  # another recomputation is another class, which needs an import
+}
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+@pytest.mark.parametrize("count", [6, pytest.param(200, marks=pytest.mark.slow)])
+def test_random_runs_in_random_other_layouts(tmp_path: Path, trainer: str, count: int) -> None:
+    version, least = TRAINERS[trainer]
+    outcomes = [
+        outcome(tmp_path, trainer.split()[0], settings, version, seed)
+        for seed, settings in enumerate(random_runs(count, 20261126))
+    ]
+    taken = [item for item in outcomes if item != "refused"]
+    assert taken
+    if count > 100:
+        assert outcomes.count("in place") / len(taken) >= least, {o: outcomes.count(o) for o in set(outcomes)}
