@@ -12,22 +12,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from scalewright.emit.arguments import nodes_of
 from scalewright.emit.axolotl.write import write_recompute
 from scalewright.emit.deepspeed.config import write_zero
 from scalewright.emit.deepspeed.read import fit_batch
 from scalewright.emit.emitted import Emitted, Reading
-from scalewright.emit.nodes import nodes_of
+from scalewright.emit.numbers import true, whole_of
+from scalewright.emit.rules import put, write_rules
 from scalewright.emit.scripts.facts import Facts, take_facts, take_precision
 from scalewright.emit.scripts.model import CONFIG, read_model, write_config
 from scalewright.emit.scripts.render import SAMPLES, as_yaml, render
-from scalewright.emit.scripts.values import true, whole
 from scalewright.emit.settings import Settings
 from scalewright.emit.theirs import Theirs
 from scalewright.emit.transformers.read import flattened, read_arguments
 from scalewright.emit.transformers.schedule import check_decay, write_optimizer, write_schedule
 from scalewright.emit.transformers.words import BATCH, COMMON, aside
 from scalewright.emit.transformers.write import FILLED
-from scalewright.emit.words import put, write_words
 
 TITLE, VERSION = "LLaMA-Factory", "0.9.5"
 FILE, INPUTS = "llama_factory.yaml", "make_inputs.py"
@@ -96,10 +96,10 @@ def _config(s: Settings, facts: Facts) -> dict[str, Any]:
         "packing": False,
         "disable_shuffling": True,
         "output_dir": f"{s.run.folder}/llama-factory",
-        **write_words(s, (BATCH,)),
+        **write_rules(s, (BATCH,)),
         "gradient_accumulation_steps": facts["accumulation"],
         "max_steps": facts["steps"],
-        **write_words(s, COMMON),
+        **write_rules(s, COMMON),
         "adam_beta1": first,
         "adam_beta2": second,
         "optim": write_optimizer(s, TITLE),
@@ -149,7 +149,7 @@ def read(document: Any, text: str, where: str) -> Reading:
     if true(theirs.take("pure_bf16")):
         layout["precision"] = "bf16"
         theirs.assume("pure_bf16: weights in bf16 there, fp32 masters here")
-    put(run, "data.seq_len", whole(theirs.take("cutoff_len")) or 2048)
+    put(run, "data.seq_len", whole_of(theirs.take("cutoff_len")) or 2048)
     if "packing" in theirs:
         theirs.take("packing"), theirs.take("neat_packing")
         run["data"]["document_mask"] = true(theirs.values.get("neat_packing"))

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
-from scalewright.emit.choices import yaml_text
-from scalewright.emit.emitted import Reading
+from scalewright.emit.emitted import Reading, yaml_text
 from scalewright.spec.errors import UserError
 from scalewright.spec.question import DATA
 from scalewright.spec.run import DataSpec, RunSpec, apply_override

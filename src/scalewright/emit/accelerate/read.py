@@ -14,10 +14,10 @@ from typing import Any
 from scalewright.emit.accelerate.words import ASIDE, CONTEXT, FSDP1, PREFIX
 from scalewright.emit.deepspeed.read import fit_batch, read_sections
 from scalewright.emit.emitted import Reading
+from scalewright.emit.numbers import real_of, true, whole_of
+from scalewright.emit.rules import put
 from scalewright.emit.scripts.model import linked, read_beside
-from scalewright.emit.scripts.values import real, true, whole
 from scalewright.emit.theirs import Theirs
-from scalewright.emit.words import put
 from scalewright.spec.text.dotted import flat
 
 MEGATRON = {"tp": "tp_degree", "pp": "pp_degree"}
@@ -29,7 +29,7 @@ def read(document: Any, text: str, where: str) -> Reading:
     run: dict[str, Any] = {}
     layout: dict[str, Any] = run.setdefault("layout", {})
     kind = str(theirs.take("distributed_type")).upper()
-    processes, machines = whole(theirs.take("num_processes")), whole(theirs.take("num_machines"))
+    processes, machines = whole_of(theirs.take("num_processes")), whole_of(theirs.take("num_machines"))
     _read_precision(theirs, layout)
     layout["zero_stage"] = 3 if _read_sizes(theirs, layout) > 1 else 0  # loaded in shards
     if kind == "FSDP":
@@ -69,10 +69,10 @@ def _read_precision(t: Theirs, layout: dict[str, Any]) -> None:
 def _read_sizes(t: Theirs, layout: dict[str, Any]) -> int:
     """Sizes of parallelism_config; gives how many ranks share a replica."""
     for name in ("tp", "cp", "dp_replicate"):
-        if (size := whole(t.take(f"{PREFIX}.{name}_size"))) is not None:
+        if (size := whole_of(t.take(f"{PREFIX}.{name}_size"))) is not None:
             layout[name] = size
-    shares = whole(t.take(f"{PREFIX}.dp_shard_size")) or 1
-    strategy, ulysses = t.take(f"{PREFIX}.cp_comm_strategy"), whole(t.take(f"{PREFIX}.sp_size"))
+    shares = whole_of(t.take(f"{PREFIX}.dp_shard_size")) or 1
+    strategy, ulysses = t.take(f"{PREFIX}.cp_comm_strategy"), whole_of(t.take(f"{PREFIX}.sp_size"))
     if layout.get("cp", 1) > 1:
         layout["cp_kind"] = CONTEXT.get(str(strategy), "allgather")
     if ulysses is not None and ulysses > 1:
@@ -90,7 +90,7 @@ def _read_fsdp(t: Theirs, layout: dict[str, Any], machines: int | None) -> None:
     if isinstance(named, int) and not isinstance(named, bool):
         named = list(FSDP1)[named - 1] if 0 < named <= len(FSDP1) else None
     name = str(named).upper()
-    if name in FSDP1 and (version is None or whole(version) == 1):
+    if name in FSDP1 and (version is None or whole_of(version) == 1):
         layout["zero_stage"] = FSDP1[name]
         if name.startswith("HYBRID") and machines is not None and machines > 1:
             layout["dp_replicate"] = machines
@@ -119,29 +119,32 @@ def _read_deepspeed(t: Theirs, run: dict[str, Any], where: str) -> None:
         t.assumed += inner.assumed
         return
     layout = run["layout"]
-    layout["zero_stage"] = min(3, int(real(t.take("deepspeed_config.zero_stage", 2)) or 0))
+    layout["zero_stage"] = min(3, int(real_of(t.take("deepspeed_config.zero_stage", 2)) or 0))
     devices = {key: t.take(f"deepspeed_config.offload_{key}_device") for key in ("optimizer", "param")}
     t.take("deepspeed_config.offload_optimizer_nvme_path"), t.take("deepspeed_config.offload_param_nvme_path")
     if devices["param"] in ("cpu", "nvme"):
         layout["offload"] = "parameters"
     elif devices["optimizer"] in ("cpu", "nvme"):
         layout["offload"] = "optimizer"
-    if (steps := whole(t.take("deepspeed_config.gradient_accumulation_steps"))) is not None:
+    if (steps := whole_of(t.take("deepspeed_config.gradient_accumulation_steps"))) is not None:
         layout["accumulation"] = steps
-    if (clip := real(t.take("deepspeed_config.gradient_clipping"))) is not None:
+    if (clip := real_of(t.take("deepspeed_config.gradient_clipping"))) is not None:
         put(run, "optimizer.clip_norm", clip)
 
 
 def _read_megatron(t: Theirs, run: dict[str, Any]) -> None:
     section, layout = "megatron_lm_config.megatron_lm_", run["layout"]
     for ours, theirs in MEGATRON.items():
-        if (size := whole(t.take(f"{section}{theirs}"))) is not None:
+        if (size := whole_of(t.take(f"{section}{theirs}"))) is not None:
             layout[ours] = size
     layout["sp"] = true(t.take(f"{section}sequence_parallelism")) and layout.get("tp", 1) > 1
     layout["zero_stage"] = int(true(t.take(f"{section}use_distributed_optimizer")))
     if true(t.take(f"{section}recompute_activations")):
         layout["recompute"] = "selective"
-    clip, micro = real(t.take(f"{section}gradient_clipping")), whole(t.take(f"{section}num_micro_batches"))
+    clip, micro = (
+        real_of(t.take(f"{section}gradient_clipping")),
+        whole_of(t.take(f"{section}num_micro_batches")),
+    )
     if clip is not None:
         put(run, "optimizer.clip_norm", clip)
     if micro is not None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 from scalewright.emit.accelerate.words import PRECISIONS, PREFIX
+from scalewright.emit.arguments import nodes_of
 from scalewright.emit.emitted import Emitted
-from scalewright.emit.nodes import nodes_of
 from scalewright.emit.scripts.facts import (
     Facts,
     take_facts,

@@ -9,13 +9,13 @@ from typing import Any
 from scalewright.emit.axolotl.words import OWN, SIZES
 from scalewright.emit.deepspeed.read import fit_batch
 from scalewright.emit.emitted import Reading
+from scalewright.emit.numbers import real_of, true, whole_of
+from scalewright.emit.rules import put
 from scalewright.emit.scripts.model import read_model
-from scalewright.emit.scripts.values import real, true, whole
 from scalewright.emit.theirs import Theirs
 from scalewright.emit.transformers.read import read_deepspeed, read_memory, read_numbers, read_steps
 from scalewright.emit.transformers.schedule import read_optimizer, read_schedule
 from scalewright.emit.transformers.words import aside
-from scalewright.emit.words import put
 from scalewright.spec.text.dotted import flat
 
 MARKS = {"micro_batch_size", "sequence_len", "datasets", "pretraining_dataset", "num_epochs", "lr_scheduler"}
@@ -33,9 +33,9 @@ def read(document: Any, text: str, where: str) -> Reading:
     run: dict[str, Any] = {}
     read_numbers(theirs, run)
     layout = run["layout"]
-    layout["micro_batch"] = whole(theirs.take("micro_batch_size")) or 1
-    layout["accumulation"] = whole(theirs.take("gradient_accumulation_steps")) or 1
-    if (rows := whole(theirs.take("batch_size"))) is not None:
+    layout["micro_batch"] = whole_of(theirs.take("micro_batch_size")) or 1
+    layout["accumulation"] = whole_of(theirs.take("gradient_accumulation_steps")) or 1
+    if (rows := whole_of(theirs.take("batch_size"))) is not None:
         layout["accumulation"] = max(1, rows // layout["micro_batch"])
     _read_data(theirs, run)
     _read_schedule(theirs, run, read_steps(theirs, run, "num_epochs"))
@@ -58,7 +58,7 @@ def _flattened(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_data(t: Theirs, run: dict[str, Any]) -> None:
-    put(run, "data.seq_len", whole(t.take("sequence_len")) or 512)
+    put(run, "data.seq_len", whole_of(t.take("sequence_len")) or 512)
     if (packing := t.take("sample_packing")) is not None:
         run["data"]["document_mask"] = true(packing)
     for key in ("datasets", "pretraining_dataset"):
@@ -72,7 +72,7 @@ def _read_schedule(t: Theirs, run: dict[str, Any], steps: int | None) -> None:
         t.values["warmup_steps"] = min(int(0.03 * steps), 100)
         t.assume(f"a warm-up of {t.values['warmup_steps']} steps, Axolotl's default")
     read_schedule(t, run, steps, "lr_scheduler")
-    if (ratio := real(t.take("cosine_min_lr_ratio"))) is not None:
+    if (ratio := real_of(t.take("cosine_min_lr_ratio"))) is not None:
         run["lr_schedule"]["min_ratio"] = ratio
 
 
@@ -83,8 +83,8 @@ def _read_layout(t: Theirs, run: dict[str, Any], where: str) -> int | None:
     if t.values.get("gradient_checkpointing") in ("offload", "unsloth", "offload_disk"):
         layout |= {"recompute": "full", "offload": "activations"}
     old = t.take("sequence_parallel_degree")
-    sizes = {name: whole(t.take(theirs)) for name, theirs in SIZES.items()}
-    sizes["cp"] = sizes["cp"] or whole(old)
+    sizes = {name: whole_of(t.take(theirs)) for name, theirs in SIZES.items()}
+    sizes["cp"] = sizes["cp"] or whole_of(old)
     for name in ("dp_replicate", "tp", "cp"):
         if (size := sizes[name]) is not None and size > 1:
             layout[name] = size

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from scalewright.emit.arguments import nodes_of
 from scalewright.emit.axolotl.words import SIZES
 from scalewright.emit.emitted import Emitted
-from scalewright.emit.nodes import nodes_of
+from scalewright.emit.rules import write_rules
 from scalewright.emit.scripts.facts import Facts, take_facts, take_precision
 from scalewright.emit.scripts.model import CONFIG, write_config
 from scalewright.emit.scripts.render import SAMPLES, as_yaml, render
@@ -15,7 +16,6 @@ from scalewright.emit.settings import Settings
 from scalewright.emit.transformers.schedule import check_decay, write_optimizer, write_schedule
 from scalewright.emit.transformers.words import COMMON
 from scalewright.emit.transformers.write import write_deepspeed
-from scalewright.emit.words import write_words
 
 TITLE, VERSION = "Axolotl", "0.19"
 FILE, INPUTS = "axolotl.yaml", "make_inputs.py"
@@ -62,7 +62,7 @@ def _config(s: Settings, facts: Facts, sharding: Sharding) -> dict[str, Any]:
         "micro_batch_size": facts["micro_batch"],
         "gradient_accumulation_steps": facts["accumulation"],
         "max_steps": facts["steps"],
-        **write_words(s, COMMON),
+        **write_rules(s, COMMON),
         "adam_beta1": first,
         "adam_beta2": second,
         "optimizer": write_optimizer(s, TITLE),

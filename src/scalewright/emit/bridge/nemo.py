@@ -20,9 +20,10 @@ from scalewright.emit.bridge.nemo_words import DISTRIBUTED, GATED, NAMES, NORMS,
 from scalewright.emit.emitted import Reading
 from scalewright.emit.megatron.model import VOCABULARIES, Arguments
 from scalewright.emit.megatron.read import read_arguments
-from scalewright.emit.megatron.words import ASIDE, whole
+from scalewright.emit.megatron.words import ASIDE
+from scalewright.emit.numbers import whole
+from scalewright.emit.rules import put
 from scalewright.emit.theirs import Theirs
-from scalewright.emit.words import put
 from scalewright.spec.presets import is_preset, load_model_spec
 from scalewright.spec.question import Unread
 from scalewright.spec.text.dotted import flat

@@ -15,6 +15,7 @@ from scalewright.emit.emitted import Reading
 from scalewright.emit.megatron.read import read_arguments
 from scalewright.emit.megatron.words import ASIDE
 from scalewright.emit.python_code import Call, Module, Unknown
+from scalewright.emit.shell import read_words
 from scalewright.emit.theirs import Theirs
 from scalewright.spec.errors import UserError
 from scalewright.spec.question import Unread
@@ -171,7 +172,6 @@ def _known(call: Call) -> dict[str, Any]:
 def _launched(text: str) -> int | None:
     """Ranks of the launch line in the file's comment."""
     from scalewright.emit.arguments import ranks
-    from scalewright.emit.shell import read_words
 
     line = next((line.strip() for line in text.splitlines() if "torchrun --nnodes" in line), None)
     return ranks(read_words(line), {}) if line else None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from scalewright.emit.arguments import nodes_of, torchrun_by_variables
 from scalewright.emit.bridge.fields import DTYPES, fields_of
 from scalewright.emit.emitted import Emitted
 from scalewright.emit.megatron.layout import write_layout
 from scalewright.emit.megatron.model import Arguments, write_model
 from scalewright.emit.megatron.training import write_training
-from scalewright.emit.nodes import nodes_of, torchrun_by_variables
 from scalewright.emit.python_code import Call, Name, spelled
 from scalewright.emit.settings import Settings
 

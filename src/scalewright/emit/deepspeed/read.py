@@ -12,10 +12,10 @@ from typing import Any
 
 from scalewright.emit.deepspeed.words import OFFLOADS, READ_OPTIMIZERS, SCHEDULERS, is_aside
 from scalewright.emit.emitted import Reading
+from scalewright.emit.numbers import real_of, true, whole_of
+from scalewright.emit.rules import put
 from scalewright.emit.scripts.model import read_beside
-from scalewright.emit.scripts.values import real, true, whole
 from scalewright.emit.theirs import FEWEST, Theirs
-from scalewright.emit.words import put
 from scalewright.spec.text.dotted import flat
 
 AUTO = "filled in by the Hugging Face Trainer from its own arguments: read those"
@@ -79,7 +79,7 @@ def given(t: Theirs, key: str) -> Any:
 def _read_batch(t: Theirs, layout: dict[str, Any]) -> None:
     names = ("global_batch", "micro_batch", "accumulation")
     for ours, theirs in zip(names, BATCH, strict=True):
-        if (size := whole(given(t, theirs))) is not None:
+        if (size := whole_of(given(t, theirs))) is not None:
             layout[ours] = size
 
 
@@ -122,7 +122,7 @@ def _read_precision(t: Theirs, layout: dict[str, Any]) -> None:
 
 def _read_zero(t: Theirs, layout: dict[str, Any]) -> None:
     section = "zero_optimization."
-    stage = real(given(t, f"{section}stage"))
+    stage = real_of(given(t, f"{section}stage"))
     given(t, f"{section}enabled")
     layout["zero_stage"] = int(stage) if stage in (0, 1, 2, 3) else 0
     if stage not in (None, 0, 1, 2, 3):
@@ -141,21 +141,21 @@ def _read_zero(t: Theirs, layout: dict[str, Any]) -> None:
 
 
 def _read_axes(t: Theirs, layout: dict[str, Any]) -> None:
-    tp = whole(
+    tp = whole_of(
         t.take_first("tensor_parallel.autotp_size", "tensor_parallel.tp_size", "tensor_parallel.tp.tp_size")
     )
     if tp is not None and tp > 1:
         layout |= {"tp": tp, "sp": False}
         if (rows := layout.get("global_batch")) and rows % tp == 0:
             layout["global_batch"] = rows // tp  # AutoTP's ranks count as data-parallel there
-    if (ranks := whole(given(t, "sequence_parallel_size"))) is not None and ranks > 1:
+    if (ranks := whole_of(given(t, "sequence_parallel_size"))) is not None and ranks > 1:
         layout |= {"cp": ranks, "cp_kind": "ulysses"}
-    if (stages := whole(given(t, "pipeline.stages"))) is not None and stages > 1:
+    if (stages := whole_of(given(t, "pipeline.stages"))) is not None and stages > 1:
         layout |= {"pp": stages, "schedule": "1f1b"}
 
 
 def _read_optimizer(t: Theirs, run: dict[str, Any]) -> None:
-    clip = real(given(t, "gradient_clipping"))
+    clip = real_of(given(t, "gradient_clipping"))
     if clip is not None or "gradient_clipping" not in t:
         put(run, "optimizer.clip_norm", clip or 0.0)
     kind = given(t, "optimizer.type")
@@ -168,7 +168,7 @@ def _read_optimizer(t: Theirs, run: dict[str, Any]) -> None:
     optimizer["name"] = name or "adamw"
     defaults = {"lr": 1e-3, "eps": 1e-8, "weight_decay": 0.0}
     for key, default in defaults.items():
-        value = real(given(t, f"optimizer.params.{key}"))
+        value = real_of(given(t, f"optimizer.params.{key}"))
         if value is not None or f"optimizer.params.{key}" not in t:
             optimizer[key] = default if value is None else value
     betas = given(t, "optimizer.params.betas")
@@ -176,7 +176,7 @@ def _read_optimizer(t: Theirs, run: dict[str, Any]) -> None:
         optimizer["betas"] = betas
     elif "optimizer.params.betas" not in t:
         optimizer["betas"] = [0.9, 0.999]
-    if (momentum := real(given(t, "optimizer.params.momentum"))) is not None:
+    if (momentum := real_of(given(t, "optimizer.params.momentum"))) is not None:
         optimizer["momentum"] = momentum
 
 
@@ -191,17 +191,20 @@ def _read_scheduler(t: Theirs, run: dict[str, Any]) -> None:
     schedule: dict[str, Any] = {"kind": SCHEDULERS[kind]}
     given(t, f"{section}warmup_type"), given(t, f"{section}warmup_min_ratio")
     warmup, total = (
-        whole(given(t, f"{section}warmup_num_steps")),
-        whole(given(t, f"{section}total_num_steps")),
+        whole_of(given(t, f"{section}warmup_num_steps")),
+        whole_of(given(t, f"{section}total_num_steps")),
     )
     if warmup is not None or f"{section}warmup_num_steps" not in t:
         schedule["warmup_steps"] = warmup or (1000 if f"{section}warmup_num_steps" not in t else 0)
     if schedule["kind"] != "constant":
-        ratio = real(given(t, f"{section}cos_min_ratio"))
+        ratio = real_of(given(t, f"{section}cos_min_ratio"))
         schedule["min_ratio"] = (0.0001 if ratio is None else ratio) if schedule["kind"] == "cosine" else 0.0
     if total is not None:
         put(run, "train.steps", total)
-    highest, lowest = real(given(t, f"{section}warmup_max_lr")), real(given(t, f"{section}warmup_min_lr"))
+    highest, lowest = (
+        real_of(given(t, f"{section}warmup_max_lr")),
+        real_of(given(t, f"{section}warmup_min_lr")),
+    )
     if highest:
         put(run, "optimizer.lr", highest)
     if lowest:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from scalewright.emit.arguments import nodes_of
 from scalewright.emit.deepspeed.config import write_config
 from scalewright.emit.emitted import Emitted
-from scalewright.emit.nodes import nodes_of
 from scalewright.emit.scripts.facts import Facts, take_facts, take_optimizer, take_precision, take_recompute
 from scalewright.emit.scripts.model import CONFIG, masks_refused
 from scalewright.emit.scripts.model import write_config as write_network

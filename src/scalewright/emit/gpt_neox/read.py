@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from scalewright.emit.choices import Words, inverse, put_sources, read_keys
 from scalewright.emit.emitted import Reading
 from scalewright.emit.gpt_neox.words import ACTIVATIONS, ASIDE, EPSILONS, POSITIONS, STYLES, WORDS
-from scalewright.emit.megatron.words import real, whole
+from scalewright.emit.numbers import real, whole
 from scalewright.emit.rates import put_rates
-from scalewright.emit.theirs import FEWEST, Theirs
-from scalewright.emit.words import put, read_words
+from scalewright.emit.rules import Words, inverse, put, read_rules
+from scalewright.emit.theirs import FEWEST, Theirs, put_sources, read_keys
 from scalewright.spec.model import GATED
 
 
@@ -32,7 +31,7 @@ def read(document: Any, text: str, where: str) -> Reading:
 
 
 def _read_network(t: Theirs, run: Words) -> None:
-    read_words(t, WORDS, run)
+    read_rules(t, WORDS, run)
     model = run["model"]
     hidden, name = model["hidden_size"], str(t.take("activation", "gelu"))
     model["mlp_type"] = inverse(ACTIVATIONS).get(name, "swiglu" if name == "silu" else "gelu")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from scalewright.emit.choices import Words
-from scalewright.emit.megatron.words import real, whole
-from scalewright.emit.words import Word
+from scalewright.emit.numbers import real, whole
+from scalewright.emit.rules import Word, Words
 
 TITLE, VERSION, FILE = "GPT-NeoX", "main, May 2026", "neox.yml"
 WORDS = (

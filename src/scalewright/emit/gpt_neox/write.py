@@ -2,19 +2,8 @@
 
 from __future__ import annotations
 
-from scalewright.emit.choices import (
-    Words,
-    choose,
-    choose_precision,
-    optimizer_of,
-    save_steps,
-    take_adam,
-    take_head_dim,
-    take_scaling,
-    take_sources,
-    yaml_text,
-)
-from scalewright.emit.emitted import Emitted
+from scalewright.emit.arguments import nodes_of
+from scalewright.emit.emitted import Emitted, yaml_text
 from scalewright.emit.gpt_neox.words import (
     ACTIVATIONS,
     EPSILONS,
@@ -30,10 +19,9 @@ from scalewright.emit.gpt_neox.words import (
     VERSION,
     WORDS,
 )
-from scalewright.emit.nodes import nodes_of
 from scalewright.emit.rates import take_rates
+from scalewright.emit.rules import Words, write_rules
 from scalewright.emit.settings import Settings
-from scalewright.emit.words import write_words
 from scalewright.spec.errors import UserError
 
 
@@ -45,7 +33,7 @@ def write(s: Settings) -> Emitted:
     s.take("layout.devices")
     rates = take_rates(s, STYLES, "GPT-NeoX decays by a line, a cosine or not at all")
     data: Words = {
-        **write_words(s, WORDS), **_network(s), **_layout(s), **_optimizer(s), "train_iters": rates.steps,
+        **write_rules(s, WORDS), **_network(s), **_layout(s), **_optimizer(s), "train_iters": rates.steps,
         "lr_decay_iters": rates.start + rates.length, "lr_decay_style": rates.kind, "min_lr": rates.least,
         "warmup": rates.warmup / (rates.start + rates.length), **_data(s), **_saves(s),
     }  # fmt: skip
@@ -61,27 +49,27 @@ def write(s: Settings) -> Emitted:
 
 def _network(s: Settings) -> Words:
     model = s.model
-    take_head_dim(s, TITLE)
+    s.take_head_dim(TITLE)
     width = s.take("model.intermediate_size")
     why = "GPT-NeoX's MLPs are SwiGLU, GeGLU, GELU and ReLU"
-    name = choose(s, "model.mlp_type", ACTIVATIONS, why, "swiglu" if model.gated else "gelu")
+    name = s.choose("model.mlp_type", ACTIVATIONS, why, "swiglu" if model.gated else "gelu")
     written: Words = {
         "activation": name,
         "intermediate_size": width * (3 if model.gated else 1),
         "mlp_multiple_of": 1,
     }
-    norm, bias = choose(
-        s, "model.norm_type", NORMS, "GPT-NeoX's norms are RMSNorm and LayerNorm", "rmsnorm"
+    norm, bias = s.choose(
+        "model.norm_type", NORMS, "GPT-NeoX's norms are RMSNorm and LayerNorm", "rmsnorm"
     ) or ("", False)
     written |= {
         "norm": norm,
         "use_bias_in_norms": bias,
         EPSILONS[norm == "layernorm"]: s.take("model.norm_eps"),
     }
-    written["pos_emb"] = choose(s, "model.positions", POSITIONS, "GPT-NeoX has no such positions", "rope")
+    written["pos_emb"] = s.choose("model.positions", POSITIONS, "GPT-NeoX has no such positions", "rope")
     s.take("model.learned_positions")
-    take_scaling(s, TITLE, "")
-    parallel, tied = choose(s, "model.residual", RESIDUALS, "") or (False, False)
+    s.take_scaling(TITLE, "")
+    parallel, tied = s.choose("model.residual", RESIDUALS, "") or (False, False)
     written |= {"gpt_j_residual": parallel, "gpt_j_tied": tied}
     qkv, out, mlp = (s.take(f"model.{part}_bias") for part in ("qkv", "o", "mlp"))
     written |= {"use_bias_in_attn_linear": qkv or out, "use_bias_in_mlp": mlp}
@@ -109,7 +97,7 @@ def _layout(s: Settings) -> Words:
     stage = s.take("layout.zero_stage")
     if pp > 1:
         why = f"DeepSpeed has no {layout.schedule}: the same numbers, other bubbles and memory"
-        choose(s, "layout.schedule", {"1f1b": None}, why, "1f1b")
+        s.choose("layout.schedule", {"1f1b": None}, why, "1f1b")
         s.drop("layout.virtual_stages", "a rank of DeepSpeed's pipeline has one stage")
         s.drop("layout.stage_layers", "DeepSpeed cuts stages by kinds of layers")
         s.assume("stages are cut by numbers of transformer layers (pipe_partition_method)")
@@ -125,8 +113,8 @@ def _layout(s: Settings) -> Words:
             "layout.offload", "none", "GPT-NeoX's own files offload optimizer states of ZeRO-1 to 3 alone"
         )
     why = "DeepSpeed recomputes whole layers, or none"
-    recompute = choose(s, "layout.recompute", {"none": False, "full": True}, why)
-    precision = choose_precision(s, PRECISIONS, "GPT-NeoX has bf16, fp16 and fp32")
+    recompute = s.choose("layout.recompute", {"none": False, "full": True}, why)
+    precision = s.choose_precision(PRECISIONS, "GPT-NeoX has bf16, fp16 and fp32")
     return {
         "pipe_parallel_size": pp if pp > 1 else 0, "gradient_accumulation_steps": layout.accumulation,
         "zero_optimization": zero, "checkpoint_activations": bool(recompute), "checkpoint_num_layers": 1,
@@ -135,9 +123,8 @@ def _layout(s: Settings) -> Words:
 
 
 def _optimizer(s: Settings) -> Words:
-    optimizer_of(s)
-    name = choose(s, "optimizer.name", OPTIMIZERS, "written as Adam: GPT-NeoX has no such optimizer", "adamw")
-    parameters: Words = {"lr": s.take("optimizer.lr"), "betas": list(take_adam(s))}
+    name = s.choose("optimizer.name", OPTIMIZERS, "written as Adam: GPT-NeoX has no such optimizer", "adamw")
+    parameters: Words = {"lr": s.take("optimizer.lr"), "betas": list(s.take_adam())}
     if name == "Adam":
         parameters["eps"] = s.take("optimizer.eps")
     offloads = s.layout.offload == "optimizer" and s.layout.zero_stage
@@ -145,7 +132,7 @@ def _optimizer(s: Settings) -> Words:
 
 
 def _data(s: Settings) -> Words:
-    paths, weights = take_sources(s)
+    paths, weights = s.take_sources()
     valid = [source["path"] for source in s.take("data.valid")]
     every, batches = s.take("train.valid_every"), s.values["train.valid_batches"]
     s.assume("data paths are prefixes of Megatron's .bin and .idx files: convert ours, or set them")
@@ -160,7 +147,7 @@ def _data(s: Settings) -> Words:
 
 
 def _saves(s: Settings) -> Words:
-    every = save_steps(s)
+    every = s.save_steps()
     logs = {"log_interval": 1, "steps_per_print": 1}
     folder = f"{s.run.folder}/neox"
     return {"save": folder, "load": folder, "checkpoint_factor": every, **logs} if every else logs

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from scalewright.emit.choices import Words, inverse, read_keys
 from scalewright.emit.emitted import Reading
 from scalewright.emit.levanter.words import (
     ACTIVATIONS,
@@ -17,10 +16,10 @@ from scalewright.emit.levanter.words import (
     WHOLE,
     WORDS,
 )
-from scalewright.emit.megatron.words import real, whole
+from scalewright.emit.numbers import real, whole
 from scalewright.emit.rates import put_rates
-from scalewright.emit.theirs import FEWEST, Theirs
-from scalewright.emit.words import put, read_words
+from scalewright.emit.rules import Words, inverse, put, read_rules
+from scalewright.emit.theirs import FEWEST, Theirs, read_keys
 
 
 def recognises(document: Any, text: str) -> bool:
@@ -43,9 +42,9 @@ def _read_network(t: Theirs, run: Words) -> None:
     kind = str(t.take("model.type", "gpt2"))
     if kind not in ("llama", "mixtral", "mistral", "qwen"):
         t.refuse("model.type", "a Llama or a Mixtral is read: set model")
-        read_words(t, [word for word in WORDS if not word.ours.startswith("model.")], run)
+        read_rules(t, [word for word in WORDS if not word.ours.startswith("model.")], run)
         return
-    read_words(t, WORDS, run)
+    read_rules(t, WORDS, run)
     model = run.setdefault("model", {})
     sizes = {
         "hidden_size": 4096,
@@ -72,7 +71,7 @@ def _read_network(t: Theirs, run: Words) -> None:
     model["vocab_size"] = 128256
     t.assume("vocab_size 128256: its tokenizer's isn't in the file, set model.vocab_size")
     if kind == "mixtral":
-        read_words(t, MIXTURE, run)
+        read_rules(t, MIXTURE, run)
         moe = model.setdefault("moe", {})
         moe.setdefault("num_experts", 8), moe.setdefault("top_k", 2)
         moe["moe_intermediate_size"] = model["intermediate_size"]

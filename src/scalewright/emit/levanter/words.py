@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from scalewright.emit.megatron.words import real, whole
-from scalewright.emit.words import Word
+from scalewright.emit.numbers import real, whole
+from scalewright.emit.rules import Word
 
 TITLE, VERSION, FILE = "Levanter", "main, September 2025", "levanter.yaml"
 WORDS = (

@@ -2,21 +2,7 @@
 
 from __future__ import annotations
 
-from scalewright.emit.choices import (
-    Words,
-    choose,
-    choose_precision,
-    is_all_sparse,
-    save_steps,
-    take_adam,
-    take_dense_width,
-    take_expert_split,
-    take_head_dim,
-    take_scaling,
-    take_sources,
-    yaml_text,
-)
-from scalewright.emit.emitted import Emitted
+from scalewright.emit.emitted import Emitted, yaml_text
 from scalewright.emit.levanter.words import (
     ACTIVATIONS,
     FILE,
@@ -30,8 +16,8 @@ from scalewright.emit.levanter.words import (
     WORDS,
 )
 from scalewright.emit.rates import take_rates
+from scalewright.emit.rules import Words, put, write_rules
 from scalewright.emit.settings import Settings
-from scalewright.emit.words import put, write_words
 
 
 def write(s: Settings) -> Emitted:
@@ -42,7 +28,7 @@ def write(s: Settings) -> Emitted:
         s.nearly("lr_schedule.decay_steps", "to the end", "Levanter's decay ends with the run")
     clip = s.take("optimizer.clip_norm")
     keys: Words = {
-        **_network(s), **write_words(s, WORDS), **_layout(s), "trainer.num_train_steps": rates.steps,
+        **_network(s), **write_rules(s, WORDS), **_layout(s), "trainer.num_train_steps": rates.steps,
         **_optimizer(s), "optimizer.lr_schedule": rates.kind, "optimizer.warmup": rates.warmup,
         "optimizer.min_lr_ratio": float(f"{rates.least / rates.peak:.12g}"),
         "optimizer.max_grad_norm": clip or None, **_saves(s),
@@ -65,9 +51,9 @@ def write(s: Settings) -> Emitted:
 def _network(s: Settings) -> Words:
     model = s.model
     why = "Levanter's Llama has SwiGLU or GeGLU"
-    name = choose(s, "model.mlp_type", ACTIVATIONS, why, "swiglu")
-    choose(s, "model.norm_type", {"rmsnorm": None}, "Levanter's Llama has RMSNorm")
-    choose(s, "model.positions", {"rope": None}, "Levanter's Llama has rotary positions")
+    name = s.choose("model.mlp_type", ACTIVATIONS, why, "swiglu")
+    s.choose("model.norm_type", {"rmsnorm": None}, "Levanter's Llama has RMSNorm")
+    s.choose("model.positions", {"rope": None}, "Levanter's Llama has rotary positions")
     if model.context == s.run.seq_len:
         s.take("model.context")
     else:
@@ -76,24 +62,24 @@ def _network(s: Settings) -> Words:
         "model.vocab_size", "the tokenizer's", f"{TOKENIZER} is expected to have {model.vocab_size} tokens"
     )
     written: Words = {
-        "model.type": _kind(s), "model.intermediate_dim": take_dense_width(s),
+        "model.type": _kind(s), "model.intermediate_dim": s.take_dense_width(),
         "model.activation_function": name, "model.use_bias": False, "model.rope.type": "default",
     }  # fmt: skip
     if model.moe or model.dim_per_head * model.num_attention_heads == model.hidden_size:
-        take_head_dim(s, TITLE)
+        s.take_head_dim(TITLE)
     else:
         written["model.head_dim"] = s.take("model.head_dim")
-    if (scaling := take_scaling(s, TITLE, "llama3")) is not None:
+    if (scaling := s.take_scaling(TITLE, "llama3")) is not None:
         written |= {f"model.rope.{theirs}": scaling[ours] for ours, theirs in SCALING.items()}
         written["model.rope.type"] = "llama3"
     if model.moe is None:
         return written
     s.take("model.moe.moe_intermediate_size")
-    if not is_all_sparse(s):
+    if not s.is_all_sparse():
         s.drop("model.moe.first_k_dense", "Levanter's Mixtral has experts in every layer")
         why = "Levanter's experts are as wide as its dense MLPs"
         s.nearly("model.moe.moe_intermediate_size", str(model.intermediate_size), why)
-    return written | write_words(s, MIXTURE)
+    return written | write_rules(s, MIXTURE)
 
 
 def _kind(s: Settings) -> str:
@@ -113,13 +99,13 @@ def _layout(s: Settings) -> Words:
     for key, what in (("pp", "pipeline"), ("cp", "context parallelism"), ("ep", "expert parallelism")):
         s.drop(f"layout.{key}", f"it has no {what}")
     s.drop("layout.sp", "its activations are whole on every rank of the model axis")
-    take_expert_split(s, TITLE)
+    s.take_expert_split(TITLE)
     why = "Levanter shards parameters with the states (fsdp_axis), or nothing"
-    choose(s, "layout.zero_stage", {0: None, 3: None}, why, 3)
+    s.choose("layout.zero_stage", {0: None, 3: None}, why, 3)
     s.take("layout.dp_replicate")
     axis = "embed" if layout.zero_stage else None
     why = "Levanter trains in bf16 or fp32"
-    policy = choose_precision(s, POLICIES, why)
+    policy = s.choose_precision(POLICIES, why)
     return {
         "trainer.mp": policy, "trainer.fsdp_axis": axis, "trainer.batch_axis": "batch",
         "trainer.tensor_parallel_axes": ["mlp", "heads"] if layout.tp > 1 else None,
@@ -131,7 +117,7 @@ def _layout(s: Settings) -> Words:
 
 def _checkpointing(s: Settings) -> bool | str:
     why = "its policies of single products aren't written: whole layers"
-    full = choose(s, "layout.recompute", {"none": False, "full": True}, why, "full") or False
+    full = s.choose("layout.recompute", {"none": False, "full": True}, why, "full") or False
     if s.layout.offload == "activations" and s.layout.recompute == "full":
         s.take("layout.offload")
         return "offload"
@@ -140,14 +126,14 @@ def _checkpointing(s: Settings) -> bool | str:
 
 
 def _optimizer(s: Settings) -> Words:
-    choose(s, "optimizer.name", {"adamw": None}, "written as AdamW: its others have other numbers", "adamw")
-    first, second = take_adam(s)
+    s.choose("optimizer.name", {"adamw": None}, "written as AdamW: its others have other numbers", "adamw")
+    first, second = s.take_adam()
     return {"optimizer.type": "adam", "optimizer.beta1": first, "optimizer.beta2": second,
             "optimizer.epsilon": s.take("optimizer.eps")}  # fmt: skip
 
 
 def _data(s: Settings) -> Words:
-    paths, weights = take_sources(s)
+    paths, weights = s.take_sources()
     s.drop("data.valid", "Levanter validates on its sources' validation_urls")
     s.assume(f"tokenizer {TOKENIZER}: put in its name; data are texts (JSONL): set train_urls")
     names = [f"source{index}" for index in range(len(paths))]
@@ -159,7 +145,7 @@ def _data(s: Settings) -> Words:
 
 
 def _saves(s: Settings) -> Words:
-    every = save_steps(s)
+    every = s.save_steps()
     if not every:
         return {}
     return {

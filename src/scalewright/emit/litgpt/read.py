@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from scalewright.emit.choices import Words, inverse, put_sources, read_keys, shortest
 from scalewright.emit.emitted import Reading
 from scalewright.emit.litgpt.words import (
     ADJUSTED,
@@ -19,10 +18,10 @@ from scalewright.emit.litgpt.words import (
     UNCLIPPED,
     WORDS,
 )
-from scalewright.emit.megatron.words import real, whole
+from scalewright.emit.numbers import real, whole
 from scalewright.emit.rates import put_rates
-from scalewright.emit.theirs import Theirs
-from scalewright.emit.words import put, read_words
+from scalewright.emit.rules import Words, inverse, put, read_rules
+from scalewright.emit.theirs import Theirs, put_sources, read_keys, shortest
 
 
 def recognises(document: Any, text: str) -> bool:
@@ -40,7 +39,7 @@ def read(document: Any, text: str, where: str) -> Reading:
 
 def _read_network(t: Theirs, run: Words) -> None:
     named = not any(key.startswith(CONFIG) for key in t.values)
-    read_words(t, [word for word in WORDS if not (named and word.ours.startswith("model."))], run)
+    read_rules(t, [word for word in WORDS if not (named and word.ours.startswith("model."))], run)
     if named:
         t.assume(f"the model {t.values.get('model_name')} of litgpt's list isn't known here: set model=...")
         run.pop("model", None)
@@ -85,7 +84,7 @@ def _read_network(t: Theirs, run: Words) -> None:
     if t.take(CONFIG + "scale_embeddings"):
         model["embedding_scale"] = float(model["hidden_size"]) ** 0.5
     if name == "LLaMAMoE":
-        read_words(t, MIXTURE, run)
+        read_rules(t, MIXTURE, run)
         model["moe"].setdefault("moe_intermediate_size", model["intermediate_size"])
 
 

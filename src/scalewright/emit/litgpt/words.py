@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from scalewright.emit.megatron.words import real, whole
-from scalewright.emit.words import Word
+from scalewright.emit.numbers import real, whole
+from scalewright.emit.rules import Word
 
 TITLE, VERSION, FILE = "litgpt", "0.5.13", "pretrain.yaml"
 CONFIG = "model_config."

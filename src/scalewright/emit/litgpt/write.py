@@ -2,20 +2,8 @@
 
 from __future__ import annotations
 
-from scalewright.emit.choices import (
-    Words,
-    choose,
-    choose_precision,
-    is_all_sparse,
-    optimizer_of,
-    save_steps,
-    take_adam,
-    take_expert_split,
-    take_scaling,
-    take_sources,
-    yaml_text,
-)
-from scalewright.emit.emitted import Emitted
+from scalewright.emit.arguments import nodes_of
+from scalewright.emit.emitted import Emitted, yaml_text
 from scalewright.emit.litgpt.words import (
     ADAMW,
     ADJUSTED,
@@ -35,10 +23,9 @@ from scalewright.emit.litgpt.words import (
     VERSION,
     WORDS,
 )
-from scalewright.emit.nodes import nodes_of
 from scalewright.emit.rates import take_rates
+from scalewright.emit.rules import Words, put, write_rules
 from scalewright.emit.settings import Settings
-from scalewright.emit.words import put, write_words
 
 
 def write(s: Settings) -> Emitted:
@@ -49,9 +36,9 @@ def write(s: Settings) -> Emitted:
     rates = take_rates(s, RATES, "litgpt's pretrain has a cosine alone")
     keys: Words = {
         "model_name": s.run.name, **_network(s), **_sharding(s, nodes), "out_dir": f"{s.run.folder}/litgpt",
-        **write_words(s, WORDS), "train.max_tokens": rates.steps * layout.global_batch * s.run.seq_len,
+        **write_rules(s, WORDS), "train.max_tokens": rates.steps * layout.global_batch * s.run.seq_len,
         "train.lr_warmup_steps": rates.warmup, "train.min_lr": rates.least,
-        "train.max_norm": s.take("optimizer.clip_norm") or UNCLIPPED, "train.save_interval": save_steps(s),
+        "train.max_norm": s.take("optimizer.clip_norm") or UNCLIPPED, "train.save_interval": s.save_steps(),
         "train.log_interval": 1, "eval.interval": rates.steps + 1, "eval.max_iters": 1,
         "eval.final_validation": False, **_optimizer(s), "devices": each, "num_nodes": nodes, **_data(s),
     }  # fmt: skip
@@ -72,21 +59,21 @@ def _network(s: Settings) -> Words:
     vocabulary = s.take("model.vocab_size")
     written: Words = {CONFIG + "name": s.run.name, CONFIG + "vocab_size": vocabulary,
                       CONFIG + "padded_vocab_size": vocabulary}  # fmt: skip
-    name, approximate = choose(
-        s, "model.mlp_type", MLPS, "litgpt's MLPs are SwiGLU, GeGLU and GELU", "swiglu"
+    name, approximate = s.choose(
+        "model.mlp_type", MLPS, "litgpt's MLPs are SwiGLU, GeGLU and GELU", "swiglu"
     ) or ("", "")
     written |= {CONFIG + "mlp_class_name": name, CONFIG + "gelu_approximate": approximate}
-    written[CONFIG + "norm_class_name"] = choose(
-        s, "model.norm_type", NORMS, "litgpt's norms are RMSNorm and LayerNorm", "rmsnorm"
+    written[CONFIG + "norm_class_name"] = s.choose(
+        "model.norm_type", NORMS, "litgpt's norms are RMSNorm and LayerNorm", "rmsnorm"
     )
-    choose(s, "model.positions", {"rope": None}, "litgpt has rotary positions")
-    parallel, shared = choose(s, "model.residual", RESIDUALS, "") or (False, False)
+    s.choose("model.positions", {"rope": None}, "litgpt has rotary positions")
+    parallel, shared = s.choose("model.residual", RESIDUALS, "") or (False, False)
     written |= {CONFIG + "parallel_residual": parallel, CONFIG + "shared_attention_norm": shared}
     biases = [s.take(f"model.{part}_bias") for part in ("qkv", "o", "mlp")]
     written |= {CONFIG + "bias": all(biases), CONFIG + "attn_bias": biases[0]}
     if any(biases[1:]) and not all(biases):
         s.nearly("model.o_bias", "no bias but of q, k, v", "litgpt has biases on q, k, v or on every matrix")
-    if (scaling := take_scaling(s, TITLE, "llama3")) is not None:
+    if (scaling := s.take_scaling(TITLE, "llama3")) is not None:
         written |= {ADJUSTED + theirs: scaling[ours] for ours, theirs in SCALING.items()}
     written |= _norms(s)
     if model.sliding_window and any(model.window_pattern):
@@ -95,9 +82,9 @@ def _network(s: Settings) -> Words:
         windows = [int(model.window(layer) is not None) for layer in range(model.num_hidden_layers)]
         written[CONFIG + "sliding_window_indices"] = windows
     if model.moe:
-        written |= {**write_words(s, MIXTURE), CONFIG + "mlp_class_name": "LLaMAMoE"}
-        take_expert_split(s, TITLE)
-        if not is_all_sparse(s):
+        written |= {**write_rules(s, MIXTURE), CONFIG + "mlp_class_name": "LLaMAMoE"}
+        s.take_expert_split(TITLE)
+        if not s.is_all_sparse():
             s.drop("model.moe.first_k_dense", "litgpt's LLaMAMoE is in every layer")
     return written
 
@@ -106,7 +93,7 @@ def _norms(s: Settings) -> Words:
     """Norms of q and k, norms after the parts of a block, and Gemma's scale of embeddings."""
     written: Words = {}
     kinds = {None: None, "head": "default", "full": "olmo2"}
-    kind = choose(s, "model.qk_norm", kinds, "litgpt norms heads of q and k, or all of them")
+    kind = s.choose("model.qk_norm", kinds, "litgpt norms heads of q and k, or all of them")
     if kind is not None:
         written |= {CONFIG + "norm_qk": True, CONFIG + "norm_qk_type": kind}
     before, after = POSITIONS[s.take("model.norm_position")]
@@ -124,7 +111,7 @@ def _norms(s: Settings) -> Words:
 def _sharding(s: Settings, nodes: int) -> Words:
     layout = s.layout
     if layout.devices > 1:
-        choose(s, "layout.zero_stage", {3: None}, "litgpt shards parameters, gradients and states (FSDP)", 3)
+        s.choose("layout.zero_stage", {3: None}, "litgpt shards parameters, gradients and states (FSDP)", 3)
     else:
         s.take("layout.zero_stage")
     if layout.dp_replicate == nodes:
@@ -133,18 +120,16 @@ def _sharding(s: Settings, nodes: int) -> Words:
         s.nearly("layout.dp_replicate", str(nodes), "litgpt shards in a node and replicates over nodes")
     for key in ("tp", "pp", "cp", "ep"):
         s.drop(f"layout.{key}", "its training has FSDP alone")
-    choose(s, "layout.recompute", {"none": None}, "litgpt's pretrain keeps all activations")
+    s.choose("layout.recompute", {"none": None}, "litgpt's pretrain keeps all activations")
     s.drop("layout.offload", "litgpt's pretrain offloads nothing")
     why = "litgpt's pretrain has bf16-mixed, bf16-true and 32-true"
-    return {"precision": choose_precision(s, PRECISIONS, why)}
+    return {"precision": s.choose_precision(PRECISIONS, why)}
 
 
 def _optimizer(s: Settings) -> Words:
-    words, spec = {"adamw": ADAMW, "sgd": SGD}, optimizer_of(s)
-    name = choose(
-        s, "optimizer.name", words, "written as AdamW: litgpt takes classes of torch.optim", "adamw"
-    )
-    lr, decay, betas = s.take("optimizer.lr"), s.take("optimizer.weight_decay"), take_adam(s)
+    words, spec = {"adamw": ADAMW, "sgd": SGD}, s.optimizer
+    name = s.choose("optimizer.name", words, "written as AdamW: litgpt takes classes of torch.optim", "adamw")
+    lr, decay, betas = s.take("optimizer.lr"), s.take("optimizer.weight_decay"), s.take_adam()
     arguments: Words = {"lr": lr, "weight_decay": decay}
     momentum = s.take("optimizer.momentum") if name == SGD else None
     if name == ADAMW:
@@ -158,7 +143,7 @@ def _optimizer(s: Settings) -> Words:
 
 
 def _data(s: Settings) -> Words:
-    paths, _ = take_sources(s)
+    paths, _ = s.take_sources()
     if len(paths) > 1:
         s.nearly(
             "data.train", paths[0], "LitData reads one folder: mix the data before, or write a DataModule"

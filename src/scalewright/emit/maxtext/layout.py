@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from scalewright.emit.choices import Words, choose, take_expert_split
 from scalewright.emit.maxtext.words import PRECISIONS, REMAT, STRATEGIES, TITLE
+from scalewright.emit.rules import Words
 from scalewright.emit.settings import Settings
 from scalewright.spec.errors import UserError
 
@@ -13,7 +13,7 @@ def write_layout(s: Settings) -> Words:
     layout = s.layout
     for key in ("devices", "tp", "sp", "cp", "ep", "micro_batch", "global_batch"):
         s.take(f"layout.{key}")
-    take_expert_split(s, TITLE)
+    s.take_expert_split(TITLE)
     shards = _sharding(s)
     sizes = {
         "data": layout.dp // (shards * layout.ep), "fsdp": shards, "pipeline": s.take("layout.pp"),
@@ -33,7 +33,7 @@ def _context(s: Settings) -> Words:
     if hardware_of(s) == "gpu":
         why = "MaxText has Ulysses on TPUs alone: it gathers keys and values"
         words = {kind: STRATEGIES[kind] for kind in ("allgather", "ring")}
-        strategy = choose(s, "layout.cp_kind", words, why, "allgather")
+        strategy = s.choose("layout.cp_kind", words, why, "allgather")
         s.assume("packing false: its attention with cp takes no packed rows on GPUs: give a record for each")
         return {"context_parallel_strategy": strategy, "attention": "cudnn_flash_te", "packing": False}
     if kind == "ring" and s.run.seq_len % cp**2:
@@ -53,7 +53,7 @@ def _precision(s: Settings) -> Words:
         s.nearly("layout.precision", "bf16", "MaxText refuses fp8 with accumulated gradients")
         return PRECISIONS["bf16"]
     why = "MaxText trains in bf16 or fp32, with products in fp8 or int8"
-    words = choose(s, "layout.precision", PRECISIONS, why, "fp32" if precision == "tf32" else "bf16") or {}
+    words = s.choose("layout.precision", PRECISIONS, why, "fp32" if precision == "tf32" else "bf16") or {}
     if precision in ("fp8", "int8"):
         s.nearly("layout.precision", precision, "its own recipe of scales")
     return words
@@ -125,7 +125,7 @@ def _batch(s: Settings) -> Words:
 
 def _memory(s: Settings) -> Words:
     why = "MaxText's policies are of every layer"
-    policy = choose(s, "layout.recompute", REMAT, why, "full")
+    policy = s.choose("layout.recompute", REMAT, why, "full")
     if s.layout.recompute == "none":
         s.assume("recompute none is minimal_with_context: products and attention's output are kept")
     offload = s.layout.offload

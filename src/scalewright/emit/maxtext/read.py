@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from scalewright.emit.choices import Words, inverse, put_sources, read_keys
 from scalewright.emit.emitted import Reading
 from scalewright.emit.maxtext.words import ASIDE, AXES, MIXTURE, MLPS, MODELS, REMAT, STRATEGIES, WORDS
-from scalewright.emit.megatron.words import real, whole
+from scalewright.emit.numbers import real, whole
 from scalewright.emit.rates import put_rates
-from scalewright.emit.theirs import Theirs
-from scalewright.emit.words import put, read_words
+from scalewright.emit.rules import Words, inverse, put, read_rules
+from scalewright.emit.theirs import Theirs, put_sources, read_keys
 
 NETS = ("ici", "dcn")  # inside a slice, between slices
 
@@ -32,13 +31,13 @@ def _read_network(t: Theirs, run: Words) -> None:
     name = t.take("model_name", "default")
     if "base_emb_dim" not in t and name in MODELS:
         run["model"] = MODELS[name]
-        read_words(t, [word for word in WORDS if not word.ours.startswith("model.")], run)
+        read_rules(t, [word for word in WORDS if not word.ours.startswith("model.")], run)
         return
     if "base_emb_dim" not in t and name != "default":
         t.refuse("model_name", "a model that isn't known here by this name: set model")
-        read_words(t, [word for word in WORDS if not word.ours.startswith("model.")], run)
+        read_rules(t, [word for word in WORDS if not word.ours.startswith("model.")], run)
         return
-    read_words(t, WORDS, run)
+    read_rules(t, WORDS, run)
     model = run.setdefault("model", {})
     sizes = {"hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 16,
              "num_key_value_heads": 16, "head_dim": 128, "vocab_size": 32000}  # fmt: skip
@@ -60,7 +59,7 @@ def _read_network(t: Theirs, run: Words) -> None:
     elif block not in ("llama2", "mixtral", "mistral"):
         t.assume(f"the network is a Llama's: theirs is {block}")
     if whole(t.values.get("num_experts", 1)) > 1:
-        read_words(t, MIXTURE, run)
+        read_rules(t, MIXTURE, run)
         model["moe"].setdefault("moe_intermediate_size", model["intermediate_size"])
         model["moe"].setdefault("top_k", 1)
     else:

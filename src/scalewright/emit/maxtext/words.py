@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from scalewright.emit.choices import Words
-from scalewright.emit.megatron.words import real, whole
-from scalewright.emit.words import Word
+from scalewright.emit.numbers import real, whole
+from scalewright.emit.rules import Word, Words
 
 TITLE, VERSION, FILE = "MaxText", "0.2.5", "maxtext.yml"
 WORDS = (

@@ -4,19 +4,7 @@ from __future__ import annotations
 
 from math import nextafter
 
-from scalewright.emit.choices import (
-    Words,
-    choose,
-    is_all_sparse,
-    optimizer_of,
-    save_steps,
-    take_adam,
-    take_dense_width,
-    take_scaling,
-    take_sources,
-    yaml_text,
-)
-from scalewright.emit.emitted import Emitted
+from scalewright.emit.emitted import Emitted, yaml_text
 from scalewright.emit.maxtext.layout import hardware_of, write_layout
 from scalewright.emit.maxtext.words import (
     BLOCKS,
@@ -30,8 +18,8 @@ from scalewright.emit.maxtext.words import (
     WORDS,
 )
 from scalewright.emit.rates import take_rates
+from scalewright.emit.rules import Words, write_rules
 from scalewright.emit.settings import Settings
-from scalewright.emit.words import write_words
 
 
 def write(s: Settings) -> Emitted:
@@ -43,7 +31,7 @@ def write(s: Settings) -> Emitted:
     hardware = hardware_of(s)
     data: Words = {
         "base_config": "base.yml", "run_name": s.run.name, "base_output_directory": f"{s.run.folder}/maxtext",
-        "hardware": hardware, **_network(s), **write_words(s, WORDS), **write_layout(s), "steps": rates.steps,
+        "hardware": hardware, **_network(s), **write_rules(s, WORDS), **write_layout(s), "steps": rates.steps,
         "lr_schedule_type": rates.kind, "learning_rate_schedule_steps": total,
         "learning_rate_final_fraction": float(f"{rates.least / rates.peak:.12g}"),
         "warmup_steps_fraction": _fraction(rates.warmup, total), **_optimizer(s), **_data(s), **_saves(s),
@@ -71,10 +59,9 @@ def _network(s: Settings) -> Words:
         s.take("model.qk_norm")
     block = BLOCKS[normed, model.moe is not None]
     why = "MaxText's llama2 block has RMSNorm"
-    choose(s, "model.norm_type", {"rmsnorm": None}, why)
-    choose(s, "model.positions", {"rope": None}, "MaxText's llama2 block has rotary positions")
-    mlp = choose(
-        s,
+    s.choose("model.norm_type", {"rmsnorm": None}, why)
+    s.choose("model.positions", {"rope": None}, "MaxText's llama2 block has rotary positions")
+    mlp = s.choose(
         "model.mlp_type",
         MLPS,
         "MaxText's GELU is the tanh form",
@@ -84,12 +71,12 @@ def _network(s: Settings) -> Words:
         "decoder_block": block, "mlp_activations": list(mlp or ()), "base_mlp_dim": _width(s),
         "normalize_embedding_logits": False, "enable_dropout": False, "use_qk_norm": normed,
     }  # fmt: skip
-    scaling = take_scaling(s, TITLE, "llama3")
+    scaling = s.take_scaling(TITLE, "llama3")
     if scaling is not None:
         written["rope_type"] = "llama3.1"
     if model.moe:
-        written |= {**write_words(s, MIXTURE), "norm_topk_prob": True}
-        if not is_all_sparse(s):
+        written |= {**write_rules(s, MIXTURE), "norm_topk_prob": True}
+        if not s.is_all_sparse():
             s.drop("model.moe.first_k_dense", "MaxText's mixtral block has experts in every layer")
     return written
 
@@ -97,8 +84,8 @@ def _network(s: Settings) -> Words:
 def _width(s: Settings) -> int:
     """The width of its MLPs: with experts in every layer, theirs."""
     moe = s.model.moe
-    if moe is None or is_all_sparse(s):
-        return take_dense_width(s)
+    if moe is None or s.is_all_sparse():
+        return s.take_dense_width()
     s.nearly(
         "model.intermediate_size", str(moe.moe_intermediate_size), "its dense MLPs are as wide as experts"
     )
@@ -106,14 +93,14 @@ def _width(s: Settings) -> int:
 
 
 def _optimizer(s: Settings) -> Words:
-    spec = optimizer_of(s)
+    spec = s.optimizer
     decay = s.take("optimizer.weight_decay")
     if spec.name == "sgd" and not s.take("optimizer.momentum"):
         s.take("optimizer.name")
         return {"opt_type": "sgd", "adam_weight_decay": decay}
     why = "MaxText has AdamW, Muon and SGD without momentum"
-    name = choose(s, "optimizer.name", {"adamw": "adamw", "muon": "muon"}, why, "adamw")
-    first, second = take_adam(s)
+    name = s.choose("optimizer.name", {"adamw": "adamw", "muon": "muon"}, why, "adamw")
+    first, second = s.take_adam()
     written: Words = {
         "opt_type": name, "adam_b1": first, "adam_b2": second, "adam_eps": s.take("optimizer.eps"),
         "adam_weight_decay": decay, "adamw_mask": [".*norm.*", ".*bias.*"],
@@ -125,7 +112,7 @@ def _optimizer(s: Settings) -> Words:
 
 
 def _data(s: Settings) -> Words:
-    paths, weights = take_sources(s)
+    paths, weights = s.take_sources()
     valid = [source["path"] for source in s.take("data.valid")]
     every, batches = s.take("train.valid_every"), s.values["train.valid_batches"]
     s.assume(f"tokenizer {TOKENIZER}: put in its path; data are ArrayRecord files: convert ours, or set them")
@@ -141,5 +128,5 @@ def _data(s: Settings) -> Words:
 
 
 def _saves(s: Settings) -> Words:
-    every = save_steps(s)
+    every = s.save_steps()
     return {"enable_checkpointing": bool(every), **({"checkpoint_period": every} if every else {})}

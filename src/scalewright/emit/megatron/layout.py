@@ -16,10 +16,11 @@ from math import ceil, lcm, prod
 from typing import Any
 
 from scalewright.emit.megatron.model import Arguments
-from scalewright.emit.megatron.words import EXPERTS, LAYOUT, real, whole
+from scalewright.emit.megatron.words import EXPERTS, LAYOUT
+from scalewright.emit.numbers import real, whole
+from scalewright.emit.rules import read_rules, write_rules
 from scalewright.emit.settings import Settings
 from scalewright.emit.theirs import FEWEST, Theirs
-from scalewright.emit.words import read_words, write_words
 from scalewright.spec.placement import stage_layers
 from scalewright.spec.run import OptimizerSpec
 
@@ -38,7 +39,7 @@ NARROW = ("adamw_bf16", "adamw_8bit")  # states in fewer bytes
 
 def write_layout(s: Settings) -> Arguments:
     """Their arguments for parallelism, precision and memory."""
-    written = write_words(s, LAYOUT)
+    written = write_rules(s, LAYOUT)
     s.take("layout.devices")
     if s.model.moe and s.layout.tp > 1 and not s.layout.sp:
         s.nearly("layout.sp", "true", "Megatron-LM trains experts beside tp only with the sequence split too")
@@ -48,7 +49,7 @@ def write_layout(s: Settings) -> Arguments:
     if s.layout.cp > 1:
         written["cp-comm-type"] = COMM[s.take("layout.cp_kind")]
     if s.model.moe:
-        written |= write_words(s, EXPERTS)
+        written |= write_rules(s, EXPERTS)
     return written | _pipeline(s) | _sharding(s) | _recompute(s) | _precision(s) | _offload(s)
 
 
@@ -197,7 +198,7 @@ def _offload(s: Settings) -> Arguments:
 
 def read_layout(t: Theirs, run: dict[str, Any], world: int | None) -> None:
     """The layout of their arguments; `world`: ranks of the launch line, None where it doesn't tell."""
-    read_words(t, LAYOUT, run)
+    read_rules(t, LAYOUT, run)
     layout = run.setdefault("layout", {})
     layout.setdefault("micro_batch", 1)
     tp, _, cp = (layout.setdefault(key, 1) for key in ("tp", "pp", "cp"))
@@ -208,7 +209,7 @@ def read_layout(t: Theirs, run: dict[str, Any], world: int | None) -> None:
     elif cp > 1:
         t.refuse("cp-comm-type", "taken as p2p: this kind isn't known here")
     if "moe" in run.get("model", {}):
-        read_words(t, EXPERTS, run)
+        read_rules(t, EXPERTS, run)
         layout.setdefault("etp", tp)  # theirs is tp where it isn't set
     else:
         t.take("expert-tensor-parallel-size"), t.take("expert-model-parallel-size")

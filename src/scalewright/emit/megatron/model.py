@@ -13,10 +13,11 @@ from __future__ import annotations
 from math import log
 from typing import Any
 
-from scalewright.emit.megatron.words import LATENT, MIXTURE, MODEL, PREDICTION, real, whole
+from scalewright.emit.megatron.words import LATENT, MIXTURE, MODEL, PREDICTION
+from scalewright.emit.numbers import real, whole
+from scalewright.emit.rules import put, read_rules, write_rules
 from scalewright.emit.settings import Settings
 from scalewright.emit.theirs import Theirs
-from scalewright.emit.words import put, read_words, write_words
 
 Arguments = dict[str, Any]  # name without dashes -> value; True: a flag alone
 MLP = {"swiglu": "swiglu", "relu2": "squared-relu", "gelu_tanh": "bias-gelu-fusion",
@@ -33,7 +34,7 @@ VOCABULARIES = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000, "BertWordPi
 
 def write_model(s: Settings) -> Arguments:
     """Their arguments for the network."""
-    written = write_words(s, MODEL)
+    written = write_rules(s, MODEL)
     written |= _attention(s) | _positions(s) | _norms(s)
     written |= _mlp(s, "disable-bias-linear" not in written)
     if not s.take("model.tie_word_embeddings"):
@@ -42,12 +43,12 @@ def write_model(s: Settings) -> Arguments:
     written |= {"tokenizer-type": "NullTokenizer", "vocab-size": s.take("model.vocab_size") - 1}
     s.assume("the vocabulary is padded to a multiple of 128 x tp (--make-vocab-size-divisible-by)")
     if s.model.mtp_layers:
-        written |= write_words(s, PREDICTION)
+        written |= write_rules(s, PREDICTION)
     if s.model.moe:
         written |= _mixture(s)
     if s.model.mla:
         latent = {"multi-latent-attention": True, "qk-layernorm": True}  # its norms of both latents
-        written |= {**latent, **write_words(s, LATENT)}
+        written |= {**latent, **write_rules(s, LATENT)}
     return written
 
 
@@ -144,7 +145,7 @@ def _norms(s: Settings) -> Arguments:
 def _mixture(s: Settings) -> Arguments:
     moe = s.model.moe
     assert moe is not None
-    written = write_words(s, MIXTURE)
+    written = write_rules(s, MIXTURE)
     s.take("model.moe.num_shared_experts"), s.take("model.moe.shared_intermediate_size")
     if moe.num_shared_experts:
         written["moe-shared-expert-intermediate-size"] = moe.shared_size
@@ -175,7 +176,7 @@ def read_model(t: Theirs, run: dict[str, Any]) -> None:
     """The network of their arguments, with their defaults where they are silent."""
     if "num-layers" not in t and "hidden-size" not in t:
         return
-    read_words(t, (*MODEL, *PREDICTION), run)
+    read_rules(t, (*MODEL, *PREDICTION), run)
     model = run.setdefault("model", {})
     swiglu = bool(t.take("swiglu"))
     fused = t.take("bias-gelu-fusion", True) and not t.take("no-bias-gelu-fusion")
@@ -199,7 +200,7 @@ def read_model(t: Theirs, run: dict[str, Any]) -> None:
     _read_vocabulary(t, model)
     _read_mixture(t, run)
     if t.take("multi-latent-attention"):
-        read_words(t, LATENT, run)
+        read_rules(t, LATENT, run)
         if model.get("qk_norm") is None:
             t.assume("norms of both latents: theirs has them by --qk-layernorm")
         model |= {"norm_type": "rmsnorm", "positions": "rope"}
@@ -295,7 +296,7 @@ def _read_mixture(t: Theirs, run: dict[str, Any]) -> None:
     if t.values.get("num-experts") in (None, "None"):
         t.take("num-experts")
         return
-    read_words(t, MIXTURE, run)
+    read_rules(t, MIXTURE, run)
     model = run["model"]
     moe = model["moe"]
     moe.setdefault("top_k", 2)

@@ -12,28 +12,21 @@ from math import ceil
 from typing import Any
 
 from scalewright.emit.megatron.model import Arguments
-from scalewright.emit.megatron.words import ADAM, TRAINING, real, whole
+from scalewright.emit.megatron.words import ADAM, TRAINING
+from scalewright.emit.numbers import real, whole
+from scalewright.emit.rules import put, read_rules, write_rules
 from scalewright.emit.settings import Settings
 from scalewright.emit.theirs import Theirs
-from scalewright.emit.words import put, read_words, write_words
 from scalewright.spec.run import OptimizerSpec
 
 STYLES = {"constant": "constant", "linear": "linear", "cosine": "cosine", "wsd": "WSD"}
 OPTIMIZERS = {"adamw": "adam", "sgd": "sgd", "muon": "muon"}
 
 
-def steps_of(s: Settings) -> int:
-    """Optimizer steps of the run."""
-    steps, tokens = s.take("train.steps"), s.take("train.tokens")
-    if steps is not None:
-        return int(steps)
-    return ceil(tokens / (s.layout.global_batch * s.run.seq_len)) if tokens else 1000
-
-
 def write_training(s: Settings) -> Arguments:
     """Their arguments for everything but the network and the layout."""
-    steps = steps_of(s)
-    written = {**write_words(s, TRAINING), "train-iters": steps}
+    steps = s.take_steps()
+    written = {**write_rules(s, TRAINING), "train-iters": steps}
     return written | _optimizer(s) | _rates(s, steps) | _data(s) | _saves(s)
 
 
@@ -58,7 +51,7 @@ def _optimizer(s: Settings) -> Arguments:
     if name == "sgd":
         written["sgd-momentum"] = momentum or 0.0
     else:
-        written |= {"adam-beta1": first, "adam-beta2": second, **write_words(s, ADAM)}
+        written |= {"adam-beta1": first, "adam-beta2": second, **write_rules(s, ADAM)}
     return written
 
 
@@ -109,14 +102,14 @@ def _saves(s: Settings) -> Arguments:
         written |= {
             "save": f"{s.run.folder}/megatron",
             "load": f"{s.run.folder}/megatron",
-            "save-interval": every or steps_of(s),
+            "save-interval": every or s.take_steps(),
         }
     return written
 
 
 def read_training(t: Theirs, run: dict[str, Any]) -> None:
     """Everything but the network and the layout."""
-    read_words(t, (*TRAINING, *ADAM), run)
+    read_rules(t, (*TRAINING, *ADAM), run)
     optimizer = run.setdefault("optimizer", {})
     names = {value: key for key, value in OPTIMIZERS.items()}
     name = str(t.take("optimizer", "adam"))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from scalewright.emit.arguments import spelled
+from scalewright.emit.arguments import nodes_of, spelled
 from scalewright.emit.emitted import Emitted
 from scalewright.emit.megatron.layout import write_layout
 from scalewright.emit.megatron.model import Arguments, write_model
 from scalewright.emit.megatron.training import write_training
-from scalewright.emit.nodes import nodes_of
 from scalewright.emit.settings import Settings
 from scalewright.spec.text.shell import line
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from scalewright.emit.choices import Words, read_keys, torchrun, yaml_text
-from scalewright.emit.emitted import Emitted, Reading
+from scalewright.emit.arguments import torchrun
+from scalewright.emit.emitted import Emitted, Reading, yaml_text
 from scalewright.emit.nanotron.model import TITLE, read_model, write_model
 from scalewright.emit.nanotron.run import (
     TOKENIZER,
@@ -18,8 +18,9 @@ from scalewright.emit.nanotron.run import (
     write_training,
 )
 from scalewright.emit.nanotron.words import ASIDE, SECTIONS
+from scalewright.emit.rules import Words, put
 from scalewright.emit.settings import Settings
-from scalewright.emit.words import put
+from scalewright.emit.theirs import read_keys
 from scalewright.spec.errors import UserError
 
 VERSION = "main, April 2026"

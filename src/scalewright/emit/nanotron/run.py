@@ -17,24 +17,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from scalewright.emit.choices import (
-    Words,
-    choose,
-    inverse,
-    optimizer_of,
-    put_sources,
-    save_steps,
-    take_adam,
-    take_expert_split,
-    take_sources,
-)
-from scalewright.emit.megatron.words import real, whole
 from scalewright.emit.nanotron.model import TITLE
 from scalewright.emit.nanotron.words import LAYOUT, TRAINING
+from scalewright.emit.numbers import real, whole
 from scalewright.emit.rates import put_rates, take_rates
+from scalewright.emit.rules import Words, inverse, put, read_rules, write_rules
 from scalewright.emit.settings import Settings
-from scalewright.emit.theirs import Theirs
-from scalewright.emit.words import put, read_words, write_words
+from scalewright.emit.theirs import Theirs, put_sources
 from scalewright.spec.errors import UserError
 
 ENGINES = {"1f1b": "1f1b", "gpipe": "afab"}
@@ -48,7 +37,7 @@ TOKENIZER = "TOKENIZER"
 def write_layout(s: Settings) -> Words:
     """Dotted keys of parallelism, batch, precision and recomputation."""
     layout = s.layout
-    written = write_words(s, LAYOUT)
+    written = write_rules(s, LAYOUT)
     s.take("layout.devices"), s.take("layout.global_batch")
     s.drop("layout.ep", "its expert ranks all take the same samples, and its MoE layer sends them no tokens")
     s.drop("layout.cp", "its ring attention is on its roadmap; the smollm3 branch alone has it")
@@ -56,20 +45,20 @@ def write_layout(s: Settings) -> Words:
     if layout.tp > s.model.kv_heads:
         what = f"nanotron can't run tp {layout.tp}: it asserts num_key_value_heads >= tp"
         raise UserError(what, "layout.tp", f"set layout.tp={s.model.kv_heads}")
-    take_expert_split(s, TITLE)
+    s.take_expert_split(TITLE)
     engine = "1f1b"
     if layout.pp > 1:
         s.assume("stages are cut by nanotron's own costs of blocks")
         why = f"nanotron has no {layout.schedule}: the same numbers, other bubbles and memory"
-        engine = choose(s, "layout.schedule", ENGINES, why, "1f1b") or "1f1b"
+        engine = s.choose("layout.schedule", ENGINES, why, "1f1b") or "1f1b"
         s.drop("layout.virtual_stages", "a rank of nanotron's has one stage")
         s.drop("layout.stage_layers", "nanotron cuts stages by its own costs of blocks")
-    sharding = choose(
-        s, "layout.zero_stage", {0: 0, 1: 1}, "nanotron has ZeRO-1 alone: the same numbers, more memory", 1
+    sharding = s.choose(
+        "layout.zero_stage", {0: 0, 1: 1}, "nanotron has ZeRO-1 alone: the same numbers, more memory", 1
     )
     why = "nanotron recomputes whole layers, or none"
-    recompute = choose(s, "layout.recompute", {"none": False, "full": True}, why)
-    dtype = choose(s, "layout.precision", DTYPES, "nanotron trains in bf16 or fp32", *_instead(s))
+    recompute = s.choose("layout.recompute", {"none": False, "full": True}, why)
+    dtype = s.choose("layout.precision", DTYPES, "nanotron trains in bf16 or fp32", *_instead(s))
     sp = s.take("layout.sp")
     return {
         **written, "parallelism.dp": layout.dp, "parallelism.pp_engine": engine,
@@ -91,7 +80,7 @@ def write_training(s: Settings) -> Words:
     rates = take_rates(s, STYLES, "")
     written: Words = {
         "general.project": "scalewright", "general.run": s.run.name, "general.ignore_sanity_checks": True,
-        **write_words(s, TRAINING), "tokens.train_steps": rates.steps,
+        **write_rules(s, TRAINING), "tokens.train_steps": rates.steps,
         "tokens.val_check_interval": -1, "tokens.limit_val_batches": 0, "tokens.limit_test_batches": 0,
     }  # fmt: skip
     s.drop("data.valid", "nanotron's data stages have no validation set")
@@ -112,12 +101,12 @@ def write_training(s: Settings) -> Words:
 
 
 def _optimizer(s: Settings) -> Words:
-    name = optimizer_of(s).name
+    name = s.optimizer.name
     if name == "sgd" and not s.take("optimizer.momentum"):
         s.take("optimizer.name")
         return {FACTORY + "name": "sgd"}
-    choose(s, "optimizer.name", {"adamw": "adamW"}, "nanotron has AdamW, and SGD without momentum", "adamw")
-    first, second = take_adam(s)
+    s.choose("optimizer.name", {"adamw": "adamW"}, "nanotron has AdamW, and SGD without momentum", "adamw")
+    first, second = s.take_adam()
     return {
         FACTORY + "name": "adamW", FACTORY + "adam_beta1": first, FACTORY + "adam_beta2": second,
         FACTORY + "adam_eps": s.take("optimizer.eps"), FACTORY + "torch_adam_is_fused": True,
@@ -125,7 +114,7 @@ def _optimizer(s: Settings) -> Words:
 
 
 def _saves(s: Settings) -> Words:
-    every = save_steps(s)
+    every = s.save_steps()
     return {
         "checkpoints.checkpoints_path": f"{s.run.folder}/nanotron",
         "checkpoints.checkpoint_interval": every or 10**9, "checkpoints.save_initial_state": False,
@@ -137,7 +126,7 @@ def _saves(s: Settings) -> Words:
 
 def write_stage(s: Settings) -> Words:
     """The one data stage, of Nanosets: folders of token files."""
-    paths, weights = take_sources(s)
+    paths, weights = s.take_sources()
     vocabulary = s.model.vocab_size
     s.assume(f"tokenizer {TOKENIZER}: its name, as in the data's .metadata files")
     s.assume("data folders are Nanosets: convert ours, or set dataset_folder")
@@ -151,7 +140,7 @@ def write_stage(s: Settings) -> Words:
 
 def read_layout(t: Theirs, run: Words) -> None:
     """Parallelism, batch, precision and recomputation; expert ranks are taken as data-parallel ones."""
-    read_words(t, LAYOUT, run)
+    read_rules(t, LAYOUT, run)
     layout = run.setdefault("layout", {})
     dp, cp = whole(t.take("parallelism.dp", 1)), whole(t.take("parallelism.context_parallel_size", 1))
     ep, accumulation = (
@@ -186,7 +175,7 @@ def read_layout(t: Theirs, run: Words) -> None:
 
 def read_training(t: Theirs, run: Words) -> None:
     """The optimizer, the learning rate and saves."""
-    read_words(t, TRAINING, run)
+    read_rules(t, TRAINING, run)
     optimizer = run.setdefault("optimizer", {})
     name = str(t.take(FACTORY + "name", "adamW"))
     optimizer["name"] = "sgd" if name == "sgd" else "adamw"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from scalewright.emit.megatron.words import real, whole
-from scalewright.emit.words import Word
+from scalewright.emit.numbers import real, whole
+from scalewright.emit.rules import Word
 
 CONFIG = "model.model_config."
 MODEL = (

@@ -10,7 +10,7 @@ from typing import Any
 
 import jinja2
 
-from scalewright.emit.choices import yaml_text
+from scalewright.emit.emitted import yaml_text
 
 FOLDER = Path(__file__).parent
 SAMPLES = (FOLDER / "samples.txt").read_text(encoding="utf-8")

@@ -11,9 +11,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from scalewright.emit.arguments import ranks
+from scalewright.emit.arguments import nodes_of, ranks, torchrun_by_variables
 from scalewright.emit.emitted import Emitted, Reading
-from scalewright.emit.nodes import nodes_of, torchrun_by_variables
 from scalewright.emit.python_code import Call, Module, Name, Unknown, spelled
 from scalewright.emit.settings import Settings
 from scalewright.emit.shell import read_words

@@ -11,12 +11,13 @@ from math import ceil
 from typing import Any
 
 from scalewright.emit.emitted import Reading
+from scalewright.emit.numbers import whole
+from scalewright.emit.rules import read_rules
 from scalewright.emit.theirs import Theirs
 from scalewright.emit.torchtitan.layout import CONVERTERS, SCHEDULES
 from scalewright.emit.torchtitan.model import read_model
 from scalewright.emit.torchtitan.training import read_training
-from scalewright.emit.torchtitan.words import ASIDE, ASIDE_SECTIONS, DEFAULTS, LAYOUT, whole
-from scalewright.emit.words import read_words
+from scalewright.emit.torchtitan.words import ASIDE, ASIDE_SECTIONS, DEFAULTS, LAYOUT
 
 P = "parallelism"
 
@@ -35,7 +36,7 @@ def read_values(values: dict[str, Any], world: int | None, release: str, notes: 
 
 
 def _read_layout(t: Theirs, run: dict[str, Any], world: int | None, release: str, layers: int | None) -> None:
-    read_words(t, LAYOUT, run)
+    read_rules(t, LAYOUT, run)
     layout = run.setdefault("layout", {})
     tp, pp, cp = (layout.setdefault(key, 1) for key in ("tp", "pp", "cp"))
     sequence = t.take(f"{P}.enable_sequence_parallel", True)

@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from scalewright.emit.arguments import nodes_of, torchrun_by_variables
 from scalewright.emit.emitted import Emitted, Reading
-from scalewright.emit.nodes import nodes_of, torchrun_by_variables
 from scalewright.emit.settings import Settings
 from scalewright.emit.torchtitan.layout import Keys, write_layout
 from scalewright.emit.torchtitan.model import Network, decoder_spec, write_model

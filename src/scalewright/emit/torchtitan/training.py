@@ -11,11 +11,12 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
+from scalewright.emit.numbers import real, whole
+from scalewright.emit.rules import put, read_rules, write_rules
 from scalewright.emit.settings import Settings
 from scalewright.emit.theirs import Theirs
 from scalewright.emit.torchtitan.layout import Keys
-from scalewright.emit.torchtitan.words import DEFAULTS, TRAINING, real, whole
-from scalewright.emit.words import put, read_words, write_words
+from scalewright.emit.torchtitan.words import DEFAULTS, TRAINING
 from scalewright.spec.run import OptimizerSpec
 
 UNCLIPPED = 1e9
@@ -26,7 +27,7 @@ def write_training(s: Settings, release: str) -> Keys:
     steps, tokens = s.take("train.steps"), s.take("train.tokens")
     if steps is None:
         steps = ceil(tokens / (s.layout.global_batch * s.run.seq_len)) if tokens else 1000
-    written = {**write_words(s, TRAINING), "training.steps": steps}
+    written = {**write_rules(s, TRAINING), "training.steps": steps}
     clip = s.take("optimizer.clip_norm")
     written["training.max_norm"] = clip or UNCLIPPED
     if s.run.deterministic:
@@ -109,7 +110,7 @@ def read_training(t: Theirs, run: dict[str, Any]) -> None:
     """Everything but the network and the layout, with their defaults where they are silent."""
     for key, value in DEFAULTS.items():
         t.values.setdefault(key, value)
-    read_words(t, TRAINING, run)
+    read_rules(t, TRAINING, run)
     optimizer = run.setdefault("optimizer", {})
     name, implementation = str(t.take("optimizer.name", "AdamW")), t.take("optimizer.implementation")
     optimizer["name"] = "adamw_bf16" if implementation == "fused_opt_states_bf16" else "adamw"

@@ -13,12 +13,12 @@ from typing import Any
 from scalewright.emit.deepspeed.read import BATCH as DEEPSPEED_BATCH
 from scalewright.emit.deepspeed.read import fit_batch, read_sections
 from scalewright.emit.emitted import Reading
+from scalewright.emit.numbers import real_of, true, whole_of
+from scalewright.emit.rules import put
 from scalewright.emit.scripts.model import linked, read_model
-from scalewright.emit.scripts.values import real, true, whole
 from scalewright.emit.theirs import Theirs
 from scalewright.emit.transformers.schedule import read_optimizer, read_schedule
 from scalewright.emit.transformers.words import COMMON, DEFAULTS, aside
-from scalewright.emit.words import put
 from scalewright.spec.text.dotted import flat
 
 STAGES = {"full_shard": 3, "shard_grad_op": 2, "hybrid_shard": 3, "hybrid_shard_zero2": 2, "no_shard": 0}
@@ -50,8 +50,8 @@ def read_arguments(t: Theirs, run: dict[str, Any], where: str) -> None:
     """What TrainingArguments has, for files that hold it among others; the batch isn't settled."""
     read_numbers(t, run)
     layout = run["layout"]
-    layout["micro_batch"] = whole(t.take("per_device_train_batch_size", MICRO_BATCH)) or 1
-    layout["accumulation"] = whole(t.take("gradient_accumulation_steps", 1)) or 1
+    layout["micro_batch"] = whole_of(t.take("per_device_train_batch_size", MICRO_BATCH)) or 1
+    layout["accumulation"] = whole_of(t.take("gradient_accumulation_steps", 1)) or 1
     steps = read_steps(t, run, "num_train_epochs")
     read_optimizer(t, run)
     read_schedule(t, run, steps)
@@ -65,17 +65,17 @@ def read_numbers(t: Theirs, run: dict[str, Any]) -> None:
     """The optimizer's numbers and the seed, saves and validations; their defaults where they aren't set."""
     run.setdefault("layout", {})
     for word in COMMON:
-        put(run, word.ours, real(t.take(word.theirs, DEFAULTS[word.theirs])))
+        put(run, word.ours, real_of(t.take(word.theirs, DEFAULTS[word.theirs])))
     run["seed"] = int(run["seed"] or 0)
-    run["optimizer"]["betas"] = [real(t.take(key, DEFAULTS[key])) for key in ("adam_beta1", "adam_beta2")]
+    run["optimizer"]["betas"] = [real_of(t.take(key, DEFAULTS[key])) for key in ("adam_beta1", "adam_beta2")]
     for ours, theirs in (("checkpoint.every", "save_steps"), ("train.valid_every", "eval_steps")):
-        if (every := whole(t.take(theirs))) is not None:
+        if (every := whole_of(t.take(theirs))) is not None:
             put(run, ours, every)
 
 
 def read_steps(t: Theirs, run: dict[str, Any], epochs: str) -> int | None:
     """Steps of the run; None where epochs are given, which is reported."""
-    steps = whole(t.take("max_steps"))
+    steps = whole_of(t.take("max_steps"))
     if steps is None:
         t.refuse(epochs, "how many steps an epoch has isn't in it: set train.steps")
         return None
@@ -135,7 +135,7 @@ def read_deepspeed(t: Theirs, run: dict[str, Any], where: str) -> None:
 
 def _read_sizes(t: Theirs, layout: dict[str, Any]) -> int | None:
     """The devices that parallelism_config makes; None where it isn't there."""
-    sizes = {name: whole(t.take(f"parallelism_config.{name}_size")) for name in SIZES}
+    sizes = {name: whole_of(t.take(f"parallelism_config.{name}_size")) for name in SIZES}
     if all(size is None for size in sizes.values()):
         return None
     devices = 1

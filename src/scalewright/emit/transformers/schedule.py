@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from scalewright.emit.numbers import real_of, whole_of
 from scalewright.emit.scripts.facts import Facts
-from scalewright.emit.scripts.values import real, whole
 from scalewright.emit.settings import Settings
 from scalewright.emit.theirs import Theirs
 from scalewright.spec.run import OptimizerSpec
@@ -104,7 +104,7 @@ def read_schedule(t: Theirs, run: dict[str, Any], steps: int | None, name: str =
     if schedule["kind"] != "constant":
         schedule["min_ratio"] = _least(arguments, run)
     if schedule["kind"] == "wsd":
-        schedule["decay_steps"] = whole(arguments.get("num_decay_steps"))
+        schedule["decay_steps"] = whole_of(arguments.get("num_decay_steps"))
         if arguments.get("decay_type", "cosine") != "linear":
             t.assume("the decay of warmup_stable_decay is read as linear")
     run["lr_schedule"] = schedule
@@ -112,7 +112,7 @@ def read_schedule(t: Theirs, run: dict[str, Any], steps: int | None, name: str =
 
 def _warmup(t: Theirs, steps: int | None) -> int:
     """Updates of the warm-up: a number, or (below 1) a share of the run."""
-    number, ratio = real(t.take("warmup_steps")), real(t.take("warmup_ratio"))
+    number, ratio = real_of(t.take("warmup_steps")), real_of(t.take("warmup_ratio"))
     share = number if number is not None and 0 < number < 1 else ratio if not number else None
     if share:
         if steps is None:
@@ -123,9 +123,12 @@ def _warmup(t: Theirs, steps: int | None) -> int:
 
 
 def _least(arguments: dict[str, Any], run: dict[str, Any]) -> float:
-    rate = real(arguments.get("min_lr_rate", arguments.get("min_lr_ratio")))
+    rate = real_of(arguments.get("min_lr_rate", arguments.get("min_lr_ratio")))
     if rate is None:
-        lowest, highest = real(arguments.get("min_lr", arguments.get("lr_end"))), run["optimizer"].get("lr")
+        lowest, highest = (
+            real_of(arguments.get("min_lr", arguments.get("lr_end"))),
+            run["optimizer"].get("lr"),
+        )
         rate = float(f"{lowest / highest:.9g}") if lowest and highest else 0.0
     return min(1.0, max(0.0, rate))
 

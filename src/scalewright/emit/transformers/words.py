@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from scalewright.emit.words import Word
+from scalewright.emit.rules import Word
 
 COMMON = (
     Word("optimizer.lr", "learning_rate"),

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from scalewright.emit.arguments import nodes_of
 from scalewright.emit.emitted import Emitted
-from scalewright.emit.nodes import nodes_of
+from scalewright.emit.rules import write_rules
 from scalewright.emit.scripts.facts import Facts, take_facts, take_precision, take_recompute
 from scalewright.emit.scripts.model import CONFIG, masks_refused, write_config
 from scalewright.emit.scripts.render import SAMPLES, as_json, render
@@ -19,7 +20,6 @@ from scalewright.emit.scripts.sharding import Sharding, take_sharding
 from scalewright.emit.settings import Settings
 from scalewright.emit.transformers.schedule import write_optimizer, write_schedule
 from scalewright.emit.transformers.words import BATCH, COMMON
-from scalewright.emit.words import write_words
 
 TITLE, VERSION = "Transformers", "5.23 with accelerate 1.15"
 FILE, SCRIPT = "training_args.json", "train.py"
@@ -55,9 +55,9 @@ def _arguments(s: Settings, facts: Facts, precision: str) -> dict[str, Any]:
     written: dict[str, Any] = {
         "output_dir": f"{s.run.folder}/transformers",
         "max_steps": facts["steps"],
-        **write_words(s, (BATCH,)),
+        **write_rules(s, (BATCH,)),
         "gradient_accumulation_steps": facts["accumulation"],
-        **write_words(s, COMMON),
+        **write_rules(s, COMMON),
         "adam_beta1": first,
         "adam_beta2": second,
         "optim": write_optimizer(s, TITLE),

@@ -1,0 +1,153 @@
+"""Rules between our keys and theirs, both ways; what depends on more than one key is a trainer's own code.
+
+    Word("layout.tp", "tensor-model-parallel-size", back=whole)     a value, as it is or converted
+    Pick("model.norm_type", "norm", {"rmsnorm": "RMSNorm"}, why)    a value by another name
+    Fixed("model.positions", "rope", why)                           the one value that they have, with no key
+    Lacks("layout.offload", why)                                    no such thing: dropped, with the reason
+
+write_rules(settings, RULES) -> their keys          read_rules(theirs, RULES, run): puts ours into the run
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from scalewright.emit.settings import NEUTRAL, Settings
+from scalewright.emit.theirs import Theirs
+
+Words = dict[str, Any]
+
+
+def same(value: Any) -> Any:
+    """A value that both write alike."""
+    return value
+
+
+class Word(NamedTuple):
+    """A key of ours, the same key in their words, and the conversions of its value."""
+
+    ours: str
+    theirs: str
+    to: Callable[[Any], Any] = same
+    back: Callable[[Any], Any] = same
+    always: bool = True  # written even where our value is neutral
+
+    def write(self, s: Settings) -> dict[str, Any]:
+        """Their key, where the run has ours; null stays out."""
+        value = s.take(self.ours) if s.has(self.ours) else None
+        if value is None or (not self.always and NEUTRAL.get(self.ours) == value):
+            return {}
+        return {self.theirs: self.to(value)}
+
+    def read(self, t: Theirs, run: dict[str, Any]) -> None:
+        """Our key, where theirs is set."""
+        value = t.take(self.theirs)
+        if value is not None:
+            put(run, self.ours, self.back(value))
+
+
+class Pick(NamedTuple):
+    """A key of ours whose values have other names there; of several keys there, the names are tuples."""
+
+    ours: str
+    theirs: str | tuple[str, ...]
+    names: Mapping[Any, Any]  # ours -> theirs
+    why: str = ""
+    instead: Any = None  # ours, written for a value that they lack; None: that is dropped
+    absent: Any = None  # theirs, where their file has no such key
+    unknown: Any = None  # ours, for a name that isn't here; None: no key of ours
+    quiet: tuple[Any, ...] = ()  # ours, for which nothing is written
+
+    def write(self, s: Settings) -> dict[str, Any]:
+        """Their keys."""
+        value = s.values[self.ours]
+        name = s.choose(self.ours, self.names, self.why, self.instead)
+        if name is None or value in self.quiet:
+            return {}
+        return (
+            dict(zip(self.theirs, name, strict=True))
+            if isinstance(self.theirs, tuple)
+            else {self.theirs: name}
+        )
+
+    def read(self, t: Theirs, run: dict[str, Any]) -> None:
+        """Our key."""
+        if isinstance(self.theirs, tuple):
+            name: Any = tuple(t.take(key, value) for key, value in zip(self.theirs, self.absent, strict=True))
+        else:
+            name = t.take(self.theirs, self.absent)
+        ours = inverse(self.names).get(name, self.unknown)
+        if ours is not None:
+            put(run, self.ours, ours)
+
+
+class Fixed(NamedTuple):
+    """A key of ours of which they have some values alone, without a key; another is dropped or changed."""
+
+    ours: str
+    values: tuple[Any, ...]
+    why: str
+    instead: Any = None  # one of the values, which runs in the place of others
+
+    def write(self, s: Settings) -> dict[str, Any]:
+        """Nothing, and the reason for another value."""
+        s.choose(self.ours, dict.fromkeys(self.values), self.why, self.instead)
+        return {}
+
+    def read(self, t: Theirs, run: dict[str, Any]) -> None:
+        """Nothing: their file has no key."""
+
+
+class Lacks(NamedTuple):
+    """A key of ours that they have no word for."""
+
+    ours: str
+    why: str
+
+    def write(self, s: Settings) -> dict[str, Any]:
+        """Nothing, and the reason."""
+        s.drop(self.ours, self.why)
+        return {}
+
+    def read(self, t: Theirs, run: dict[str, Any]) -> None:
+        """Nothing: their file has no key."""
+
+
+Rule = Word | Pick | Fixed | Lacks
+
+
+def write_rules(settings: Settings, rules: Iterable[Rule]) -> dict[str, Any]:
+    """Their keys of all rules."""
+    written: dict[str, Any] = {}
+    for rule in rules:
+        written |= rule.write(settings)
+    return written
+
+
+def read_rules(theirs: Theirs, rules: Iterable[Rule], run: dict[str, Any]) -> None:
+    """Puts our keys of all rules into a nested run."""
+    for rule in rules:
+        rule.read(theirs, run)
+
+
+def put(run: dict[str, Any], key: str, value: Any) -> None:
+    """Sets a dotted key of nested data."""
+    *parents, last = key.split(".")
+    node = run
+    for parent in parents:
+        node = node.setdefault(parent, {})
+    node[last] = value
+
+
+def nested(keys: Mapping[str, Any], *sections: str) -> dict[str, Any]:
+    """Dotted keys as nested data, whose sections come in this order."""
+    data: dict[str, Any] = {section: {} for section in sections}
+    for key, value in keys.items():
+        put(data, key, value)
+    return data
+
+
+def inverse(words: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Ours by theirs; of several that they write alike, the first."""
+    return {value: key for key, value in reversed(list(words.items()))}
