@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from scalewright.emit.arguments import nodes_of
-from scalewright.emit.axolotl.write import write_recompute
+from scalewright.emit.axolotl import write_recompute
 from scalewright.emit.deepspeed.config import write_zero
 from scalewright.emit.deepspeed.read import fit_batch
 from scalewright.emit.emitted import Emitted, Reading

@@ -24,7 +24,7 @@ TRAINERS: dict[str, Trainer] = {
     "megatron-bridge": Trainer("Megatron-Bridge", "bridge.files"),
     "torchtitan": Trainer("torchtitan", "torchtitan.files"),
     "deepspeed": Trainer("DeepSpeed", "deepspeed.files"),
-    "accelerate": Trainer("Accelerate", "accelerate.files"),
+    "accelerate": Trainer("Accelerate", "accelerate"),
     "transformers": Trainer("Transformers", "transformers.files"),
     "nanotron": Trainer("nanotron", "nanotron.files"),
     "litgpt": Trainer("litgpt", "litgpt"),
