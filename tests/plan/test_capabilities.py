@@ -7,12 +7,13 @@ import pytest
 
 from plan.searches import search
 from scalewright import api
-from scalewright.plan.capabilities import FILE, find_capabilities, forbidden, of_framework
+from scalewright.plan.capabilities import forbidden, of_framework
 from scalewright.plan.explain import what_if
 from scalewright.plan.frameworks import ALIASES, find_framework, framework_names
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES
 from scalewright.plan.search.search import Plan
 from scalewright.spec.base import read_yaml
+from scalewright.spec.capabilities import FILE, find_capabilities
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout

@@ -1,11 +1,14 @@
 """Accelerate: accelerate_config.yaml, a training script and config.json; its YAML read back.
 
-    write.py    the files
-    read.py     a configuration as a run
-    words.py    keys that both have, those that say nothing about a run, and names of strategies
+zero_stage 0            MULTI_GPU (MULTI_CPU)
+zero_stage 1            DEEPSPEED; read: deepspeed_config's own keys, or those of the JSON that it names
+zero_stage 2, 3         FSDP, version 2, without or with resharding
+                        read, version 1: FULL_SHARD 3, SHARD_GRAD_OP 2, NO_SHARD 0
+cp, dp_replicate, tp    parallelism_config, whose product is the processes; with tp the script loads in parts
+tp, pp, sp              megatron_lm_config, read alone
 
-Words are those of Accelerate 1.10 to 1.15 (accelerate/commands/config/config_args.py, commands/launch.py,
-read 2026-11).
+The YAML has the layout and the precision, and nothing of the model, data or batch. Words are those of
+Accelerate 1.10 to 1.15 (accelerate/commands/config/config_args.py, commands/launch.py, read 2026-11).
 """
 
 from __future__ import annotations
@@ -25,19 +28,27 @@ from scalewright.emit.scripts.facts import (
     take_precision,
     take_recompute,
 )
-from scalewright.emit.scripts.model import CONFIG, linked, masks_refused, read_beside, write_config
-from scalewright.emit.scripts.render import SAMPLES, as_yaml, render
+from scalewright.emit.scripts.model import (
+    CONFIG,
+    SAMPLES,
+    as_yaml,
+    linked,
+    masks_refused,
+    read_beside,
+    render,
+    write_config,
+)
 from scalewright.emit.scripts.sharding import Sharding, take_sharding
 from scalewright.emit.settings import Settings
 from scalewright.emit.theirs import Theirs
 from scalewright.spec.errors import UserError
 from scalewright.spec.text.dotted import flat
 
+__all__ = ["read", "recognises", "write"]
 PRECISIONS = {"bf16": "bf16", "fp16": "fp16", "fp32": "no", "tf32": "no"}
 FSDP1 = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0, "HYBRID_SHARD": 3, "HYBRID_SHARD_ZERO2": 2}
 CONTEXT = {"allgather": "allgather", "alltoall": "ring"}
 PREFIX = "parallelism_config"
-
 ASIDE = frozenset({
     "compute_environment", "debug", "downcast_bf16", "enable_cpu_affinity", "machine_rank",
     "main_process_ip", "main_process_port", "main_training_function", "rdzv_backend", "same_network",
@@ -55,12 +66,11 @@ ASIDE = frozenset({
     "parallelism_config.sp_backend", "parallelism_config.sp_seq_length",
     "parallelism_config.sp_seq_length_is_variable", "parallelism_config.sp_attn_implementation",
 })  # fmt: skip
-
-
 TITLE, VERSION = "Accelerate", "1.15 with transformers 5.23"
 FILE, SCRIPT = "accelerate_config.yaml", "train.py"
 CONTEXTS = {"allgather": ("allgather", True), "ring": ("alltoall", True)}
 TYPES = {"none": "NO", "ddp": "MULTI_GPU", "deepspeed": "DEEPSPEED", "fsdp": "FSDP", "loaded": "MULTI_GPU"}
+MEGATRON = {"tp": "tp_degree", "pp": "pp_degree"}
 
 
 def write(s: Settings) -> Emitted:
@@ -177,9 +187,6 @@ def _script(s: Settings, facts: Facts, sharding: Sharding, precision: str, comma
         out=f"{s.run.folder}/accelerate",
         **sharding.sizes,
     )
-
-
-MEGATRON = {"tp": "tp_degree", "pp": "pp_degree"}
 
 
 def read(document: Any, text: str, where: str) -> Reading:
@@ -308,9 +315,6 @@ def _read_megatron(t: Theirs, run: dict[str, Any]) -> None:
         put(run, "optimizer.clip_norm", clip)
     if micro is not None:
         layout["accumulation"] = micro
-
-
-__all__ = ["read", "recognises", "write"]
 
 
 def recognises(document: Any, text: str) -> bool:

@@ -22,12 +22,19 @@ from scalewright.emit.emitted import Emitted, Reading
 from scalewright.emit.numbers import real_of, true, whole_of
 from scalewright.emit.rules import put, write_rules
 from scalewright.emit.scripts.facts import Facts, take_facts, take_precision
-from scalewright.emit.scripts.model import CONFIG, read_model, write_config
-from scalewright.emit.scripts.render import SAMPLES, as_yaml, render
+from scalewright.emit.scripts.model import CONFIG, SAMPLES, as_yaml, read_model, render, write_config
 from scalewright.emit.scripts.sharding import Sharding, take_sharding
 from scalewright.emit.settings import Settings
 from scalewright.emit.theirs import Theirs
-from scalewright.emit.transformers.read import read_deepspeed, read_memory, read_numbers, read_steps
+from scalewright.emit.transformers.arguments import (
+    COMMON,
+    aside,
+    read_deepspeed,
+    read_memory,
+    read_numbers,
+    read_steps,
+    write_deepspeed,
+)
 from scalewright.emit.transformers.schedule import (
     check_decay,
     read_optimizer,
@@ -35,15 +42,12 @@ from scalewright.emit.transformers.schedule import (
     write_optimizer,
     write_schedule,
 )
-from scalewright.emit.transformers.words import COMMON, aside
-from scalewright.emit.transformers.write import write_deepspeed
 from scalewright.spec.text.dotted import flat
 
 SIZES = {
     "dp_replicate": "dp_replicate_size", "dp_shard": "dp_shard_size", "tp": "tensor_parallel_size",
     "cp": "context_parallel_size",
 }  # fmt: skip
-
 OWN = frozenset({
     "tokenizer_type", "tokenizer_config", "tokenizer_use_fast", "tokenizer_legacy", "model_type",
     "trust_remote_code", "strict", "dataset_prepared_path", "dataset_processes", "dataset_num_proc",
@@ -59,12 +63,11 @@ OWN = frozenset({
     "liger_layer_norm", "gc_steps", "save_safetensors", "liger_fused_linear_cross_entropy",
     "heads_k_stride", "ring_attn_func", "base_model_config", "dataset_shard_num",
 })  # fmt: skip
-
-
 TITLE, VERSION = "Axolotl", "0.19"
 FILE, INPUTS = "axolotl.yaml", "make_inputs.py"
 CONTEXTS = {"ring": ("ring", True), "allgather": ("ring", False)}
 NO_MASKS = "rows that are tokenized already have no document numbers there"
+MARKS = {"micro_batch_size", "sequence_len", "datasets", "pretraining_dataset", "num_epochs", "lr_scheduler"}
 
 
 def write(s: Settings) -> Emitted:
@@ -171,9 +174,6 @@ def _command(s: Settings) -> str:
     nodes, each = nodes_of(s.layout.devices)
     where = f" --nnodes={nodes} --node_rank=$NODE_RANK --master_addr=$MASTER_ADDR" if nodes > 1 else ""
     return f"python {INPUTS} && axolotl train {FILE} --launcher torchrun --{where} --nproc_per_node={each}"
-
-
-MARKS = {"micro_batch_size", "sequence_len", "datasets", "pretraining_dataset", "num_epochs", "lr_scheduler"}
 
 
 def recognises(document: Any, text: str) -> bool:

@@ -21,8 +21,7 @@ from scalewright.emit.arguments import torchrun
 from scalewright.emit.emitted import Emitted
 from scalewright.emit.rules import Words
 from scalewright.emit.scripts.facts import take_facts
-from scalewright.emit.scripts.model import CONFIG, write_config
-from scalewright.emit.scripts.render import SAMPLES, render
+from scalewright.emit.scripts.model import CONFIG, SAMPLES, render, write_config
 from scalewright.emit.settings import Settings
 from scalewright.spec.errors import UserError
 

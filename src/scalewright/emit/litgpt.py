@@ -19,7 +19,7 @@ from scalewright.emit.arguments import nodes_of
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
 from scalewright.emit.numbers import real, whole
 from scalewright.emit.rates import put_rates, take_rates
-from scalewright.emit.rules import Word, Words, inverse, put, read_rules, write_rules
+from scalewright.emit.rules import Fixed, Pick, Word, Words, inverse, nested, put, read_rules, write_rules
 from scalewright.emit.settings import Settings
 from scalewright.emit.theirs import Theirs, put_sources, read_keys, shortest
 
@@ -50,22 +50,30 @@ MIXTURE = (
     Word("model.moe.top_k", CONFIG + "n_expert_per_token", back=whole),
     Word("model.moe.moe_intermediate_size", CONFIG + "moe_intermediate_size", back=whole),
 )
-MLPS = {
-    "swiglu": ("LLaMAMLP", "none"), "gelu": ("GptNeoxMLP", "none"), "gelu_tanh": ("GptNeoxMLP", "tanh"),
-    "geglu": ("GemmaMLP", "none"), "geglu_tanh": ("GemmaMLP", "tanh"),
-}  # fmt: skip
-NORMS = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
-RESIDUALS = {"sequential": (False, False), "parallel": (True, False), "parallel_shared": (True, True)}
+BLOCK = (
+    Pick("model.mlp_type", (CONFIG + "mlp_class_name", CONFIG + "gelu_approximate"), {
+        "swiglu": ("LLaMAMLP", "none"), "gelu": ("GptNeoxMLP", "none"), "gelu_tanh": ("GptNeoxMLP", "tanh"),
+        "geglu": ("GemmaMLP", "none"), "geglu_tanh": ("GemmaMLP", "tanh"),
+    }, "litgpt's MLPs are SwiGLU, GeGLU and GELU", "swiglu", ("GptNeoxMLP", "none"), "swiglu", str),
+    Pick("model.norm_type", CONFIG + "norm_class_name", {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"},
+         "litgpt's norms are RMSNorm and LayerNorm", "rmsnorm", "LayerNorm", "layernorm"),
+    Fixed("model.positions", ("rope",), "litgpt has rotary positions"),
+    Pick("model.residual", (CONFIG + "parallel_residual", CONFIG + "shared_attention_norm"), {
+        "sequential": (False, False), "parallel": (True, False), "parallel_shared": (True, True),
+    }, "", None, (True, False), "sequential", bool),
+)  # fmt: skip
 POSITIONS = {"pre": (True, False), "post": (False, True), "both": (True, True)}  # norms before, after
 PRECISIONS = {"bf16": "bf16-mixed", "auto": "bf16-mixed", "fp32": "32-true"}
 RATES = {"cosine": "cosine", "constant": "cosine"}
-SCALING = {
-    "factor": "factor", "low_freq_factor": "low_freq_factor", "high_freq_factor": "high_freq_factor",
-    "original_context": "original_max_seq_len",
-}  # fmt: skip
 ADJUSTED = CONFIG + "rope_adjustments."
+SCALING = (
+    Word("model.rope.scaling.factor", ADJUSTED + "factor"),
+    Word("model.rope.scaling.low_freq_factor", ADJUSTED + "low_freq_factor"),
+    Word("model.rope.scaling.high_freq_factor", ADJUSTED + "high_freq_factor"),
+    Word("model.rope.scaling.original_context", ADJUSTED + "original_max_seq_len"),
+)
 UNCLIPPED = 1e9  # its pretrain wants a number
-ADAMW, SGD = "torch.optim.AdamW", "torch.optim.SGD"
+ADAMW, SGD, INIT = "torch.optim.AdamW", "torch.optim.SGD", "optimizer.init_args."
 ASIDE = frozenset({
     "model_name", "out_dir", "logger_name", "tokenizer_dir", "train.log_interval", "train.max_time",
     "eval.max_new_tokens", "eval.initial_validation", "eval.final_validation", "eval.evaluate_example",
@@ -90,14 +98,11 @@ def write(s: Settings) -> Emitted:
     }  # fmt: skip
     if not rates.to_the_end:
         s.nearly("lr_schedule.decay_steps", "to the end", "litgpt's cosine ends with the run")
-    data: Words = {}
-    for key, value in keys.items():
-        put(data, key, value)
     command = f"litgpt pretrain --config {FILE}"
     if nodes > 1:
         s.assume(f"it is started on each of {nodes} nodes with MASTER_ADDR, MASTER_PORT and NODE_RANK set")
     comments = (f"Written by `scalewright emit litgpt`, for litgpt {VERSION}.", command)
-    return s.emitted(TITLE, "litgpt", VERSION, {FILE: yaml_text(comments, data)}, command)
+    return s.emitted(TITLE, "litgpt", VERSION, {FILE: yaml_text(comments, nested(keys))}, command)
 
 
 def _network(s: Settings) -> Words:
@@ -105,22 +110,13 @@ def _network(s: Settings) -> Words:
     vocabulary = s.take("model.vocab_size")
     written: Words = {CONFIG + "name": s.run.name, CONFIG + "vocab_size": vocabulary,
                       CONFIG + "padded_vocab_size": vocabulary}  # fmt: skip
-    name, approximate = s.choose(
-        "model.mlp_type", MLPS, "litgpt's MLPs are SwiGLU, GeGLU and GELU", "swiglu"
-    ) or ("", "")
-    written |= {CONFIG + "mlp_class_name": name, CONFIG + "gelu_approximate": approximate}
-    written[CONFIG + "norm_class_name"] = s.choose(
-        "model.norm_type", NORMS, "litgpt's norms are RMSNorm and LayerNorm", "rmsnorm"
-    )
-    s.choose("model.positions", {"rope": None}, "litgpt has rotary positions")
-    parallel, shared = s.choose("model.residual", RESIDUALS, "") or (False, False)
-    written |= {CONFIG + "parallel_residual": parallel, CONFIG + "shared_attention_norm": shared}
+    written |= write_rules(s, BLOCK)
     biases = [s.take(f"model.{part}_bias") for part in ("qkv", "o", "mlp")]
     written |= {CONFIG + "bias": all(biases), CONFIG + "attn_bias": biases[0]}
     if any(biases[1:]) and not all(biases):
         s.nearly("model.o_bias", "no bias but of q, k, v", "litgpt has biases on q, k, v or on every matrix")
-    if (scaling := s.take_scaling(TITLE, "llama3")) is not None:
-        written |= {ADJUSTED + theirs: scaling[ours] for ours, theirs in SCALING.items()}
+    if s.take_scaling(TITLE, "llama3"):
+        written |= write_rules(s, SCALING)
     written |= _norms(s)
     if model.sliding_window and any(model.window_pattern):
         written[CONFIG + "sliding_window_size"] = s.take("model.sliding_window")
@@ -143,10 +139,8 @@ def _norms(s: Settings) -> Words:
     if kind is not None:
         written |= {CONFIG + "norm_qk": True, CONFIG + "norm_qk_type": kind}
     before, after = POSITIONS[s.take("model.norm_position")]
-    for place in ("norm_1", "norm_2"):
-        written[CONFIG + place] = before
-    for place in ("post_attention_norm", "post_mlp_norm"):
-        written[CONFIG + place] = after
+    written |= {CONFIG + place: before for place in ("norm_1", "norm_2")}
+    written |= {CONFIG + place: after for place in ("post_attention_norm", "post_mlp_norm")}
     scale = s.values["model.embedding_scale"]
     if scale is not None and abs(scale - s.model.hidden_size**0.5) < 1e-6 * scale:
         s.take("model.embedding_scale")
@@ -173,34 +167,26 @@ def _sharding(s: Settings, nodes: int) -> Words:
 
 
 def _optimizer(s: Settings) -> Words:
-    words, spec = {"adamw": ADAMW, "sgd": SGD}, s.optimizer
-    name = s.choose("optimizer.name", words, "written as AdamW: litgpt takes classes of torch.optim", "adamw")
+    why = "written as AdamW: litgpt takes classes of torch.optim"
+    name = s.choose("optimizer.name", {"adamw": ADAMW, "sgd": SGD}, why, "adamw")
     lr, decay, betas = s.take("optimizer.lr"), s.take("optimizer.weight_decay"), s.take_adam()
-    arguments: Words = {"lr": lr, "weight_decay": decay}
-    momentum = s.take("optimizer.momentum") if name == SGD else None
+    written: Words = {"optimizer.class_path": name, INIT + "lr": lr, INIT + "weight_decay": decay}
     if name == ADAMW:
-        arguments |= {"betas": list(betas), "eps": s.take("optimizer.eps")}
-    elif momentum:
-        arguments["momentum"] = spec.kept_momentum
-    return {
-        "optimizer.class_path": name,
-        **{f"optimizer.init_args.{key}": value for key, value in arguments.items()},
-    }
+        written |= {INIT + "betas": list(betas), INIT + "eps": s.take("optimizer.eps")}
+    elif s.take("optimizer.momentum"):
+        written[INIT + "momentum"] = s.optimizer.kept_momentum
+    return written
 
 
 def _data(s: Settings) -> Words:
     paths, _ = s.take_sources()
     if len(paths) > 1:
-        s.nearly(
-            "data.train", paths[0], "LitData reads one folder: mix the data before, or write a DataModule"
-        )
+        why = "LitData reads one folder: mix the data before, or write a DataModule"
+        s.nearly("data.train", paths[0], why)
     s.drop("data.valid", "LitData's validation is a folder beside the training data: set split_names")
     s.assume("data are chunks of litdata: convert ours, or set data.init_args.data_path")
-    return {
-        "data.class_path": "LitData",
-        "data.init_args.data_path": paths[0],
-        "data.init_args.seed": s.values["seed"],
-    }
+    return {"data.class_path": "LitData", "data.init_args.data_path": paths[0],
+            "data.init_args.seed": s.values["seed"]}  # fmt: skip
 
 
 def recognises(document: Any, text: str) -> bool:
@@ -223,46 +209,32 @@ def _read_network(t: Theirs, run: Words) -> None:
         t.assume(f"the model {t.values.get('model_name')} of litgpt's list isn't known here: set model=...")
         run.pop("model", None)
         return
-    model = run["model"]
+    model, moe = run["model"], t.values.get(CONFIG + "mlp_class_name") == "LLaMAMoE"
+    if moe:  # of experts that are LLaMAMLPs
+        t.values[CONFIG + "mlp_class_name"] = "LLaMAMLP"
     padded, vocabulary = t.take(CONFIG + "padded_vocab_size"), t.take(CONFIG + "vocab_size", 50254)
     model["vocab_size"] = whole(padded if padded is not None else vocabulary)
-    name, approximate = (
-        str(t.take(CONFIG + "mlp_class_name", "GptNeoxMLP")),
-        t.take(CONFIG + "gelu_approximate", "none"),
-    )
-    kind = name.replace("LLaMAMoE", "LLaMAMLP")
-    model["mlp_type"] = inverse(MLPS).get((kind, "none" if kind == "LLaMAMLP" else approximate), "swiglu")
-    model["norm_type"] = inverse(NORMS).get(t.take(CONFIG + "norm_class_name", "LayerNorm"), "layernorm")
-    residual = (
-        bool(t.take(CONFIG + "parallel_residual", True)),
-        bool(t.take(CONFIG + "shared_attention_norm")),
-    )
-    model["residual"] = inverse(RESIDUALS).get(residual, "sequential")
+    read_rules(t, BLOCK, run)
     bias, attention = bool(t.take(CONFIG + "bias", True)), bool(t.take(CONFIG + "attn_bias"))
     model |= {"qkv_bias": bias or attention, "o_bias": bias, "mlp_bias": bias}
     model.setdefault("rope", {}).setdefault("fraction", 0.25)
     model.setdefault("intermediate_size", 4 * model.get("hidden_size", 4096))
     model.setdefault("norm_eps", 1e-5)
     if ADJUSTED + "factor" in t:
-        scaling = {ours: t.take(ADJUSTED + theirs) for ours, theirs in SCALING.items()}
-        model["rope"]["scaling"] = {
-            "kind": "llama3",
-            **{key: value for key, value in scaling.items() if value is not None},
-        }
+        put(run, "model.rope.scaling.kind", "llama3")
+        read_rules(t, SCALING, run)
     if (window := t.take(CONFIG + "sliding_window_size")) is not None:
         marks = t.take(CONFIG + "sliding_window_indices")
-        model |= {
-            "sliding_window": whole(window),
-            "window_pattern": shortest([bool(mark) for mark in marks]) if marks else [True],
-        }
+        pattern = shortest([bool(mark) for mark in marks]) if marks else [True]
+        model |= {"sliding_window": whole(window), "window_pattern": pattern}
     if t.take(CONFIG + "norm_qk"):
         model["qk_norm"] = "full" if t.take(CONFIG + "norm_qk_type") == "olmo2" else "head"
-    norms = [t.take(CONFIG + key, before) for key, before in (("norm_1", True), ("post_mlp_norm", False))]
+    before, after = t.take(CONFIG + "norm_1", True), t.take(CONFIG + "post_mlp_norm")
     t.take(CONFIG + "norm_2"), t.take(CONFIG + "post_attention_norm")
-    model["norm_position"] = inverse(POSITIONS).get((bool(norms[0]), bool(norms[1])), "pre")
+    model["norm_position"] = inverse(POSITIONS).get((bool(before), bool(after)), "pre")
     if t.take(CONFIG + "scale_embeddings"):
         model["embedding_scale"] = float(model["hidden_size"]) ** 0.5
-    if name == "LLaMAMoE":
+    if moe:
         read_rules(t, MIXTURE, run)
         model["moe"].setdefault("moe_intermediate_size", model["intermediate_size"])
 
@@ -276,9 +248,7 @@ def _read_layout(t: Theirs, run: Words) -> None:
     layout |= {"devices": each * nodes, "zero_stage": 3 if each * nodes > 1 else 0, "dp_replicate": nodes}
     layout.setdefault("micro_batch", 4)
     precision = str(t.take("precision", "bf16-true"))
-    layout["precision"] = (
-        "fp32" if precision.startswith("32") else "fp16" if precision.startswith("16") else "bf16"
-    )
+    layout["precision"] = {"32": "fp32", "16": "fp16"}.get(precision[:2], "bf16")
     if precision == "bf16-true":
         t.assume("precision bf16 has fp32 master weights: theirs (bf16-true) doesn't")
 
@@ -290,9 +260,9 @@ def _read_training(t: Theirs, run: Words) -> None:
     if not path.endswith(("AdamW", "SGD")):
         t.refuse("optimizer.class_path", "taken as AdamW: this optimizer isn't here")
     for key in ("lr", "weight_decay", "eps", "momentum"):
-        if (value := t.take(f"optimizer.init_args.{key}")) is not None:
+        if (value := t.take(INIT + key)) is not None:
             optimizer[key] = real(value)
-    if (betas := t.take("optimizer.init_args.betas")) is not None:
+    if (betas := t.take(INIT + "betas")) is not None:
         optimizer["betas"] = [real(beta) for beta in betas]
     optimizer.setdefault("weight_decay", 0.01)  # torch's
     clip = real(t.take("train.max_norm", UNCLIPPED))

@@ -14,20 +14,17 @@ from typing import Any
 
 from scalewright.emit.arguments import nodes_of
 from scalewright.emit.axolotl import write_recompute
-from scalewright.emit.deepspeed.config import write_zero
 from scalewright.emit.deepspeed.read import fit_batch
+from scalewright.emit.deepspeed.write import write_zero
 from scalewright.emit.emitted import Emitted, Reading
 from scalewright.emit.numbers import true, whole_of
 from scalewright.emit.rules import put, write_rules
 from scalewright.emit.scripts.facts import Facts, take_facts, take_precision
-from scalewright.emit.scripts.model import CONFIG, read_model, write_config
-from scalewright.emit.scripts.render import SAMPLES, as_yaml, render
+from scalewright.emit.scripts.model import CONFIG, SAMPLES, as_yaml, read_model, render, write_config
 from scalewright.emit.settings import Settings
 from scalewright.emit.theirs import Theirs
-from scalewright.emit.transformers.read import flattened, read_arguments
+from scalewright.emit.transformers.arguments import BATCH, COMMON, FILLED, aside, flattened, read_arguments
 from scalewright.emit.transformers.schedule import check_decay, write_optimizer, write_schedule
-from scalewright.emit.transformers.words import BATCH, COMMON, aside
-from scalewright.emit.transformers.write import FILLED
 
 TITLE, VERSION = "LLaMA-Factory", "0.9.5"
 FILE, INPUTS = "llama_factory.yaml", "make_inputs.py"

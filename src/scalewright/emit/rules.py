@@ -2,7 +2,7 @@
 
     Word("layout.tp", "tensor-model-parallel-size", back=whole)     a value, as it is or converted
     Pick("model.norm_type", "norm", {"rmsnorm": "RMSNorm"}, why)    a value by another name
-    Fixed("model.positions", "rope", why)                           the one value that they have, with no key
+    Fixed("model.positions", ("rope",), why)                        the one value that they have, with no key
     Lacks("layout.offload", why)                                    no such thing: dropped, with the reason
 
 write_rules(settings, RULES) -> their keys          read_rules(theirs, RULES, run): puts ours into the run
@@ -57,26 +57,24 @@ class Pick(NamedTuple):
     instead: Any = None  # ours, written for a value that they lack; None: that is dropped
     absent: Any = None  # theirs, where their file has no such key
     unknown: Any = None  # ours, for a name that isn't here; None: no key of ours
-    quiet: tuple[Any, ...] = ()  # ours, for which nothing is written
+    back: Callable[[Any], Any] = same  # of a name that is read
 
     def write(self, s: Settings) -> dict[str, Any]:
         """Their keys."""
-        value = s.values[self.ours]
         name = s.choose(self.ours, self.names, self.why, self.instead)
-        if name is None or value in self.quiet:
+        if name is None:
             return {}
-        return (
-            dict(zip(self.theirs, name, strict=True))
-            if isinstance(self.theirs, tuple)
-            else {self.theirs: name}
-        )
+        if isinstance(self.theirs, tuple):
+            return dict(zip(self.theirs, name, strict=True))
+        return {self.theirs: name}
 
     def read(self, t: Theirs, run: dict[str, Any]) -> None:
         """Our key."""
         if isinstance(self.theirs, tuple):
-            name: Any = tuple(t.take(key, value) for key, value in zip(self.theirs, self.absent, strict=True))
+            absent = zip(self.theirs, self.absent, strict=True)
+            name: Any = tuple(self.back(t.take(key, value)) for key, value in absent)
         else:
-            name = t.take(self.theirs, self.absent)
+            name = self.back(t.take(self.theirs, self.absent))
         ours = inverse(self.names).get(name, self.unknown)
         if ours is not None:
             put(run, self.ours, ours)

@@ -12,7 +12,7 @@ from typing import Any
 
 from scalewright.emit.bridge.fields import FIELDS, arguments_of, precision_of
 from scalewright.emit.emitted import Reading
-from scalewright.emit.megatron.read import read_arguments
+from scalewright.emit.megatron.files import read_arguments
 from scalewright.emit.megatron.words import ASIDE
 from scalewright.emit.python_code import Call, Module, Unknown
 from scalewright.emit.shell import read_words

@@ -1,11 +1,34 @@
-"""A layout as MaxText's axes, batch and policies."""
+"""A layout as MaxText's axes, batch and policies, both ways.
+
+ours                    theirs (product of the axes: the devices)
+zero_stage 0, 1         data; 1 with shard_optimizer_over_data
+zero_stage 3            fsdp = dp_shard / ep, data = dp_replicate
+tp, sp                  tensor_sequence with sp, tensor without
+ep                      expert, over which dense parameters are sharded, too; experts are split over tp
+pp, virtual_stages      stage, num_pipeline_repeats: all forwards come before the backwards (gpipe)
+cp                      context, over which parameters are sharded, too
+micro_batch             per_device_batch_size = micro_batch / (tp x cp): every device counts
+recompute               remat_policy: selective minimal, none minimal_with_context
+"""
 
 from __future__ import annotations
 
-from scalewright.emit.maxtext.words import PRECISIONS, REMAT, STRATEGIES, TITLE
-from scalewright.emit.rules import Words
+from scalewright.emit.numbers import real, whole
+from scalewright.emit.rules import Words, inverse
 from scalewright.emit.settings import Settings
+from scalewright.emit.theirs import Theirs
 from scalewright.spec.errors import UserError
+
+TITLE = "MaxText"
+STRATEGIES = {"ring": "ring", "allgather": "all_gather", "ulysses": "ulysses"}
+REMAT = {"none": "minimal_with_context", "selective": "minimal", "full": "full"}
+PRECISIONS: dict[str, Words] = {
+    "bf16": {"dtype": "bfloat16", "quantization": ""}, "auto": {"dtype": "bfloat16", "quantization": ""},
+    "fp32": {"dtype": "float32", "quantization": ""}, "fp8": {"dtype": "bfloat16", "quantization": "fp8"},
+    "int8": {"dtype": "bfloat16", "quantization": "int8"},
+}  # fmt: skip
+AXES = ("data", "fsdp", "pipeline", "context", "tensor", "tensor_sequence", "expert")
+NETS = ("ici", "dcn")  # inside a slice, between slices
 
 
 def write_layout(s: Settings) -> Words:
@@ -144,3 +167,81 @@ def _memory(s: Settings) -> Words:
 def hardware_of(s: Settings) -> str:
     """Its word for the cluster's devices."""
     return "tpu" if "tpu" in str(s.run.cluster).lower() else "gpu"
+
+
+def read_layout(t: Theirs, run: Words) -> None:
+    layout = run.setdefault("layout", {})
+    sizes = {axis: _size(t, axis) for axis in AXES}
+    data, fsdp, expert = sizes["data"], sizes["fsdp"], sizes["expert"]
+    tp, pp, cp = max(sizes["tensor"], 1) * sizes["tensor_sequence"], sizes["pipeline"], sizes["context"]
+    devices = data * fsdp * expert * tp * pp * cp
+    layout |= {
+        "devices": devices,
+        "tp": tp,
+        "sp": sizes["tensor_sequence"] > 1,
+        "pp": pp,
+        "cp": cp,
+        "ep": expert,
+    }
+    if "moe" in (run.get("model") or {}):
+        layout["etp"] = tp
+    if cp > 1:
+        name = str(t.take("context_parallel_strategy", "all_gather"))
+        layout["cp_kind"] = inverse(STRATEGIES).get(name, "allgather")
+    shards = t.take("shard_optimizer_over_data")
+    sharded = fsdp * expert * cp > 1 or -1 in (t.values.get(f"{net}_fsdp_parallelism") for net in NETS)
+    layout["zero_stage"] = 3 if sharded else 1 if shards else 0
+    if layout["zero_stage"] != 1:
+        layout["dp_replicate"] = data
+    dp = data * fsdp * expert
+    each, steps = real(t.take("per_device_batch_size", 12.0)), whole(t.take("gradient_accumulation_steps", 1))
+    layout["global_batch"] = max(1, round(each * devices) * steps)
+    t.follow("global_batch")
+    count, repeats = t.take("num_pipeline_microbatches"), t.take("num_pipeline_repeats")
+    if pp > 1:
+        count = whole(count) if count is not None and int(count) > 0 else pp
+        virtual = whole(repeats) if repeats is not None and int(repeats) > 0 else _repeats(t, run, pp)
+        layout |= {"virtual_stages": virtual, "schedule": "interleaved" if virtual > 1 else "gpipe"}
+        layout["micro_batch"] = max(1, layout["global_batch"] // (dp * count * steps))
+    else:
+        layout["micro_batch"] = max(1, round(each * tp * cp))
+    policy = str(t.take("remat_policy", "full"))
+    offloaded = policy == "minimal_offloaded" or t.take("decoder_layer_input") == "offload"
+    layout["recompute"] = inverse(REMAT).get(policy, "none" if policy == "minimal_offloaded" else "full")
+    if policy not in REMAT.values() and not offloaded:
+        t.assume(f"recompute {layout['recompute']}: theirs is the policy {policy}")
+    optimizer, parameters = t.take("optimizer_memory_host_offload"), t.take("parameter_memory_host_offload")
+    layout["offload"] = (
+        "activations" if offloaded else "parameters" if parameters else "optimizer" if optimizer else "none"
+    )
+    dtype, products = str(t.take("dtype", "bfloat16")), str(t.take("quantization", ""))
+    layout["precision"] = (
+        "fp8"
+        if "fp8" in products
+        else "int8"
+        if products == "int8"
+        else "fp32"
+        if dtype == "float32"
+        else "bf16"
+    )
+
+
+def _size(t: Theirs, axis: str) -> int:
+    """An axis over both networks; -1 takes what is left, which isn't known."""
+    size = 1
+    for net in NETS:
+        key = f"{net}_{axis}_parallelism"
+        value = int(t.take(key, 1))
+        if value == -1:
+            line = f"{key} is what is left of the devices: taken as 1, set layout.devices"
+            t.assume(line)
+            t.guessed["devices"] = line
+        size *= max(value, 1)
+    return size
+
+
+def _repeats(t: Theirs, run: Words, pp: int) -> int:
+    layers = (
+        (run.get("model") or {}).get("num_hidden_layers", pp) if isinstance(run.get("model"), dict) else pp
+    )
+    return max(1, int(layers) // (pp * whole(t.values.get("num_layers_per_pipeline_stage", 1))))

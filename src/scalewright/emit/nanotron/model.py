@@ -11,12 +11,30 @@ from __future__ import annotations
 
 from typing import Any
 
-from scalewright.emit.nanotron.words import CONFIG, MIXTURE, MODEL
 from scalewright.emit.numbers import real, whole
-from scalewright.emit.rules import Words, inverse, put, read_rules, write_rules
+from scalewright.emit.rules import Word, Words, inverse, put, read_rules, write_rules
 from scalewright.emit.settings import Settings
 from scalewright.emit.theirs import Theirs
 
+CONFIG = "model.model_config."
+MODEL = (
+    Word("model.vocab_size", CONFIG + "vocab_size", back=whole),
+    Word("model.hidden_size", CONFIG + "hidden_size", back=whole),
+    Word("model.num_hidden_layers", CONFIG + "num_hidden_layers", back=whole),
+    Word("model.num_attention_heads", CONFIG + "num_attention_heads", back=whole),
+    Word("model.num_key_value_heads", CONFIG + "num_key_value_heads", back=whole),
+    Word("model.context", CONFIG + "max_position_embeddings", back=whole),
+    Word("model.norm_eps", CONFIG + "rms_norm_eps", back=real),
+    Word("model.qkv_bias", CONFIG + "attention_bias"),
+    Word("model.tie_word_embeddings", CONFIG + "tie_word_embeddings"),
+    Word("model.rope.theta", CONFIG + "rope_theta", back=real),
+    Word("model.rope.interleaved", CONFIG + "rope_interleaved"),
+    Word("model.rope_every_not", CONFIG + "no_rope_layer", back=whole),
+)  # fmt: skip
+MIXTURE = (
+    Word("model.moe.num_experts", CONFIG + "moe_config.num_experts", back=whole),
+    Word("model.moe.top_k", CONFIG + "moe_config.top_k", back=whole),
+)
 TITLE = "nanotron"
 ACTIVATIONS = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_pytorch_tanh"}
 OTHERS = {"is_mamba_config": "Mamba 1", "is_starcoder2_config": "StarCoder2"}

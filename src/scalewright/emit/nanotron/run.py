@@ -1,4 +1,4 @@
-"""Everything but the network in nanotron's YAML, both ways.
+"""nanotron's YAML, both ways: everything but the network.
 
 ours                        theirs
 devices                     dp x tp x pp: dp is written, devices aren't
@@ -15,15 +15,17 @@ smollm3 branch.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from scalewright.emit.nanotron.model import TITLE
-from scalewright.emit.nanotron.words import LAYOUT, TRAINING
+from scalewright.emit.arguments import torchrun
+from scalewright.emit.emitted import Emitted, Reading, yaml_text
+from scalewright.emit.nanotron.model import CONFIG, TITLE, read_model, write_model
 from scalewright.emit.numbers import real, whole
 from scalewright.emit.rates import put_rates, take_rates
-from scalewright.emit.rules import Words, inverse, put, read_rules, write_rules
+from scalewright.emit.rules import Word, Words, inverse, put, read_rules, write_rules
 from scalewright.emit.settings import Settings
-from scalewright.emit.theirs import Theirs, put_sources
+from scalewright.emit.theirs import Theirs, put_sources, read_keys
 from scalewright.spec.errors import UserError
 
 ENGINES = {"1f1b": "1f1b", "gpipe": "afab"}
@@ -32,6 +34,41 @@ STYLES = {"constant": "linear", "linear": "linear", "cosine": "cosine", "wsd": "
 RATES, FACTORY = "optimizer.learning_rate_scheduler.", "optimizer.optimizer_factory."
 NOT_DECAYED = [".*norm.*", ".*bias.*"]
 TOKENIZER = "TOKENIZER"
+LAYOUT = (
+    Word("layout.tp", "parallelism.tp", back=whole),
+    Word("layout.pp", "parallelism.pp", back=whole),
+    Word("layout.micro_batch", "tokens.micro_batch_size", back=whole),
+)
+TRAINING = (
+    Word("seed", "general.seed", back=whole),
+    Word("data.seq_len", "tokens.sequence_length", back=whole),
+    Word("optimizer.lr", "optimizer.learning_rate_scheduler.learning_rate", back=real),
+    Word("optimizer.weight_decay", "optimizer.weight_decay", back=real),
+)  # fmt: skip
+# Sections of logs, evaluation, profiles and uploads.
+SECTIONS = ("lighteval", "logging", "metrics_logging", "profiler", "s3_upload", "slurm")
+# What is logged, where saves lie, which kernels run, and values that nanotron doesn't use.
+ASIDE = frozenset({
+    "general.project", "general.run", "general.benchmark_csv_path", "general.ignore_sanity_checks",
+    "checkpoints.checkpoints_path", "checkpoints.checkpoints_path_is_shared_file_system",
+    "checkpoints.load_lr_scheduler", "checkpoints.load_optimizer", "checkpoints.save_initial_state",
+    "checkpoints.save_final_state", "model.ddp_bucket_cap_mb", "model.make_vocab_size_divisible_by",
+    "model.init_method.std", "model.init_method.scaling_method", "optimizer.accumulate_grad_in_fp32",
+    "optimizer.torch_adam_is_fused", "optimizer.optimizer_factory.torch_adam_is_fused",
+    "optimizer.weight_decay_exclude_named_params", "parallelism.tp_linear_async_communication",
+    "parallelism.tp_recompute_allgather", "parallelism.moe_layer_recompute", "tokens.limit_test_batches",
+    "tokens.limit_val_batches", "tokenizer.tokenizer_name_or_path", "tokenizer.tokenizer_max_length",
+    "tokenizer.tokenizer_revision",
+    *(CONFIG + key for key in (
+        "bos_token_id", "eos_token_id", "pad_token_id", "initializer_range", "is_llama_config",
+        "is_qwen2_config", "pretraining_tp", "use_cache", "_attn_implementation", "_fused_rms_norm",
+        "_fused_rotary_emb", "_use_qkv_packed", "flex_attention_mask", "ring_attn_heads_k_stride",
+        "log_attn_probs", "z_loss_enabled", "z_loss_coefficient", "moe_config.token_dispatcher_type",
+    )),
+})  # fmt: skip
+VERSION = "main, April 2026"
+FILE = "nanotron.yaml"
+ORDER = ("general", "model", "parallelism", "tokens", "optimizer", "data_stages", "checkpoints", "tokenizer")
 
 
 def write_layout(s: Settings) -> Words:
@@ -239,3 +276,50 @@ def read_stages(t: Theirs, run: Words, stages: list[Any]) -> None:
             t.refuse(key, "texts, not tokens: `scalewright prepare` makes shards of them")
         else:
             del t.values[key]
+
+
+def write(s: Settings) -> Emitted:
+    """The complete file; raises UserError where it would be another layout."""
+    keys = {**write_training(s), **write_model(s), **write_layout(s)}
+    data: Words = {section: {} for section in ORDER}
+    for key, value in keys.items():
+        put(data, key, value)
+    data["model"] |= {
+        "ddp_bucket_cap_mb": 25,
+        "init_method": {"std": 0.02},
+        "make_vocab_size_divisible_by": 1,
+    }
+    data["data_stages"] = [write_stage(s)]
+    data["tokenizer"] = {"tokenizer_name_or_path": TOKENIZER}
+    data["logging"] = {"iteration_step_info_interval": 1, "log_level": "info", "log_level_replica": "info"}
+    s.assume("NANOTRON is the folder of its checkout; default: where it is started")
+    launch = torchrun(s.layout.devices, f"${{NANOTRON:-.}}/run_train.py --config-file {FILE}")
+    command = f"CUDA_DEVICE_MAX_CONNECTIONS=1 {launch}"
+    comments = (f"Written by `scalewright emit nanotron`, for nanotron ({VERSION}).", command)
+    files = {FILE: yaml_text(comments, data)}
+    return s.emitted(TITLE, "nanotron", VERSION, files, command)
+
+
+def recognises(document: Any, text: str) -> bool:
+    """A document with nanotron's sections."""
+    if not isinstance(document, dict):
+        return False
+    parallelism, model = document.get("parallelism"), document.get("model")
+    return (
+        isinstance(parallelism, dict)
+        and "dp" in parallelism
+        and isinstance(model, dict)
+        and "model_config" in model
+    )
+
+
+def read(document: Any, text: str, where: str) -> Reading:
+    """Such a file as a run; raises UserError for one whose sections aren't keys and values."""
+    stages = document.get("data_stages") or [{"data": document.get("data")}]
+    if not isinstance(stages, list):
+        raise UserError("it holds no list", f"{where}: data_stages", "give the stages as a list")
+    sections = {
+        key: value for key, value in document.items() if key not in (*SECTIONS, "data_stages", "data")
+    }
+    data = partial(read_stages, stages=stages)
+    return read_keys("nanotron", sections, ASIDE, where, read_model, read_layout, read_training, data)

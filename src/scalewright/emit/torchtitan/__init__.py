@@ -5,7 +5,7 @@
 
     words.py     keys that mean the same, their defaults, and the names that older releases had for them
     layout.py    parallelism, recomputation, precision, offloading
-    training.py  optimizer, learning rate, data, saves
+    training.py  optimizer, learning rate, data, saves; and its keys, read as a run
     flavors.py   models that it has by name
     decoder.py   functions that make any other decoder of its parts
 

@@ -19,8 +19,7 @@ from scalewright.emit.shell import read_words
 from scalewright.emit.torchtitan.decoder import DECODER, LATENT, imports
 from scalewright.emit.torchtitan.layout import Keys, write_layout
 from scalewright.emit.torchtitan.model import Network, write_model
-from scalewright.emit.torchtitan.reading import read_values
-from scalewright.emit.torchtitan.training import write_training
+from scalewright.emit.torchtitan.training import read_values, write_training
 from scalewright.spec.errors import UserError
 from scalewright.spec.question import Unread
 
