@@ -21,6 +21,7 @@ from scalewright.spec.presets import load_model_spec
 from scalewright.spec.trains import why_not_trained
 
 LLAMA, H100 = load_model_spec("llama-3.1-70b"), load_cluster("dgx-h100")
+CUTS = {"virtual_stages", "stage_layers"}  # of a pipeline, which the table doesn't list
 KINDS = {"gpu", "tpu", "npu", "cpu", "mps"}
 TPU = "it runs on gpu, cpu, mps alone, not on a tpu: plan with --framework maxtext or levanter"
 WORDS = {
@@ -116,6 +117,8 @@ def test_the_file_is_sound() -> None:
             assert values, (name, axis)
             assert set(values) <= set(WORDS.get(axis, values)), (name, axis)
         assert set(trainer.devices) <= KINDS, name
+        limited = {*trainer.axes, *(axis for rule in trainer.never for axis in rule), *CUTS}
+        assert set(trainer.why) <= limited, name  # a reason is of something that it lacks
     assert not find_capabilities("internevo").known
 
 

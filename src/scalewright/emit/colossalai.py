@@ -56,8 +56,7 @@ def write(s: Settings) -> Emitted:
     s.take_expert_split(TITLE)
     gemini = layout.zero_stage == 3 and layout.pp == layout.cp == layout.ep == 1
     plugin = _gemini(s) if gemini else _hybrid(s)
-    why = "Colossal-AI recomputes whole layers, or none"
-    recompute = s.choose("layout.recompute", {"none": False, "full": True}, why) or False
+    recompute = s.choose("layout.recompute", {"none": False, "full": True}) or False
     command = torchrun(layout.devices, SCRIPT)
     script = render(
         "colossalai", f=facts, command=command, plugin=plugin, recompute=recompute, pipeline=layout.pp > 1,
@@ -103,18 +102,14 @@ def _gemini(s: Settings) -> Plugin:
         arguments["offload_optim_frac"] = 1.0
         arguments["offload_param_frac"] = 0.0 if offload == "optimizer" else 1.0
     if offload in ("activations", "all"):
-        s.nearly(
-            "layout.offload",
-            "parameters" if offload == "all" else "none",
-            "Gemini offloads states and parameters",
-        )
+        written = "parameters" if offload == "all" else "none"
+        s.nearly("layout.offload", written, "Gemini offloads states and parameters")
     return Plugin(GEMINI, arguments)
 
 
 def _hybrid(s: Settings) -> Plugin:
     layout = s.layout
     arguments = {**_common(s), "pp_size": s.take("layout.pp"), "zero_stage": _stage(s)}
-    s.drop("layout.dp_replicate", "its ZeRO shards over all of dp; GeminiPlugin alone has extra_dp_size")
     arguments |= _sequence(s)
     if layout.offload == "optimizer" and arguments["zero_stage"]:
         arguments["cpu_offload"] = True
@@ -135,11 +130,8 @@ def _stage(s: Settings) -> int:
     stage = s.take("layout.zero_stage")
     most = 1 if s.layout.pp > 1 else 2
     if stage > most:
-        what = (
-            "a pipeline refuses ZeRO-2 and 3"
-            if most == 1
-            else "GeminiPlugin, its ZeRO-3, has neither cp nor ep"
-        )
+        gemini = "GeminiPlugin, its ZeRO-3, has neither cp nor ep"
+        what = "a pipeline refuses ZeRO-2 and 3" if most == 1 else gemini
         s.nearly("layout.zero_stage", str(most), f"{what}: the same numbers, more memory")
     return min(int(stage), most)
 
@@ -150,10 +142,6 @@ def _sequence(s: Settings) -> Words:
         split = {"sequence_parallelism_mode": "split_gather"} if s.take("layout.sp") else {}
         return {"enable_sequence_parallelism": layout.sp, **split}
     s.take("layout.cp")
-    if layout.sp:
-        s.drop("layout.sp", "its plugin has one kind of sequence parallelism at a time: cp's")
-    else:
-        s.take("layout.sp")
     why = "Colossal-AI has ring attention and Ulysses"
     mode = s.choose("layout.cp_kind", MODES, why, "ring", "ring_attn")
     return {"enable_sequence_parallelism": True, "sequence_parallelism_mode": mode, "sp_size": layout.cp}
@@ -164,5 +152,4 @@ def _pipeline(s: Settings) -> dict[str, Any]:
     virtual = s.take("layout.virtual_stages")
     why = f"Colossal-AI has no {layout.schedule}: the same numbers, other bubbles and memory"
     style = s.choose("layout.schedule", STYLES, why, "interleaved" if virtual > 1 else "1f1b")
-    s.drop("layout.stage_layers", "its policies cut stages evenly")
     return {"pp_style": style, "num_model_chunks": virtual, "microbatch_size": layout.micro_batch}

@@ -19,7 +19,7 @@ from scalewright.emit.arguments import nodes_of
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
 from scalewright.emit.numbers import real, whole
 from scalewright.emit.rates import put_rates, take_rates
-from scalewright.emit.rules import Word, Words, inverse, put, read_rules, write_rules
+from scalewright.emit.rules import Pick, Word, Words, inverse, put, read_rules, write_rules
 from scalewright.emit.settings import Settings
 from scalewright.emit.theirs import FEWEST, Theirs, put_sources, read_keys
 from scalewright.spec.errors import UserError
@@ -44,14 +44,16 @@ WORDS = (
     Word("optimizer.weight_decay", "weight_decay", back=real),
     Word("optimizer.clip_norm", "gradient_clipping", back=real),
 )  # fmt: skip
-POSITIONS = {"rope": "rotary", "learned": "learned", "alibi": "alibi", "none": "none"}
+POSITIONS = Pick("model.positions", "pos_emb", {
+    "rope": "rotary", "learned": "learned", "alibi": "alibi", "none": "none",
+}, "GPT-NeoX has no such positions", "rope", "learned", "learned")  # fmt: skip
+RESIDUAL = Pick("model.residual", ("gpt_j_residual", "gpt_j_tied"), {
+    "sequential": (False, False), "parallel": (True, False), "parallel_shared": (True, True),
+}, "", None, (False, False), "sequential", bool)  # fmt: skip
 ACTIVATIONS = {"swiglu": "swiglu", "geglu": "geglu", "gelu": "gelu", "relu": "relu"}
-NORMS = {
-    "rmsnorm": ("rmsnorm", False),
-    "layernorm": ("layernorm", True),
-    "layernorm_nobias": ("layernorm", False),
-}
-RESIDUALS = {"sequential": (False, False), "parallel": (True, False), "parallel_shared": (True, True)}
+NORMS = {  # the norm, whether it has a bias
+    "rmsnorm": ("rmsnorm", False), "layernorm": ("layernorm", True), "layernorm_nobias": ("layernorm", False),
+}  # fmt: skip
 PRECISIONS: dict[str, Words] = {
     "bf16": {"precision": "bfloat16", "bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}},
     "fp16": {"precision": "fp16", "fp16": {"enabled": True, "loss_scale": 0, "loss_scale_window": 1000,
@@ -115,24 +117,16 @@ def _network(s: Settings) -> Words:
     width = s.take("model.intermediate_size")
     why = "GPT-NeoX's MLPs are SwiGLU, GeGLU, GELU and ReLU"
     name = s.choose("model.mlp_type", ACTIVATIONS, why, "swiglu" if model.gated else "gelu")
+    why = "GPT-NeoX's norms are RMSNorm and LayerNorm"
+    norm, bias = s.choose("model.norm_type", NORMS, why, "rmsnorm") or ("", False)
     written: Words = {
-        "activation": name,
-        "intermediate_size": width * (3 if model.gated else 1),
-        "mlp_multiple_of": 1,
-    }
-    norm, bias = s.choose(
-        "model.norm_type", NORMS, "GPT-NeoX's norms are RMSNorm and LayerNorm", "rmsnorm"
-    ) or ("", False)
-    written |= {
-        "norm": norm,
-        "use_bias_in_norms": bias,
-        EPSILONS[norm == "layernorm"]: s.take("model.norm_eps"),
-    }
-    written["pos_emb"] = s.choose("model.positions", POSITIONS, "GPT-NeoX has no such positions", "rope")
+        "activation": name, "intermediate_size": width * (3 if model.gated else 1), "mlp_multiple_of": 1,
+        "norm": norm, "use_bias_in_norms": bias, EPSILONS[norm == "layernorm"]: s.take("model.norm_eps"),
+        **POSITIONS.write(s),
+    }  # fmt: skip
     s.take("model.learned_positions")
     s.take_scaling(TITLE, "")
-    parallel, tied = s.choose("model.residual", RESIDUALS, "") or (False, False)
-    written |= {"gpt_j_residual": parallel, "gpt_j_tied": tied}
+    written |= RESIDUAL.write(s)
     qkv, out, mlp = (s.take(f"model.{part}_bias") for part in ("qkv", "o", "mlp"))
     written |= {"use_bias_in_attn_linear": qkv or out, "use_bias_in_mlp": mlp}
     if qkv != out:
@@ -153,15 +147,10 @@ def _network(s: Settings) -> Words:
 def _layout(s: Settings) -> Words:
     layout = s.layout
     pp, offload = s.take("layout.pp"), s.take("layout.offload")
-    for key in ("cp", "ep", "etp"):
-        s.drop(f"layout.{key}", "it has tensor, pipeline and data parallelism")
-    s.drop("layout.dp_replicate", "its ZeRO shards over all of dp")
     stage = s.take("layout.zero_stage")
     if pp > 1:
         why = f"DeepSpeed has no {layout.schedule}: the same numbers, other bubbles and memory"
         s.choose("layout.schedule", {"1f1b": None}, why, "1f1b")
-        s.drop("layout.virtual_stages", "a rank of DeepSpeed's pipeline has one stage")
-        s.drop("layout.stage_layers", "DeepSpeed cuts stages by kinds of layers")
         s.assume("stages are cut by numbers of transformer layers (pipe_partition_method)")
         if stage > 1:
             stage = 1
@@ -171,11 +160,9 @@ def _layout(s: Settings) -> Words:
     if offload == "optimizer" and stage:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     elif offload != "none":
-        s.nearly(
-            "layout.offload", "none", "GPT-NeoX's own files offload optimizer states of ZeRO-1 to 3 alone"
-        )
-    why = "DeepSpeed recomputes whole layers, or none"
-    recompute = s.choose("layout.recompute", {"none": False, "full": True}, why)
+        why = "GPT-NeoX's own files offload optimizer states of ZeRO-1 to 3 alone"
+        s.nearly("layout.offload", "none", why)
+    recompute = s.choose("layout.recompute", {"none": False, "full": True})
     precision = s.choose_precision(PRECISIONS, "GPT-NeoX has bf16, fp16 and fp32")
     return {
         "pipe_parallel_size": pp if pp > 1 else 0, "gradient_accumulation_steps": layout.accumulation,
@@ -220,10 +207,8 @@ def recognises(document: Any, text: str) -> bool:
     if not isinstance(document, dict):
         return False
     names = {str(key).replace("-", "_") for key in document}
-    return (
-        bool(names & {"pipe_parallel_size", "model_parallel_size", "zero_optimization"})
-        and "num_layers" in names
-    )
+    layout = {"pipe_parallel_size", "model_parallel_size", "zero_optimization"}
+    return bool(names & layout) and "num_layers" in names
 
 
 def read(document: Any, text: str, where: str) -> Reading:
@@ -242,14 +227,11 @@ def _read_network(t: Theirs, run: Words) -> None:
     size = whole(width) if width is not None else int(real(factor) * hidden)
     model["intermediate_size"] = _third(t, size) if model["mlp_type"] in GATED else size
     norm, bias = str(t.take("norm", "layernorm")), bool(t.take("use_bias_in_norms", True))
-    model["norm_type"] = (
-        "rmsnorm" if norm.endswith("rmsnorm") else "layernorm" if bias else "layernorm_nobias"
-    )
+    kind = "layernorm" if bias else "layernorm_nobias"
+    model["norm_type"] = "rmsnorm" if norm.endswith("rmsnorm") else kind
     rms, layer = t.take(EPSILONS[0], 1e-8), t.take(EPSILONS[1], 1e-5)
     model["norm_eps"] = real(rms if model["norm_type"] == "rmsnorm" else layer)
-    model["positions"] = inverse(POSITIONS).get(t.take("pos_emb", "learned"), "learned")
-    parallel, tied = bool(t.take("gpt_j_residual")), bool(t.take("gpt_j_tied"))
-    model["residual"] = "parallel_shared" if parallel and tied else "parallel" if parallel else "sequential"
+    read_rules(t, (POSITIONS, RESIDUAL), run)
     attention, mlp = bool(t.take("use_bias_in_attn_linear", True)), bool(t.take("use_bias_in_mlp", True))
     model |= {"qkv_bias": attention, "o_bias": attention, "mlp_bias": mlp}
     model.setdefault("tie_word_embeddings", True)
@@ -296,11 +278,8 @@ def _read_layout(t: Theirs, run: Words) -> None:
     layout["recompute"] = "full" if t.take("checkpoint_activations") else "none"
     if whole(t.take("checkpoint_num_layers", 1)) > 1 and layout["recompute"] == "full":
         t.assume("recompute full: theirs keeps the input of a group of layers alone")
-    name = str(
-        t.take("precision")
-        or t.values.get("fp16.type")
-        or ("fp16" if t.values.get("fp16.enabled") else "fp32")
-    )
+    half = t.values.get("fp16.type") or ("fp16" if t.values.get("fp16.enabled") else "fp32")
+    name = str(t.take("precision") or half)
     layout["precision"] = {"bfloat16": "bf16", "fp16": "fp16"}.get(name, "fp32")
 
 

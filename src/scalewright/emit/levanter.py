@@ -21,7 +21,7 @@ from typing import Any
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
 from scalewright.emit.numbers import real, whole
 from scalewright.emit.rates import put_rates, take_rates
-from scalewright.emit.rules import Word, Words, inverse, put, read_rules, write_rules
+from scalewright.emit.rules import Fixed, Pick, Word, Words, nested, put, read_rules, write_rules
 from scalewright.emit.settings import Settings
 from scalewright.emit.theirs import FEWEST, Theirs, read_keys
 
@@ -47,13 +47,27 @@ MIXTURE = (
     Word("train.balance.loss", "model.lbl_coef", back=real),
     Word("train.balance.z_loss", "model.rzl_coef", back=real),
 )
-ACTIVATIONS = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_new"}
 POLICIES = {"bf16": "p=f32,c=bfloat16", "auto": "p=f32,c=bfloat16", "fp32": "f32"}
 SCHEDULES = {"constant": "constant", "linear": "linear", "cosine": "cosine", "wsd": "linear"}
-SCALING = {
-    "factor": "factor", "low_freq_factor": "low_freq_factor", "high_freq_factor": "high_freq_factor",
-    "original_context": "original_max_position_embeddings",
-}  # fmt: skip
+SCALING = (
+    Word("model.rope.scaling.factor", "model.rope.factor"),
+    Word("model.rope.scaling.low_freq_factor", "model.rope.low_freq_factor"),
+    Word("model.rope.scaling.high_freq_factor", "model.rope.high_freq_factor"),
+    Word("model.rope.scaling.original_context", "model.rope.original_max_position_embeddings"),
+)
+BLOCK = (
+    Pick("model.mlp_type", "model.activation_function", {
+        "swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_new",
+    }, "Levanter's Llama has SwiGLU or GeGLU", "swiglu", "silu", "swiglu", str),
+    Fixed("model.norm_type", ("rmsnorm",), "Levanter's Llama has RMSNorm"),
+    Fixed("model.positions", ("rope",), "Levanter's Llama has rotary positions"),
+)  # fmt: skip
+DEFAULTS = {
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+}
 TOKENIZER = "TOKENIZER"
 WHOLE = "none"  # stands for an axis that is null
 DEVICES = re.compile(r"^# devices: (\d{1,7})$", re.MULTILINE)
@@ -85,10 +99,7 @@ def write(s: Settings) -> Emitted:
     }  # fmt: skip
     if s.run.lr_schedule.kind == "wsd":
         keys["optimizer.decay"] = rates.length
-    data: Words = {section: {} for section in ("data", "model", "trainer", "optimizer")}
-    for key, value in keys.items():
-        put(data, key, value)
-    data["data"] = _data(s)
+    data = nested(keys, "data", "model", "trainer", "optimizer") | {"data": _data(s)}
     command = f"python -m levanter.main.train_lm --config_path {FILE}"
     comments = (
         f"Written by `scalewright emit levanter`, for Levanter ({VERSION}); on every host:", command,
@@ -99,10 +110,7 @@ def write(s: Settings) -> Emitted:
 
 def _network(s: Settings) -> Words:
     model = s.model
-    why = "Levanter's Llama has SwiGLU or GeGLU"
-    name = s.choose("model.mlp_type", ACTIVATIONS, why, "swiglu")
-    s.choose("model.norm_type", {"rmsnorm": None}, "Levanter's Llama has RMSNorm")
-    s.choose("model.positions", {"rope": None}, "Levanter's Llama has rotary positions")
+    block = write_rules(s, BLOCK)
     if model.context == s.run.seq_len:
         s.take("model.context")
     else:
@@ -112,15 +120,14 @@ def _network(s: Settings) -> Words:
     )
     written: Words = {
         "model.type": _kind(s), "model.intermediate_dim": s.take_dense_width(),
-        "model.activation_function": name, "model.use_bias": False, "model.rope.type": "default",
+        **block, "model.use_bias": False, "model.rope.type": "default",
     }  # fmt: skip
     if model.moe or model.dim_per_head * model.num_attention_heads == model.hidden_size:
         s.take_head_dim(TITLE)
     else:
         written["model.head_dim"] = s.take("model.head_dim")
-    if (scaling := s.take_scaling(TITLE, "llama3")) is not None:
-        written |= {f"model.rope.{theirs}": scaling[ours] for ours, theirs in SCALING.items()}
-        written["model.rope.type"] = "llama3"
+    if s.take_scaling(TITLE, "llama3"):
+        written |= write_rules(s, SCALING) | {"model.rope.type": "llama3"}
     if model.moe is None:
         return written
     s.take("model.moe.moe_intermediate_size")
@@ -145,16 +152,11 @@ def _layout(s: Settings) -> Words:
     layout = s.layout
     for key in ("devices", "tp"):
         s.take(f"layout.{key}")
-    for key, what in (("pp", "pipeline"), ("cp", "context parallelism"), ("ep", "expert parallelism")):
-        s.drop(f"layout.{key}", f"it has no {what}")
-    s.drop("layout.sp", "its activations are whole on every rank of the model axis")
     s.take_expert_split(TITLE)
-    why = "Levanter shards parameters with the states (fsdp_axis), or nothing"
-    s.choose("layout.zero_stage", {0: None, 3: None}, why, 3)
+    s.choose("layout.zero_stage", {0: None, 3: None}, instead=3)
     s.take("layout.dp_replicate")
     axis = "embed" if layout.zero_stage else None
-    why = "Levanter trains in bf16 or fp32"
-    policy = s.choose_precision(POLICIES, why)
+    policy = s.choose_precision(POLICIES, "Levanter trains in bf16 or fp32")
     return {
         "trainer.mp": policy, "trainer.fsdp_axis": axis, "trainer.batch_axis": "batch",
         "trainer.tensor_parallel_axes": ["mlp", "heads"] if layout.tp > 1 else None,
@@ -165,12 +167,10 @@ def _layout(s: Settings) -> Words:
 
 
 def _checkpointing(s: Settings) -> bool | str:
-    why = "its policies of single products aren't written: whole layers"
-    full = s.choose("layout.recompute", {"none": False, "full": True}, why, "full") or False
+    full = s.choose("layout.recompute", {"none": False, "full": True}, instead="full") or False
     if s.layout.offload == "activations" and s.layout.recompute == "full":
         s.take("layout.offload")
         return "offload"
-    s.drop("layout.offload", "Levanter offloads the inputs of recomputed layers alone")
     return full
 
 
@@ -227,16 +227,10 @@ def _read_network(t: Theirs, run: Words) -> None:
         return
     read_rules(t, WORDS, run)
     model = run.setdefault("model", {})
-    sizes = {
-        "hidden_size": 4096,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 32,
-    }
-    for key, size in sizes.items():
+    for key, size in DEFAULTS.items():
         model.setdefault(key, size)
     model["intermediate_size"] = whole(t.take("model.intermediate_dim", 11008))
-    model["mlp_type"] = inverse(ACTIVATIONS).get(str(t.take("model.activation_function", "silu")), "swiglu")
+    read_rules(t, BLOCK, run)
     if (size := t.take("model.head_dim")) is not None:
         model["head_dim"] = whole(size)
     bias = bool(t.take("model.use_bias")) or kind == "qwen"
@@ -246,9 +240,8 @@ def _read_network(t: Theirs, run: Words) -> None:
     length = run.setdefault("data", {}).setdefault("seq_len", 2048)
     model["context"] = length
     if t.values.get("model.rope.type") == "llama3":
-        scaling = {ours: t.take(f"model.rope.{theirs}") for ours, theirs in SCALING.items()}
-        given = {key: value for key, value in scaling.items() if value is not None}
-        model.setdefault("rope", {})["scaling"] = {"kind": "llama3", **given}
+        put(run, "model.rope.scaling.kind", "llama3")
+        read_rules(t, SCALING, run)
     model["vocab_size"] = 128256
     t.assume("vocab_size 128256: its tokenizer's isn't in the file, set model.vocab_size")
     if kind == "mixtral":
@@ -262,9 +255,8 @@ def _read_layout(t: Theirs, run: Words, noted: int | None) -> None:
     layout = run.setdefault("layout", {})
     tp = whole(t.take("trainer.model_axis_size", 1))
     t.take("trainer.tensor_parallel_axes")
-    replicas = whole(t.take("trainer.replica_ici_axis_size", 1)) * whole(
-        t.take("trainer.replica_dcn_axis_size", 1)
-    )
+    within, between = (whole(t.take(f"trainer.replica_{net}_axis_size", 1)) for net in ("ici", "dcn"))
+    replicas = within * between
     batch, micro = layout.setdefault("global_batch", 512), layout.get("micro_batch", -1)
     devices = noted if noted is not None else tp * replicas
     if noted is None:
@@ -286,9 +278,8 @@ def _read_layout(t: Theirs, run: Words, noted: int | None) -> None:
     elif not isinstance(kept, bool):
         t.assume("recompute full: theirs is another policy")
     policy = str(t.take("trainer.mp", "f32"))
-    layout["precision"] = (
-        "bf16" if "bfloat16" in policy or "bf16" in policy else "fp16" if "16" in policy else "fp32"
-    )
+    half = "bf16" if "bfloat16" in policy or "bf16" in policy else "fp16"
+    layout["precision"] = half if "16" in policy else "fp32"
 
 
 def _read_training(t: Theirs, run: Words) -> None:
@@ -319,18 +310,14 @@ def _read_training(t: Theirs, run: Words) -> None:
     put_rates(run, kind, warmup, length if kind == "wsd" else None, least)
     configs = sorted({key.split(".")[2] for key in t.values if key.startswith("data.configs.")})
     train = [
-        (t.take(f"data.configs.{name}.train_urls"), t.take(f"data.train_weights.{name}", 1.0))
-        for name in configs
+        (t.take(f"data.configs.{n}.train_urls"), t.take(f"data.train_weights.{n}", 1.0)) for n in configs
     ]
     sources = [(urls[0], real(weight)) for urls, weight in train if isinstance(urls, list) and urls]
     if (urls := t.take("data.train_urls")) is not None:
         sources = [(str(url), 1.0) for url in (urls if isinstance(urls, list) else [urls])]
     if sources:
-        put(
-            run,
-            "data.train",
-            [{"path": str(path), "weight": weight} for path, weight in sources if weight > 0],
-        )
+        weighted = [{"path": str(path), "weight": weight} for path, weight in sources if weight > 0]
+        put(run, "data.train", weighted)
     keep = t.take("trainer.checkpointer.keep")
     every = keep[0].get("every") if isinstance(keep, list) and keep and isinstance(keep[0], dict) else None
     if every is not None and whole(every) < steps:

@@ -158,10 +158,6 @@ def _sharding(s: Settings, nodes: int) -> Words:
         s.take("layout.dp_replicate")
     else:
         s.nearly("layout.dp_replicate", str(nodes), "litgpt shards in a node and replicates over nodes")
-    for key in ("tp", "pp", "cp", "ep"):
-        s.drop(f"layout.{key}", "its training has FSDP alone")
-    s.choose("layout.recompute", {"none": None}, "litgpt's pretrain keeps all activations")
-    s.drop("layout.offload", "litgpt's pretrain offloads nothing")
     why = "litgpt's pretrain has bf16-mixed, bf16-true and 32-true"
     return {"precision": s.choose_precision(PRECISIONS, why)}
 

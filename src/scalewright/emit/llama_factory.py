@@ -29,11 +29,6 @@ from scalewright.emit.transformers.schedule import check_decay, write_optimizer,
 TITLE, VERSION = "LLaMA-Factory", "0.9.5"
 FILE, INPUTS = "llama_factory.yaml", "make_inputs.py"
 NO_MASKS = "rows that are tokenized already have no document numbers there"
-AXES = {
-    "pp": "it has no pipeline", "tp": "it has data parallelism alone", "cp": "it has data parallelism alone",
-    "ep": "it has data parallelism alone", "etp": "it has data parallelism alone",
-    "dp_replicate": "DeepSpeed's ZeRO shards over all ranks",
-}  # fmt: skip
 OWN = frozenset({
     "stage", "template", "dataset_dir", "tokenized_path", "media_dir", "overwrite_cache",
     "preprocessing_num_workers", "max_samples", "plot_loss", "flash_attn", "enable_liger_kernel",
@@ -55,8 +50,6 @@ def recognises(document: Any, text: str) -> bool:
 def write(s: Settings) -> Emitted:
     """All files; raises UserError where it would be another layout, or another network."""
     network = write_config(s)
-    for axis, why in AXES.items():
-        s.drop(f"layout.{axis}", why)
     s.take("layout.devices")
     facts = take_facts(s, NO_MASKS, own_loop=False)
     s.assume(f"{INPUTS} writes every sample of the run to rows/, and a row's last token has no target")
@@ -121,7 +114,6 @@ def _deepspeed(s: Settings) -> dict[str, Any]:
     """ZeRO's section, the rest of which the Trainer fills in; none where nothing is sharded."""
     if s.layout.zero_stage == 0:
         s.take("layout.zero_stage")
-        s.drop("layout.offload", "LLaMA-Factory offloads what DeepSpeed shards")
         return {}
     own = {"zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False}
     return {"deepspeed": {**FILLED, **own, **write_zero(s)}}

@@ -3,8 +3,9 @@
     Word("layout.tp", "tensor-model-parallel-size", back=whole)     a value, as it is or converted
     Pick("model.norm_type", "norm", {"rmsnorm": "RMSNorm"}, why)    a value by another name
     Fixed("model.positions", ("rope",), why)                        the one value that they have, with no key
-    Lacks("layout.offload", why)                                    no such thing: dropped, with the reason
+    Lacks("model.qk_norm", why)                                     no such thing: dropped, with the reason
 
+What a trainer lacks of a layout isn't here: spec/capabilities.yaml has it, with the reasons.
 write_rules(settings, RULES) -> their keys          read_rules(theirs, RULES, run): puts ours into the run
 """
 

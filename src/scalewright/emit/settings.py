@@ -50,6 +50,7 @@ class Settings:
     def __init__(self, run: RunSpec, model: ModelSpec) -> None:
         self.run, self.model, self.layout = run, model, run.layout
         self.version: str | None = None  # of the trainer, where the user asks for one
+        self.lacks: Mapping[str, str] = {}  # axes of the layout -> why the trainer lacks them
         self.network: ModelSpec | None = None  # that is written, where the target's files aren't read back
         self.stated = frozenset(flat(run.model_dump(mode="json", by_alias=True, exclude_unset=True), WHOLE))
         self.values = flat({**run.dump(), "model": model.dump()}, WHOLE)
@@ -78,7 +79,7 @@ class Settings:
 
     def nearly(self, key: str, written: str, why: str) -> None:
         """Takes a key and records that it is expressed only nearly."""
-        self.changed.append(Changed(key, self.take(key), written, why))
+        self.changed.append(Changed(key, self.take(key), written, why or self._lack(key)))
 
     def drop(self, key: str, why: str) -> None:
         """Records why a key can't be expressed; a neutral value is no loss."""
@@ -89,9 +90,12 @@ class Settings:
         self.assumed.append(text)
 
     def choose(
-        self, key: str, words: Mapping[Any, W], why: str, instead: Any = None, written: str = ""
+        self, key: str, words: Mapping[Any, W], why: str = "", instead: Any = None, written: str = ""
     ) -> W | None:
-        """Their word for a key's value; None where it is dropped, as they have no such value."""
+        """Their word for a key's value; None where it is dropped, as they have no such value.
+
+        `why`: of an axis, that of its capabilities where it is left out.
+        """
         value = self.values[key]
         if not isinstance(value, dict) and value in words:
             return words[self.take(key)]
@@ -189,7 +193,7 @@ class Settings:
     def dropped(self, title: str) -> tuple[Dropped, ...]:
         """Everything that wasn't taken. Raises UserError where a size of the layout is among it."""
         lost = [
-            Dropped(key, value, self._dropped.get(key, f"{title} has no word for it"))
+            Dropped(key, value, self._dropped.get(key) or self._lack(key) or f"{title} has no word for it")
             for key, value in self.left()
         ]
         for key, value, why in lost:
@@ -197,6 +201,9 @@ class Settings:
                 how = f"plan with `--framework {title.lower()}`, or set {key}=1"
                 raise UserError(f"{title} can't run {key.removeprefix('layout.')} {value}: {why}", key, how)
         return tuple(lost)
+
+    def _lack(self, key: str) -> str:
+        return self.lacks.get(key.removeprefix("layout."), "")
 
     def left(self) -> Iterator[tuple[str, Any]]:
         """Keys that no one took, with values that do something."""

@@ -34,6 +34,7 @@ class Capabilities:
     known: bool = False
     title: str = ""  # its name in its own spelling
     devices: tuple[str, ...] = ()  # kinds of device that it runs on; none: not known, any
+    why: Mapping[str, str] = field(default_factory=dict)  # axis -> the reason for what it lacks of it
 
     def runs_on(self, kind: str) -> bool:
         """Whether it runs on devices of this kind: gpu, tpu, npu, cpu or mps."""
@@ -73,7 +74,7 @@ def find_capabilities(trainer: str) -> Capabilities:
     entry = entries[entry["as"]] if "as" in entry else entry
     axes = {axis: tuple(values) for axis, values in entry["axes"].items()}
     never, devices = tuple(entry.get("never", ())), tuple(entry.get("devices", ()))
-    return Capabilities(trainer, axes, never, entry["source"], True, title, devices)
+    return Capabilities(trainer, axes, never, entry["source"], True, title, devices, entry.get("why", {}))
 
 
 def trainers_on(kind: str) -> list[str]:

@@ -24,7 +24,6 @@ from scalewright.spec.deepspeed import (
 )
 from scalewright.spec.errors import UserError
 from scalewright.spec.placement import stage_layers
-from scalewright.spec.run import OptimizerSpec
 
 TITLE, VERSION = "DeepSpeed", "0.16 to 0.19, with transformers 5.23"
 FILE, SCRIPT = "ds_config.json", "train.py"
@@ -60,9 +59,6 @@ def write(s: Settings) -> Emitted:
 def _check_axes(s: Settings) -> None:
     """Takes the axes that DeepSpeed has; raises UserError for combinations that it lacks."""
     layout = s.layout
-    s.drop("layout.ep", "its AutoEP doesn't run with transformers 5.23")
-    s.drop("layout.dp_replicate", "its ZeRO shards over all ranks (zero_hpz_partition_size is a second copy)")
-    s.drop("layout.sp", "AutoTP keeps whole activations on every rank")
     axes = [key for key in ("tp", "pp", "cp") if getattr(layout, key) > 1]
     if len(axes) > 1:
         problem = f"DeepSpeed runs {' and '.join(axes)} together in models that are written for it alone"
@@ -182,8 +178,7 @@ def _optimizer(s: Settings, name: str) -> Config:
     """The optimizer's section; none where the script makes it (AdamW8bit)."""
     if name not in OPTIMIZERS:
         return {"zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False}
-    optimizer = s.run.optimizer
-    assert isinstance(optimizer, OptimizerSpec)
+    optimizer = s.optimizer
     return optimizer_section(
         name,
         lr=optimizer.lr,

@@ -87,9 +87,8 @@ def _sharding(s: Settings) -> int:
     layout, stage = s.layout, s.layout.zero_stage
     shared = [axis for axis in ("cp", "ep") if getattr(layout, axis) > 1]
     if stage in (0, 1) and shared:
-        s.nearly(
-            "layout.zero_stage", f"3 over {' and '.join(shared)}", "MaxText shards parameters over those axes"
-        )
+        over = f"3 over {' and '.join(shared)}"
+        s.nearly("layout.zero_stage", over, "MaxText shards parameters over those axes")
     elif stage >= 2 and layout.dp_shard * layout.cp == 1:
         s.nearly("layout.zero_stage", "0", "a replica has one data-parallel rank: there is nothing to shard")
     elif stage == 2:
@@ -99,9 +98,7 @@ def _sharding(s: Settings) -> int:
     if stage in (0, 1) and shared and layout.dp_replicate != layout.dp // layout.ep:
         whole = layout.dp // layout.ep
         s.nearly("layout.dp_replicate", str(whole), "the ranks of its data axis hold the same parameters")
-    elif stage == 1:
-        s.drop("layout.dp_replicate", "MaxText's ZeRO-1 shards over all of its data axis")
-    else:
+    elif stage != 1:
         s.take("layout.dp_replicate")
     within = layout.dp_shard if stage >= 2 else layout.dp
     if within % layout.ep:
@@ -118,11 +115,9 @@ def _batch(s: Settings) -> Words:
         return {"per_device_batch_size": each, "gradient_accumulation_steps": layout.accumulation}
     stages = layout.pp * s.take("layout.virtual_stages")
     if layers % stages:
-        what = (
-            f"MaxText can't run pp {layout.pp} with {layout.virtual_stages} stages of a rank: {layers} layers"
-        )
+        each = f"{layout.virtual_stages} stages of a rank: {layers} layers"
+        what = f"MaxText can't run pp {layout.pp} with {each}"
         raise UserError(what, "layout.pp", "use stages that divide the layers")
-    s.drop("layout.stage_layers", "MaxText's stages have as many layers each")
     if s.layout.stage_layers is not None and len(set(s.layout.stage_layers)) == 1:
         s.take("layout.stage_layers")
     why = f"MaxText has no {layout.schedule}: all forwards of its pipeline come before the backwards"
@@ -147,8 +142,7 @@ def _batch(s: Settings) -> Words:
 
 
 def _memory(s: Settings) -> Words:
-    why = "MaxText's policies are of every layer"
-    policy = s.choose("layout.recompute", REMAT, why, "full")
+    policy = s.choose("layout.recompute", REMAT, instead="full")
     if s.layout.recompute == "none":
         s.assume("recompute none is minimal_with_context: products and attention's output are kept")
     offload = s.layout.offload
@@ -160,7 +154,6 @@ def _memory(s: Settings) -> Words:
         s.take("layout.offload")
         return {"remat_policy": "custom", "decoder_layer_input": "offload"} if policy == "full" else {
             "remat_policy": "minimal_offloaded"}  # fmt: skip
-    s.drop("layout.offload", "MaxText's offloads of states and of activations aren't written together")
     return {"remat_policy": policy}
 
 
@@ -211,19 +204,11 @@ def read_layout(t: Theirs, run: Words) -> None:
     if policy not in REMAT.values() and not offloaded:
         t.assume(f"recompute {layout['recompute']}: theirs is the policy {policy}")
     optimizer, parameters = t.take("optimizer_memory_host_offload"), t.take("parameter_memory_host_offload")
-    layout["offload"] = (
-        "activations" if offloaded else "parameters" if parameters else "optimizer" if optimizer else "none"
-    )
+    states = "parameters" if parameters else "optimizer" if optimizer else "none"
+    layout["offload"] = "activations" if offloaded else states
     dtype, products = str(t.take("dtype", "bfloat16")), str(t.take("quantization", ""))
-    layout["precision"] = (
-        "fp8"
-        if "fp8" in products
-        else "int8"
-        if products == "int8"
-        else "fp32"
-        if dtype == "float32"
-        else "bf16"
-    )
+    whole_type = "fp32" if dtype == "float32" else "bf16"
+    layout["precision"] = "fp8" if "fp8" in products else "int8" if products == "int8" else whole_type
 
 
 def _size(t: Theirs, axis: str) -> int:
@@ -241,7 +226,6 @@ def _size(t: Theirs, axis: str) -> int:
 
 
 def _repeats(t: Theirs, run: Words, pp: int) -> int:
-    layers = (
-        (run.get("model") or {}).get("num_hidden_layers", pp) if isinstance(run.get("model"), dict) else pp
-    )
+    model = run.get("model")
+    layers = model.get("num_hidden_layers", pp) if isinstance(model, dict) else pp
     return max(1, int(layers) // (pp * whole(t.values.get("num_layers_per_pipeline_stage", 1))))

@@ -9,7 +9,7 @@ from scalewright.emit.emitted import Emitted, Reading, yaml_text
 from scalewright.emit.maxtext.layout import TITLE, hardware_of, read_layout, write_layout
 from scalewright.emit.numbers import real, whole
 from scalewright.emit.rates import put_rates, take_rates
-from scalewright.emit.rules import Word, Words, put, read_rules, write_rules
+from scalewright.emit.rules import Fixed, Word, Words, put, read_rules, write_rules
 from scalewright.emit.settings import Settings
 from scalewright.emit.theirs import Theirs, put_sources, read_keys
 
@@ -41,18 +41,16 @@ MIXTURE = (
     Word("train.balance.loss", "load_balance_loss_weight", back=real, always=False),
     Word("train.balance.capacity_factor", "capacity_factor", back=real),
 )  # fmt: skip
+FIXED = (
+    Fixed("model.norm_type", ("rmsnorm",), "MaxText's llama2 block has RMSNorm"),
+    Fixed("model.positions", ("rope",), "MaxText's llama2 block has rotary positions"),
+)
 MLPS = {
-    "swiglu": ["silu", "linear"],
-    "geglu_tanh": ["gelu", "linear"],
-    "gelu_tanh": ["gelu"],
-    "relu": ["relu"],
-}
+    "swiglu": ["silu", "linear"], "geglu_tanh": ["gelu", "linear"], "gelu_tanh": ["gelu"], "relu": ["relu"],
+}  # fmt: skip
 BLOCKS = {  # norms of q and k, experts
-    (False, False): "llama2",
-    (True, False): "qwen3",
-    (False, True): "mixtral",
-    (True, True): "qwen3_moe",
-}
+    (False, False): "llama2", (True, False): "qwen3", (False, True): "mixtral", (True, True): "qwen3_moe",
+}  # fmt: skip
 KINDS = {"constant": "cosine", "cosine": "cosine", "linear": "wsd", "wsd": "wsd"}
 MODELS = {  # model_name -> presets
     "llama3.1-8b": "llama-3.1-8b", "llama3.1-70b": "llama-3.1-70b", "llama3.1-405b": "llama-3.1-405b",
@@ -115,15 +113,9 @@ def _network(s: Settings) -> Words:
     if normed:
         s.take("model.qk_norm")
     block = BLOCKS[normed, model.moe is not None]
-    why = "MaxText's llama2 block has RMSNorm"
-    s.choose("model.norm_type", {"rmsnorm": None}, why)
-    s.choose("model.positions", {"rope": None}, "MaxText's llama2 block has rotary positions")
-    mlp = s.choose(
-        "model.mlp_type",
-        MLPS,
-        "MaxText's GELU is the tanh form",
-        "geglu_tanh" if model.gated else "gelu_tanh",
-    )
+    write_rules(s, FIXED)
+    instead = "geglu_tanh" if model.gated else "gelu_tanh"
+    mlp = s.choose("model.mlp_type", MLPS, "MaxText's GELU is the tanh form", instead)
     written: Words = {
         "decoder_block": block, "mlp_activations": list(mlp or ()), "base_mlp_dim": _width(s),
         "normalize_embedding_logits": False, "enable_dropout": False, "use_qk_norm": normed,
@@ -143,9 +135,8 @@ def _width(s: Settings) -> int:
     moe = s.model.moe
     if moe is None or s.is_all_sparse():
         return s.take_dense_width()
-    s.nearly(
-        "model.intermediate_size", str(moe.moe_intermediate_size), "its dense MLPs are as wide as experts"
-    )
+    why = "its dense MLPs are as wide as experts"
+    s.nearly("model.intermediate_size", str(moe.moe_intermediate_size), why)
     return moe.moe_intermediate_size
 
 
@@ -204,12 +195,11 @@ def read(document: Any, text: str, where: str) -> Reading:
 
 def _read_network(t: Theirs, run: Words) -> None:
     name = t.take("model_name", "default")
-    if "base_emb_dim" not in t and name in MODELS:
-        run["model"] = MODELS[name]
-        read_rules(t, [word for word in WORDS if not word.ours.startswith("model.")], run)
-        return
     if "base_emb_dim" not in t and name != "default":
-        t.refuse("model_name", "a model that isn't known here by this name: set model")
+        if name in MODELS:
+            run["model"] = MODELS[name]
+        else:
+            t.refuse("model_name", "a model that isn't known here by this name: set model")
         read_rules(t, [word for word in WORDS if not word.ours.startswith("model.")], run)
         return
     read_rules(t, WORDS, run)

@@ -22,7 +22,6 @@ from scalewright.emit.rules import read_rules, write_rules
 from scalewright.emit.settings import Settings
 from scalewright.emit.theirs import FEWEST, Theirs
 from scalewright.spec.placement import stage_layers
-from scalewright.spec.run import OptimizerSpec
 
 SHARDED = {2: "optim_grads", 3: "optim_grads_params"}
 COMM = {"ring": "p2p", "ulysses": "a2a", "allgather": "all_gather"}
@@ -113,7 +112,7 @@ def _cut(counts: tuple[int, ...], modules: int) -> str:
 
 def _sharding(s: Settings) -> Arguments:
     stage = s.take("layout.zero_stage")
-    if stage == 0 and (s.layout.offload == "optimizer" or _optimizer(s) in NARROW):
+    if stage == 0 and (s.layout.offload == "optimizer" or s.optimizer.name in NARROW):
         why = "Megatron-LM offloads and narrows only the states of its distributed optimizer"
         s.nearly("layout.zero_stage", "1", why)
         stage = 1
@@ -142,11 +141,6 @@ def _sharding(s: Settings) -> Arguments:
                 "outer-dp-sharding-strategy": "no_shard",
             }
     return written
-
-
-def _optimizer(s: Settings) -> str:
-    optimizer = s.run.optimizer
-    return optimizer.name if isinstance(optimizer, OptimizerSpec) else ""
 
 
 def _recompute(s: Settings) -> Arguments:
@@ -183,7 +177,7 @@ def _precision(s: Settings) -> Arguments:
 
 def _offload(s: Settings) -> Arguments:
     kind = s.layout.offload
-    if kind == "optimizer" and _optimizer(s) not in ("adamw", *NARROW):
+    if kind == "optimizer" and s.optimizer.name not in ("adamw", *NARROW):
         s.drop("layout.offload", "Megatron-LM offloads Adam's states alone")
     elif kind == "optimizer" and s.layout.zero_stage >= 2 and s.layout.pp == 1:  # #1986, #4623
         s.nearly("layout.offload", "none", "Megatron FSDP's states stay on the device")

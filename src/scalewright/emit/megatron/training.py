@@ -17,7 +17,6 @@ from scalewright.emit.numbers import real, whole
 from scalewright.emit.rules import put, read_rules, write_rules
 from scalewright.emit.settings import Settings
 from scalewright.emit.theirs import Theirs
-from scalewright.spec.run import OptimizerSpec
 
 STYLES = {"constant": "constant", "linear": "linear", "cosine": "cosine", "wsd": "WSD"}
 OPTIMIZERS = {"adamw": "adam", "sgd": "sgd", "muon": "muon"}
@@ -31,8 +30,7 @@ def write_training(s: Settings) -> Arguments:
 
 
 def _optimizer(s: Settings) -> Arguments:
-    optimizer = s.run.optimizer
-    assert isinstance(optimizer, OptimizerSpec)
+    optimizer = s.optimizer
     name = optimizer.name
     written: Arguments = {}
     if name in OPTIMIZERS:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from scalewright.emit.numbers import real, whole
-from scalewright.emit.rules import Word, Words, inverse, put, read_rules, write_rules
+from scalewright.emit.rules import Fixed, Word, Words, inverse, put, read_rules, write_rules
 from scalewright.emit.settings import Settings
 from scalewright.emit.theirs import Theirs
 
@@ -37,6 +37,10 @@ MIXTURE = (
 )
 TITLE = "nanotron"
 ACTIVATIONS = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_pytorch_tanh"}
+FIXED = (
+    Fixed("model.norm_type", ("rmsnorm",), "nanotron's norms are RMSNorm"),
+    Fixed("model.positions", ("rope",), "nanotron has rotary positions"),
+)
 OTHERS = {"is_mamba_config": "Mamba 1", "is_starcoder2_config": "StarCoder2"}
 
 
@@ -47,8 +51,7 @@ def write_model(s: Settings) -> Words:
     s.take_head_dim(TITLE)
     why = "nanotron's MLPs have a gate: SwiGLU or GeGLU"
     written[CONFIG + "hidden_act"] = s.choose("model.mlp_type", ACTIVATIONS, why, "swiglu")
-    s.choose("model.norm_type", {"rmsnorm": None}, "nanotron's norms are RMSNorm")
-    s.choose("model.positions", {"rope": None}, "nanotron has rotary positions")
+    write_rules(s, FIXED)
     s.take_scaling(TITLE, "")
     window = s.take("model.sliding_window") if s.model.window_pattern == (True,) else None
     if window is not None:

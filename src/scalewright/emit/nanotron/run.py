@@ -23,7 +23,7 @@ from scalewright.emit.emitted import Emitted, Reading, yaml_text
 from scalewright.emit.nanotron.model import CONFIG, TITLE, read_model, write_model
 from scalewright.emit.numbers import real, whole
 from scalewright.emit.rates import put_rates, take_rates
-from scalewright.emit.rules import Word, Words, inverse, put, read_rules, write_rules
+from scalewright.emit.rules import Word, Words, inverse, nested, put, read_rules, write_rules
 from scalewright.emit.settings import Settings
 from scalewright.emit.theirs import Theirs, put_sources, read_keys
 from scalewright.spec.errors import UserError
@@ -76,9 +76,6 @@ def write_layout(s: Settings) -> Words:
     layout = s.layout
     written = write_rules(s, LAYOUT)
     s.take("layout.devices"), s.take("layout.global_batch")
-    s.drop("layout.ep", "its expert ranks all take the same samples, and its MoE layer sends them no tokens")
-    s.drop("layout.cp", "its ring attention is on its roadmap; the smollm3 branch alone has it")
-    s.drop("layout.dp_replicate", "its ZeRO-1 shards over all of dp")
     if layout.tp > s.model.kv_heads:
         what = f"nanotron can't run tp {layout.tp}: it asserts num_key_value_heads >= tp"
         raise UserError(what, "layout.tp", f"set layout.tp={s.model.kv_heads}")
@@ -88,14 +85,9 @@ def write_layout(s: Settings) -> Words:
         s.assume("stages are cut by nanotron's own costs of blocks")
         why = f"nanotron has no {layout.schedule}: the same numbers, other bubbles and memory"
         engine = s.choose("layout.schedule", ENGINES, why, "1f1b") or "1f1b"
-        s.drop("layout.virtual_stages", "a rank of nanotron's has one stage")
-        s.drop("layout.stage_layers", "nanotron cuts stages by its own costs of blocks")
-    sharding = s.choose(
-        "layout.zero_stage", {0: 0, 1: 1}, "nanotron has ZeRO-1 alone: the same numbers, more memory", 1
-    )
-    why = "nanotron recomputes whole layers, or none"
-    recompute = s.choose("layout.recompute", {"none": False, "full": True}, why)
-    dtype = s.choose("layout.precision", DTYPES, "nanotron trains in bf16 or fp32", *_instead(s))
+    sharding = s.choose("layout.zero_stage", {0: 0, 1: 1}, instead=1)
+    recompute = s.choose("layout.recompute", {"none": False, "full": True})
+    dtype = s.choose_precision(DTYPES, "nanotron trains in bf16 or fp32")
     sp = s.take("layout.sp")
     return {
         **written, "parallelism.dp": layout.dp, "parallelism.pp_engine": engine,
@@ -105,11 +97,6 @@ def write_layout(s: Settings) -> Words:
         "tokens.batch_accumulation_per_replica": layout.accumulation, "optimizer.zero_stage": sharding,
         "model.dtype": dtype,
     }  # fmt: skip
-
-
-def _instead(s: Settings) -> tuple[str, str]:
-    """The precision that stands for another, and what that is called."""
-    return ("fp32", "float32") if s.precision() == "tf32" else ("bf16", "bfloat16")
 
 
 def write_training(s: Settings) -> Words:
@@ -281,14 +268,9 @@ def read_stages(t: Theirs, run: Words, stages: list[Any]) -> None:
 def write(s: Settings) -> Emitted:
     """The complete file; raises UserError where it would be another layout."""
     keys = {**write_training(s), **write_model(s), **write_layout(s)}
-    data: Words = {section: {} for section in ORDER}
-    for key, value in keys.items():
-        put(data, key, value)
-    data["model"] |= {
-        "ddp_bucket_cap_mb": 25,
-        "init_method": {"std": 0.02},
-        "make_vocab_size_divisible_by": 1,
-    }
+    data = nested(keys, *ORDER)
+    data["model"] |= {"ddp_bucket_cap_mb": 25, "init_method": {"std": 0.02}}
+    data["model"]["make_vocab_size_divisible_by"] = 1
     data["data_stages"] = [write_stage(s)]
     data["tokenizer"] = {"tokenizer_name_or_path": TOKENIZER}
     data["logging"] = {"iteration_step_info_interval": 1, "log_level": "info", "log_level_replica": "info"}
@@ -305,12 +287,8 @@ def recognises(document: Any, text: str) -> bool:
     if not isinstance(document, dict):
         return False
     parallelism, model = document.get("parallelism"), document.get("model")
-    return (
-        isinstance(parallelism, dict)
-        and "dp" in parallelism
-        and isinstance(model, dict)
-        and "model_config" in model
-    )
+    both = isinstance(parallelism, dict) and isinstance(model, dict)
+    return both and "dp" in parallelism and "model_config" in model
 
 
 def read(document: Any, text: str, where: str) -> Reading:
@@ -318,8 +296,7 @@ def read(document: Any, text: str, where: str) -> Reading:
     stages = document.get("data_stages") or [{"data": document.get("data")}]
     if not isinstance(stages, list):
         raise UserError("it holds no list", f"{where}: data_stages", "give the stages as a list")
-    sections = {
-        key: value for key, value in document.items() if key not in (*SECTIONS, "data_stages", "data")
-    }
+    apart = (*SECTIONS, "data_stages", "data")
+    sections = {key: value for key, value in document.items() if key not in apart}
     data = partial(read_stages, stages=stages)
     return read_keys("nanotron", sections, ASIDE, where, read_model, read_layout, read_training, data)

@@ -208,10 +208,7 @@ def _precision(s: Settings, release: str) -> Keys:
 
 def _offload(s: Settings) -> Keys:
     kind = s.layout.offload
-    if kind == "none":
-        return {}
-    if kind == "activations":
-        s.drop("layout.offload", "torchtitan keeps activations on the device")
+    if kind in ("none", "activations"):
         return {}
     if kind == "parameters":
         s.take("layout.offload")

@@ -23,7 +23,6 @@ from scalewright.emit.theirs import Theirs
 from scalewright.emit.torchtitan.layout import CONVERTERS, SCHEDULES, Keys
 from scalewright.emit.torchtitan.model import read_model
 from scalewright.emit.torchtitan.words import ASIDE, ASIDE_SECTIONS, DEFAULTS, LAYOUT, TRAINING
-from scalewright.spec.run import OptimizerSpec
 
 UNCLIPPED = 1e9
 P = "parallelism"
@@ -31,9 +30,7 @@ P = "parallelism"
 
 def write_training(s: Settings, release: str) -> Keys:
     """Their keys for everything but the network and the layout."""
-    steps, tokens = s.take("train.steps"), s.take("train.tokens")
-    if steps is None:
-        steps = ceil(tokens / (s.layout.global_batch * s.run.seq_len)) if tokens else 1000
+    steps = s.take_steps()
     written = {**write_rules(s, TRAINING), "training.steps": steps}
     clip = s.take("optimizer.clip_norm")
     written["training.max_norm"] = clip or UNCLIPPED
@@ -43,8 +40,7 @@ def write_training(s: Settings, release: str) -> Keys:
 
 
 def _optimizer(s: Settings, release: str) -> Keys:
-    optimizer = s.run.optimizer
-    assert isinstance(optimizer, OptimizerSpec)
+    optimizer = s.optimizer
     first, second = s.take("optimizer.betas")
     written: Keys = {"optimizer.name": "AdamW", "optimizer.beta1": first, "optimizer.beta2": second}
     if optimizer.name == "adamw":
@@ -73,8 +69,7 @@ def _rates(s: Settings, steps: int) -> Keys:
         length = length if length is not None else max(1, steps // 5)
         return written | {"lr_scheduler.decay_ratio": float(f"{min(length, left) / max(1, steps):.9g}")}
     if length is not None and length != left:
-        why = "torchtitan decays to the last step"
-        s.nearly("lr_schedule.decay_steps", f"{left}", why)
+        s.nearly("lr_schedule.decay_steps", f"{left}", "torchtitan decays to the last step")
     return written
 
 
@@ -96,9 +91,8 @@ def _data(s: Settings, release: str) -> Keys:
         masked = release == "0.3"
         if s.take("data.document_mask") != masked:
             see = "don't see" if masked else "see"
-            s.nearly(
-                "data.document_mask", str(masked).lower(), f"documents of a row {see} each other in {release}"
-            )
+            why = f"documents of a row {see} each other in {release}"
+            s.nearly("data.document_mask", str(masked).lower(), why)
     return written
 
 

@@ -17,7 +17,6 @@ from scalewright.emit.numbers import real_of, whole_of
 from scalewright.emit.scripts.facts import Facts
 from scalewright.emit.settings import Settings
 from scalewright.emit.theirs import Theirs
-from scalewright.spec.run import OptimizerSpec
 
 Arguments = dict[str, Any]
 LATER = "their update k has the rate of our update k - 1, and a warm-up starts with 0"
@@ -70,8 +69,7 @@ def check_decay(s: Settings, facts: Facts, title: str) -> None:
 
 def write_optimizer(s: Settings, title: str) -> str:
     """The optimizer's name; what can't be said is reported."""
-    optimizer = s.run.optimizer
-    assert isinstance(optimizer, OptimizerSpec)
+    optimizer = s.optimizer
     name = optimizer.name
     if name in OPTIMIZERS:
         s.take("optimizer.name")
