@@ -8,8 +8,8 @@ import pytest
 
 from emit.random_runs import MIXTURE, differences, random_runs
 from scalewright.emit.bridge.interpolation import resolve
+from scalewright.emit.question import as_run
 from scalewright.emit.read import read_text
-from scalewright.emit.run_file import as_run
 from scalewright.emit.settings import settings_of
 from scalewright.emit.write import emit
 from scalewright.spec.errors import UserError

@@ -9,7 +9,7 @@ import pytest
 from emit.limited import document_of, limited_runs, reported, reread, run_of, written
 from emit.random_runs import DENSE, MIXTURE, differences
 from scalewright.emit.nanotron.run import read
-from scalewright.emit.run_file import as_run
+from scalewright.emit.question import as_run
 from scalewright.emit.write import emit
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from emit.limited import run_of
+from scalewright.emit.foreign import ForeignKeys
 from scalewright.emit.numbers import real, real_of, whole, whole_of
 from scalewright.emit.rules import Fixed, Lacks, Pick, Word, nested, read_rules, write_rules
-from scalewright.emit.theirs import Theirs
 
 SIZES = (Word("model.hidden_size", "width", back=whole), Word("train.z_loss", "z", back=real, always=False))
 NORM = Pick("model.norm_type", "norm", {"rmsnorm": "RMS", "layernorm": "Layer"}, "two norms", "rmsnorm",
@@ -46,9 +46,9 @@ def test_a_value_that_a_pick_lacks_is_changed_or_dropped() -> None:
     ({}, {"norm_type": "layernorm", "mlp_type": "gelu_tanh"}),  # what they have where a key is missing
     ({"norm": "other", "mlp": "other"}, {"norm_type": "rmsnorm"}),
 ])  # fmt: skip
-def test_rules_are_read(theirs: dict[str, Any], model: dict[str, Any]) -> None:
+def test_rules_are_read(foreign: dict[str, Any], model: dict[str, Any]) -> None:
     run: dict[str, Any] = {}
-    keys = Theirs(theirs)
+    keys = ForeignKeys(foreign)
     read_rules(
         keys, [*SIZES, NORM, MLP, Fixed("model.positions", ("rope",), ""), Lacks("model.qk_norm", "")], run
     )

@@ -19,6 +19,7 @@ from typing import Any
 from scalewright.emit.arguments import nodes_of
 from scalewright.emit.deepspeed.read import fit_batch, read_sections
 from scalewright.emit.emitted import Emitted, Reading
+from scalewright.emit.foreign import ForeignKeys
 from scalewright.emit.numbers import real_of, true, whole_of
 from scalewright.emit.rules import put
 from scalewright.emit.scripts.facts import (
@@ -40,7 +41,6 @@ from scalewright.emit.scripts.model import (
 )
 from scalewright.emit.scripts.sharding import Sharding, take_sharding
 from scalewright.emit.settings import Settings
-from scalewright.emit.theirs import Theirs
 from scalewright.spec.errors import UserError
 from scalewright.spec.text.dotted import flat
 
@@ -191,24 +191,26 @@ def _script(s: Settings, facts: Facts, sharding: Sharding, precision: str, comma
 
 def read(document: Any, text: str, where: str) -> Reading:
     """A configuration as a run."""
-    theirs = Theirs(_named(document), ASIDE)
+    foreign = ForeignKeys(_named(document), ASIDE)
     run: dict[str, Any] = {}
     layout: dict[str, Any] = run.setdefault("layout", {})
-    kind = str(theirs.take("distributed_type")).upper()
-    processes, machines = whole_of(theirs.take("num_processes")), whole_of(theirs.take("num_machines"))
-    _read_precision(theirs, layout)
-    layout["zero_stage"] = 3 if _read_sizes(theirs, layout) > 1 else 0  # loaded in shards
+    kind = str(foreign.take("distributed_type")).upper()
+    processes, machines = whole_of(foreign.take("num_processes")), whole_of(foreign.take("num_machines"))
+    _read_precision(foreign, layout)
+    layout["zero_stage"] = 3 if _read_sizes(foreign, layout) > 1 else 0  # loaded in shards
     if kind == "FSDP":
-        _read_fsdp(theirs, layout, machines)
+        _read_fsdp(foreign, layout, machines)
     elif kind == "DEEPSPEED":
-        _read_deepspeed(theirs, run, where)
+        _read_deepspeed(foreign, run, where)
     elif kind == "MEGATRON_LM":
-        _read_megatron(theirs, run)
+        _read_megatron(foreign, run)
     elif kind not in ("NO", "MULTI_GPU", "MULTI_CPU", "MULTI_NPU", "MULTI_XPU", "MULTI_HPU", "MULTI_MLU"):
-        theirs.refuse("distributed_type", "processes of this kind aren't known here: taken as whole replicas")
-    fit_batch(theirs, layout, processes)
+        foreign.refuse(
+            "distributed_type", "processes of this kind aren't known here: taken as whole replicas"
+        )
+    fit_batch(foreign, layout, processes)
     read_beside(where, run)
-    return theirs.reading("accelerate", run)
+    return foreign.reading("accelerate", run)
 
 
 def _named(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -224,7 +226,7 @@ def _named(document: Mapping[str, Any]) -> dict[str, Any]:
     return keys
 
 
-def _read_precision(t: Theirs, layout: dict[str, Any]) -> None:
+def _read_precision(t: ForeignKeys, layout: dict[str, Any]) -> None:
     precision = t.take("mixed_precision")
     if precision is None and t.take("fp16"):
         precision = "fp16"
@@ -232,7 +234,7 @@ def _read_precision(t: Theirs, layout: dict[str, Any]) -> None:
     layout["precision"] = names.get(str(precision if precision is not None else "no").lower(), "bf16")
 
 
-def _read_sizes(t: Theirs, layout: dict[str, Any]) -> int:
+def _read_sizes(t: ForeignKeys, layout: dict[str, Any]) -> int:
     """Sizes of parallelism_config; gives how many ranks share a replica."""
     for name in ("tp", "cp", "dp_replicate"):
         if (size := whole_of(t.take(f"{PREFIX}.{name}_size"))) is not None:
@@ -248,7 +250,7 @@ def _read_sizes(t: Theirs, layout: dict[str, Any]) -> int:
     return shares
 
 
-def _read_fsdp(t: Theirs, layout: dict[str, Any], machines: int | None) -> None:
+def _read_fsdp(t: ForeignKeys, layout: dict[str, Any], machines: int | None) -> None:
     section = "fsdp_config.fsdp_"
     version, reshard = t.take(f"{section}version"), t.take(f"{section}reshard_after_forward")
     strategy = t.take(f"{section}sharding_strategy")
@@ -271,7 +273,7 @@ def _read_fsdp(t: Theirs, layout: dict[str, Any], machines: int | None) -> None:
         layout["offload"] = "all" if "offload" in layout else "activations"
 
 
-def _read_deepspeed(t: Theirs, run: dict[str, Any], where: str) -> None:
+def _read_deepspeed(t: ForeignKeys, run: dict[str, Any], where: str) -> None:
     name = "deepspeed_config.deepspeed_config_file"
     if (file := t.take(name)) is not None:
         document = linked(file, where)
@@ -298,10 +300,10 @@ def _read_deepspeed(t: Theirs, run: dict[str, Any], where: str) -> None:
         put(run, "optimizer.clip_norm", clip)
 
 
-def _read_megatron(t: Theirs, run: dict[str, Any]) -> None:
+def _read_megatron(t: ForeignKeys, run: dict[str, Any]) -> None:
     section, layout = "megatron_lm_config.megatron_lm_", run["layout"]
-    for ours, theirs in MEGATRON.items():
-        if (size := whole_of(t.take(f"{section}{theirs}"))) is not None:
+    for ours, foreign in MEGATRON.items():
+        if (size := whole_of(t.take(f"{section}{foreign}"))) is not None:
             layout[ours] = size
     layout["sp"] = true(t.take(f"{section}sequence_parallelism")) and layout.get("tp", 1) > 1
     layout["zero_stage"] = int(true(t.take(f"{section}use_distributed_optimizer")))

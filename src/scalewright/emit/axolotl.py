@@ -19,13 +19,13 @@ from typing import Any
 from scalewright.emit.arguments import nodes_of
 from scalewright.emit.deepspeed.read import fit_batch
 from scalewright.emit.emitted import Emitted, Reading
+from scalewright.emit.foreign import ForeignKeys
 from scalewright.emit.numbers import real_of, true, whole_of
 from scalewright.emit.rules import put, write_rules
 from scalewright.emit.scripts.facts import Facts, take_facts, take_precision
 from scalewright.emit.scripts.model import CONFIG, SAMPLES, as_yaml, read_model, render, write_config
 from scalewright.emit.scripts.sharding import Sharding, take_sharding
 from scalewright.emit.settings import Settings
-from scalewright.emit.theirs import Theirs
 from scalewright.emit.transformers.arguments import (
     COMMON,
     aside,
@@ -184,22 +184,22 @@ def recognises(document: Any, text: str) -> bool:
 def read(document: Any, text: str, where: str) -> Reading:
     """Such a file as a run."""
     keys = _flattened(document)
-    theirs = Theirs(keys, aside(keys, OWN))
+    foreign = ForeignKeys(keys, aside(keys, OWN))
     run: dict[str, Any] = {}
-    read_numbers(theirs, run)
+    read_numbers(foreign, run)
     layout = run["layout"]
-    layout["micro_batch"] = whole_of(theirs.take("micro_batch_size")) or 1
-    layout["accumulation"] = whole_of(theirs.take("gradient_accumulation_steps")) or 1
-    if (rows := whole_of(theirs.take("batch_size"))) is not None:
+    layout["micro_batch"] = whole_of(foreign.take("micro_batch_size")) or 1
+    layout["accumulation"] = whole_of(foreign.take("gradient_accumulation_steps")) or 1
+    if (rows := whole_of(foreign.take("batch_size"))) is not None:
         layout["accumulation"] = max(1, rows // layout["micro_batch"])
-    _read_data(theirs, run)
-    _read_schedule(theirs, run, read_steps(theirs, run, "num_epochs"))
-    read_memory(theirs, layout)
-    if theirs.values.get("bf16", "auto") == "auto" and layout["precision"] == "fp32":
+    _read_data(foreign, run)
+    _read_schedule(foreign, run, read_steps(foreign, run, "num_epochs"))
+    read_memory(foreign, layout)
+    if foreign.values.get("bf16", "auto") == "auto" and layout["precision"] == "fp32":
         layout["precision"] = "bf16"
-    fit_batch(theirs, layout, _read_layout(theirs, run, where))
-    read_model(theirs, "base_model", where, run)
-    return theirs.reading("axolotl", run)
+    fit_batch(foreign, layout, _read_layout(foreign, run, where))
+    read_model(foreign, "base_model", where, run)
+    return foreign.reading("axolotl", run)
 
 
 def _flattened(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -212,7 +212,7 @@ def _flattened(document: Mapping[str, Any]) -> dict[str, Any]:
     return keys | ({"deepspeed": document["deepspeed"]} if document.get("deepspeed") else {})
 
 
-def _read_data(t: Theirs, run: dict[str, Any]) -> None:
+def _read_data(t: ForeignKeys, run: dict[str, Any]) -> None:
     put(run, "data.seq_len", whole_of(t.take("sequence_len")) or 512)
     if (packing := t.take("sample_packing")) is not None:
         run["data"]["document_mask"] = true(packing)
@@ -220,7 +220,7 @@ def _read_data(t: Theirs, run: dict[str, Any]) -> None:
         t.refuse(key, "texts and rows of its own: prepare them, and set data.train")
 
 
-def _read_schedule(t: Theirs, run: dict[str, Any], steps: int | None) -> None:
+def _read_schedule(t: ForeignKeys, run: dict[str, Any], steps: int | None) -> None:
     read_optimizer(t, run, "optimizer")
     t.values.setdefault("lr_scheduler", "cosine")
     if steps is not None and not {"warmup_steps", "warmup_ratio"} & t.values.keys():
@@ -231,14 +231,14 @@ def _read_schedule(t: Theirs, run: dict[str, Any], steps: int | None) -> None:
         run["lr_schedule"]["min_ratio"] = ratio
 
 
-def _read_layout(t: Theirs, run: dict[str, Any], where: str) -> int | None:
+def _read_layout(t: ForeignKeys, run: dict[str, Any], where: str) -> int | None:
     """Sizes and stage; the devices that the sizes make, None where they aren't there."""
     layout = run["layout"]
     layout["zero_stage"] = 0
     if t.values.get("gradient_checkpointing") in ("offload", "unsloth", "offload_disk"):
         layout |= {"recompute": "full", "offload": "activations"}
     old = t.take("sequence_parallel_degree")
-    sizes = {name: whole_of(t.take(theirs)) for name, theirs in SIZES.items()}
+    sizes = {name: whole_of(t.take(foreign)) for name, foreign in SIZES.items()}
     sizes["cp"] = sizes["cp"] or whole_of(old)
     for name in ("dp_replicate", "tp", "cp"):
         if (size := sizes[name]) is not None and size > 1:
@@ -254,7 +254,7 @@ def _read_layout(t: Theirs, run: dict[str, Any], where: str) -> int | None:
     return prod(size or 1 for size in sizes.values()) if known else None
 
 
-def _read_fsdp(t: Theirs, layout: dict[str, Any]) -> None:
+def _read_fsdp(t: ForeignKeys, layout: dict[str, Any]) -> None:
     strategy = str(t.take("fsdp_config.sharding_strategy", "")).upper()
     keeps = str(t.take("fsdp_config.reshard_after_forward")).lower() == "false"
     layout["zero_stage"] = 2 if keeps or strategy in ("SHARD_GRAD_OP", "2") else 3

@@ -17,11 +17,11 @@ from typing import Any
 
 from scalewright.emit.arguments import nodes_of
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
+from scalewright.emit.foreign import FEWEST, ForeignKeys, put_sources, read_keys
 from scalewright.emit.numbers import real, whole
 from scalewright.emit.rates import put_rates, take_rates
 from scalewright.emit.rules import Pick, Word, Words, inverse, put, read_rules, write_rules
 from scalewright.emit.settings import Settings
-from scalewright.emit.theirs import FEWEST, Theirs, put_sources, read_keys
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import GATED
 
@@ -217,7 +217,7 @@ def read(document: Any, text: str, where: str) -> Reading:
     return read_keys("gpt-neox", keys, ASIDE, where, _read_network, _read_layout, _read_training)
 
 
-def _read_network(t: Theirs, run: Words) -> None:
+def _read_network(t: ForeignKeys, run: Words) -> None:
     read_rules(t, WORDS, run)
     model = run["model"]
     hidden, name = model["hidden_size"], str(t.take("activation", "gelu"))
@@ -247,13 +247,13 @@ def _read_network(t: Theirs, run: Words) -> None:
         t.refuse("moe_num_experts", "its mixtures aren't read: taken as dense")
 
 
-def _third(t: Theirs, size: int) -> int:
+def _third(t: ForeignKeys, size: int) -> int:
     """The width of a gated MLP, rounded up as ParallelMLP does."""
     multiple = whole(t.take("mlp_multiple_of", 1))
     return -(-(int(size * 2 / 3) // 2) // multiple) * multiple
 
 
-def _read_layout(t: Theirs, run: Words) -> None:
+def _read_layout(t: ForeignKeys, run: Words) -> None:
     layout = run["layout"] = run.get("layout", {})
     tp, pp = layout.setdefault("tp", 1), max(1, whole(t.take("pipe_parallel_size", 0)))
     layout["sp"] = bool(layout.get("sp")) and tp > 1
@@ -283,7 +283,7 @@ def _read_layout(t: Theirs, run: Words) -> None:
     layout["precision"] = {"bfloat16": "bf16", "fp16": "fp16"}.get(name, "fp32")
 
 
-def _read_training(t: Theirs, run: Words) -> None:
+def _read_training(t: ForeignKeys, run: Words) -> None:
     optimizer = run.setdefault("optimizer", {})
     name = str(t.take("optimizer.type", "Adam")).lower()
     optimizer["name"] = "lion" if name == "lion" else "adamw"

@@ -17,12 +17,12 @@ from scalewright.emit.axolotl import write_recompute
 from scalewright.emit.deepspeed.read import fit_batch
 from scalewright.emit.deepspeed.write import write_zero
 from scalewright.emit.emitted import Emitted, Reading
+from scalewright.emit.foreign import ForeignKeys
 from scalewright.emit.numbers import true, whole_of
 from scalewright.emit.rules import put, write_rules
 from scalewright.emit.scripts.facts import Facts, take_facts, take_precision
 from scalewright.emit.scripts.model import CONFIG, SAMPLES, as_yaml, read_model, render, write_config
 from scalewright.emit.settings import Settings
-from scalewright.emit.theirs import Theirs
 from scalewright.emit.transformers.arguments import BATCH, COMMON, FILLED, aside, flattened, read_arguments
 from scalewright.emit.transformers.schedule import check_decay, write_optimizer, write_schedule
 
@@ -129,22 +129,22 @@ def _command(s: Settings) -> str:
 def read(document: Any, text: str, where: str) -> Reading:
     """Such a file as a run; devices aren't in it."""
     keys = flattened(document)
-    theirs = Theirs(keys, aside(keys, OWN))
+    foreign = ForeignKeys(keys, aside(keys, OWN))
     run: dict[str, Any] = {}
-    read_arguments(theirs, run, where)
+    read_arguments(foreign, run, where)
     layout = run["layout"]
-    disabled = theirs.take("disable_gradient_checkpointing")
+    disabled = foreign.take("disable_gradient_checkpointing")
     layout["recompute"] = "none" if true(disabled) else "full"
-    if true(theirs.take("pure_bf16")):
+    if true(foreign.take("pure_bf16")):
         layout["precision"] = "bf16"
-        theirs.assume("pure_bf16: weights in bf16 there, fp32 masters here")
-    put(run, "data.seq_len", whole_of(theirs.take("cutoff_len")) or 2048)
-    if "packing" in theirs:
-        theirs.take("packing"), theirs.take("neat_packing")
-        run["data"]["document_mask"] = true(theirs.values.get("neat_packing"))
-    if theirs.take("finetuning_type", "full") != "full":
-        theirs.refuse("finetuning_type", "all weights are trained here")
-    theirs.refuse("dataset", "texts of its own: prepare them, and set data.train")
-    fit_batch(theirs, layout, None)
-    read_model(theirs, "model_name_or_path", where, run)
-    return theirs.reading("llama-factory", run)
+        foreign.assume("pure_bf16: weights in bf16 there, fp32 masters here")
+    put(run, "data.seq_len", whole_of(foreign.take("cutoff_len")) or 2048)
+    if "packing" in foreign:
+        foreign.take("packing"), foreign.take("neat_packing")
+        run["data"]["document_mask"] = true(foreign.values.get("neat_packing"))
+    if foreign.take("finetuning_type", "full") != "full":
+        foreign.refuse("finetuning_type", "all weights are trained here")
+    foreign.refuse("dataset", "texts of its own: prepare them, and set data.train")
+    fit_batch(foreign, layout, None)
+    read_model(foreign, "model_name_or_path", where, run)
+    return foreign.reading("llama-factory", run)

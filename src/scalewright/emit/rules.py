@@ -6,7 +6,7 @@
     Lacks("model.qk_norm", why)                                     no such thing: dropped, with the reason
 
 What a trainer lacks of a layout isn't here: spec/capabilities.yaml has it, with the reasons.
-write_rules(settings, RULES) -> their keys          read_rules(theirs, RULES, run): puts ours into the run
+write_rules(settings, RULES) -> their keys          read_rules(foreign, RULES, run): puts ours into the run
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from scalewright.emit.foreign import ForeignKeys
 from scalewright.emit.settings import NEUTRAL, Settings
-from scalewright.emit.theirs import Theirs
 
 Words = dict[str, Any]
 
@@ -29,7 +29,7 @@ class Word(NamedTuple):
     """A key of ours, the same key in their words, and the conversions of its value."""
 
     ours: str
-    theirs: str
+    foreign: str
     to: Callable[[Any], Any] = same
     back: Callable[[Any], Any] = same
     always: bool = True  # written even where our value is neutral
@@ -39,11 +39,11 @@ class Word(NamedTuple):
         value = s.take(self.ours) if s.has(self.ours) else None
         if value is None or (not self.always and NEUTRAL.get(self.ours) == value):
             return {}
-        return {self.theirs: self.to(value)}
+        return {self.foreign: self.to(value)}
 
-    def read(self, t: Theirs, run: dict[str, Any]) -> None:
+    def read(self, t: ForeignKeys, run: dict[str, Any]) -> None:
         """Our key, where theirs is set."""
-        value = t.take(self.theirs)
+        value = t.take(self.foreign)
         if value is not None:
             put(run, self.ours, self.back(value))
 
@@ -52,7 +52,7 @@ class Pick(NamedTuple):
     """A key of ours whose values have other names there; of several keys there, the names are tuples."""
 
     ours: str
-    theirs: str | tuple[str, ...]
+    foreign: str | tuple[str, ...]
     names: Mapping[Any, Any]  # ours -> theirs
     why: str = ""
     instead: Any = None  # ours, written for a value that they lack; None: that is dropped
@@ -65,17 +65,17 @@ class Pick(NamedTuple):
         name = s.choose(self.ours, self.names, self.why, self.instead)
         if name is None:
             return {}
-        if isinstance(self.theirs, tuple):
-            return dict(zip(self.theirs, name, strict=True))
-        return {self.theirs: name}
+        if isinstance(self.foreign, tuple):
+            return dict(zip(self.foreign, name, strict=True))
+        return {self.foreign: name}
 
-    def read(self, t: Theirs, run: dict[str, Any]) -> None:
+    def read(self, t: ForeignKeys, run: dict[str, Any]) -> None:
         """Our key."""
-        if isinstance(self.theirs, tuple):
-            absent = zip(self.theirs, self.absent, strict=True)
+        if isinstance(self.foreign, tuple):
+            absent = zip(self.foreign, self.absent, strict=True)
             name: Any = tuple(self.back(t.take(key, value)) for key, value in absent)
         else:
-            name = self.back(t.take(self.theirs, self.absent))
+            name = self.back(t.take(self.foreign, self.absent))
         ours = inverse(self.names).get(name, self.unknown)
         if ours is not None:
             put(run, self.ours, ours)
@@ -94,7 +94,7 @@ class Fixed(NamedTuple):
         s.choose(self.ours, dict.fromkeys(self.values), self.why, self.instead)
         return {}
 
-    def read(self, t: Theirs, run: dict[str, Any]) -> None:
+    def read(self, t: ForeignKeys, run: dict[str, Any]) -> None:
         """Nothing: their file has no key."""
 
 
@@ -109,7 +109,7 @@ class Lacks(NamedTuple):
         s.drop(self.ours, self.why)
         return {}
 
-    def read(self, t: Theirs, run: dict[str, Any]) -> None:
+    def read(self, t: ForeignKeys, run: dict[str, Any]) -> None:
         """Nothing: their file has no key."""
 
 
@@ -124,10 +124,10 @@ def write_rules(settings: Settings, rules: Iterable[Rule]) -> dict[str, Any]:
     return written
 
 
-def read_rules(theirs: Theirs, rules: Iterable[Rule], run: dict[str, Any]) -> None:
+def read_rules(foreign: ForeignKeys, rules: Iterable[Rule], run: dict[str, Any]) -> None:
     """Puts our keys of all rules into a nested run."""
     for rule in rules:
-        rule.read(theirs, run)
+        rule.read(foreign, run)
 
 
 def put(run: dict[str, Any], key: str, value: Any) -> None:

@@ -17,12 +17,12 @@ from typing import Any
 from scalewright.emit.bridge.fields import precision_of
 from scalewright.emit.bridge.interpolation import resolve
 from scalewright.emit.emitted import Reading
+from scalewright.emit.foreign import ForeignKeys
 from scalewright.emit.megatron.files import read_arguments
+from scalewright.emit.megatron.keys import ASIDE
 from scalewright.emit.megatron.model import VOCABULARIES, Arguments
-from scalewright.emit.megatron.words import ASIDE
 from scalewright.emit.numbers import whole
 from scalewright.emit.rules import put
-from scalewright.emit.theirs import Theirs
 from scalewright.spec.presets import is_preset, load_model_spec
 from scalewright.spec.question import Unread
 from scalewright.spec.text.dotted import flat
@@ -105,21 +105,21 @@ def read_nemo(document: Mapping[str, Any]) -> Reading:
         arguments |= part(values, taken)
     if "num-query-groups" in arguments:
         arguments["group-query-attention"] = True
-    theirs = Theirs(arguments, ASIDE)
-    theirs.assume("what is silent here has the defaults of Megatron-LM, which NeMo's classes share")
+    foreign = ForeignKeys(arguments, ASIDE)
+    foreign.assume("what is silent here has the defaults of Megatron-LM, which NeMo's classes share")
     world = _ranks(values, taken)
-    run = read_arguments(theirs, world)
+    run = read_arguments(foreign, world)
     if (mask := values.get("model.data.reset_attention_mask")) is not None:
         put(run, "data.document_mask", bool(mask))
     if (kind := OURS.get(str(values.get("model.activation")))) is not None:
         run["model"]["mlp_type"] = kind
-    unread = [Unread(names.get(key, key), value, why) for key, value, why in theirs.unread()]
+    unread = [Unread(names.get(key, key), value, why) for key, value, why in foreign.unread()]
     unread += [
         Unread(key, value, "not a setting that a run of ours has")
         for key, value in values.items()
         if key not in taken and not is_quiet(key, value)
     ]
-    return Reading("megatron-bridge", run, tuple(unread), tuple(theirs.assumed), theirs.guessed)
+    return Reading("megatron-bridge", run, tuple(unread), tuple(foreign.assumed), foreign.guessed)
 
 
 def _network(values: dict[str, Any], taken: set[str]) -> Arguments:

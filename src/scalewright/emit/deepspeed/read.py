@@ -12,10 +12,10 @@ from typing import Any
 
 from scalewright.emit.deepspeed.write import write
 from scalewright.emit.emitted import Reading
+from scalewright.emit.foreign import FEWEST, ForeignKeys
 from scalewright.emit.numbers import real_of, true, whole_of
 from scalewright.emit.rules import put
 from scalewright.emit.scripts.model import read_beside
-from scalewright.emit.theirs import FEWEST, Theirs
 from scalewright.spec.text.dotted import flat
 
 __all__ = ["read", "recognises", "write"]
@@ -69,32 +69,32 @@ NEOX = {"num-layers", "num_layers", "hidden-size", "hidden_size", "pipe-parallel
 def read(document: Any, text: str, where: str) -> Reading:
     """Such a file as a run."""
     run: dict[str, Any] = {}
-    theirs = read_sections(document, run)
-    fit_batch(theirs, run["layout"], None)
+    foreign = read_sections(document, run)
+    fit_batch(foreign, run["layout"], None)
     read_beside(where, run)
-    return theirs.reading("deepspeed", run)
+    return foreign.reading("deepspeed", run)
 
 
-def read_sections(document: Mapping[str, Any], run: dict[str, Any]) -> Theirs:
+def read_sections(document: Mapping[str, Any], run: dict[str, Any]) -> ForeignKeys:
     """Puts a JSON's settings into a run; `fit_batch` settles the batch then."""
     keys = flat(_in_sections(document))
-    theirs = Theirs(keys, frozenset(key for key in keys if is_aside(key)))
+    foreign = ForeignKeys(keys, frozenset(key for key in keys if is_aside(key)))
     layout = run.setdefault("layout", {})
     for key, value in keys.items():
         if value == "auto" and not is_aside(key):
-            theirs.refuse(key, AUTO)
-    _read_batch(theirs, layout)
-    _read_precision(theirs, layout)
-    _read_zero(theirs, layout)
-    _read_axes(theirs, layout)
+            foreign.refuse(key, AUTO)
+    _read_batch(foreign, layout)
+    _read_precision(foreign, layout)
+    _read_zero(foreign, layout)
+    _read_axes(foreign, layout)
     if any(key.startswith("activation_checkpointing.") for key in keys):
         layout["recompute"] = "full"
-        theirs.assume("recompute full: the script decides which layers use activation_checkpointing")
+        foreign.assume("recompute full: the script decides which layers use activation_checkpointing")
         if true(keys.get("activation_checkpointing.cpu_checkpointing")):
             layout["offload"] = "all" if "offload" in layout else "activations"
-    _read_optimizer(theirs, run)
-    _read_scheduler(theirs, run)
-    return theirs
+    _read_optimizer(foreign, run)
+    _read_scheduler(foreign, run)
+    return foreign
 
 
 def _in_sections(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,21 +111,21 @@ def _in_sections(document: Mapping[str, Any]) -> dict[str, Any]:
     return keys
 
 
-def given(t: Theirs, key: str) -> Any:
+def given(t: ForeignKeys, key: str) -> Any:
     """A key's value; None where it is "auto", which stays reported."""
     if t.values.get(key) == "auto":
         return None
     return t.take(key)
 
 
-def _read_batch(t: Theirs, layout: dict[str, Any]) -> None:
+def _read_batch(t: ForeignKeys, layout: dict[str, Any]) -> None:
     names = ("global_batch", "micro_batch", "accumulation")
-    for ours, theirs in zip(names, BATCH, strict=True):
-        if (size := whole_of(given(t, theirs))) is not None:
+    for ours, foreign in zip(names, BATCH, strict=True):
+        if (size := whole_of(given(t, foreign))) is not None:
             layout[ours] = size
 
 
-def fit_batch(t: Theirs, layout: dict[str, Any], devices: int | None) -> None:
+def fit_batch(t: ForeignKeys, layout: dict[str, Any], devices: int | None) -> None:
     """Devices, micro-batch and global batch, from those of them that are given; the fewest devices else.
 
     `accumulation` leaves the layout.
@@ -151,7 +151,7 @@ def fit_batch(t: Theirs, layout: dict[str, Any], devices: int | None) -> None:
     layout |= {"devices": devices, "micro_batch": micro, "global_batch": whole_batch}
 
 
-def _read_precision(t: Theirs, layout: dict[str, Any]) -> None:
+def _read_precision(t: ForeignKeys, layout: dict[str, Any]) -> None:
     bf16, fp16 = (given(t, f"{name}.enabled") for name in ("bf16", "fp16"))
     autocast, dtype = given(t, "torch_autocast.enabled"), given(t, "torch_autocast.dtype")
     if true(bf16) or (true(autocast) and "bfloat16" in str(dtype)):
@@ -162,7 +162,7 @@ def _read_precision(t: Theirs, layout: dict[str, Any]) -> None:
         layout["precision"] = "fp32"
 
 
-def _read_zero(t: Theirs, layout: dict[str, Any]) -> None:
+def _read_zero(t: ForeignKeys, layout: dict[str, Any]) -> None:
     section = "zero_optimization."
     stage = real_of(given(t, f"{section}stage"))
     given(t, f"{section}enabled")
@@ -182,7 +182,7 @@ def _read_zero(t: Theirs, layout: dict[str, Any]) -> None:
     t.refuse(f"{section}mics_shard_size", "set layout.dp_replicate = data-parallel ranks / this size")
 
 
-def _read_axes(t: Theirs, layout: dict[str, Any]) -> None:
+def _read_axes(t: ForeignKeys, layout: dict[str, Any]) -> None:
     tp = whole_of(
         t.take_first("tensor_parallel.autotp_size", "tensor_parallel.tp_size", "tensor_parallel.tp.tp_size")
     )
@@ -196,7 +196,7 @@ def _read_axes(t: Theirs, layout: dict[str, Any]) -> None:
         layout |= {"pp": stages, "schedule": "1f1b"}
 
 
-def _read_optimizer(t: Theirs, run: dict[str, Any]) -> None:
+def _read_optimizer(t: ForeignKeys, run: dict[str, Any]) -> None:
     clip = real_of(given(t, "gradient_clipping"))
     if clip is not None or "gradient_clipping" not in t:
         put(run, "optimizer.clip_norm", clip or 0.0)
@@ -222,7 +222,7 @@ def _read_optimizer(t: Theirs, run: dict[str, Any]) -> None:
         optimizer["momentum"] = momentum
 
 
-def _read_scheduler(t: Theirs, run: dict[str, Any]) -> None:
+def _read_scheduler(t: ForeignKeys, run: dict[str, Any]) -> None:
     kind = given(t, "scheduler.type")
     if kind is None:
         return

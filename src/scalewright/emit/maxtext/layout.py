@@ -13,10 +13,10 @@ recompute               remat_policy: selective minimal, none minimal_with_conte
 
 from __future__ import annotations
 
+from scalewright.emit.foreign import ForeignKeys
 from scalewright.emit.numbers import real, whole
 from scalewright.emit.rules import Words, inverse
 from scalewright.emit.settings import Settings
-from scalewright.emit.theirs import Theirs
 from scalewright.spec.errors import UserError
 
 TITLE = "MaxText"
@@ -115,8 +115,8 @@ def _batch(s: Settings) -> Words:
         return {"per_device_batch_size": each, "gradient_accumulation_steps": layout.accumulation}
     stages = layout.pp * s.take("layout.virtual_stages")
     if layers % stages:
-        each = f"{layout.virtual_stages} stages of a rank: {layers} layers"
-        what = f"MaxText can't run pp {layout.pp} with {each}"
+        sizes = f"{layout.virtual_stages} stages of a rank: {layers} layers"
+        what = f"MaxText can't run pp {layout.pp} with {sizes}"
         raise UserError(what, "layout.pp", "use stages that divide the layers")
     if s.layout.stage_layers is not None and len(set(s.layout.stage_layers)) == 1:
         s.take("layout.stage_layers")
@@ -162,7 +162,7 @@ def hardware_of(s: Settings) -> str:
     return "tpu" if "tpu" in str(s.run.cluster).lower() else "gpu"
 
 
-def read_layout(t: Theirs, run: Words) -> None:
+def read_layout(t: ForeignKeys, run: Words) -> None:
     layout = run.setdefault("layout", {})
     sizes = {axis: _size(t, axis) for axis in AXES}
     data, fsdp, expert = sizes["data"], sizes["fsdp"], sizes["expert"]
@@ -211,7 +211,7 @@ def read_layout(t: Theirs, run: Words) -> None:
     layout["precision"] = "fp8" if "fp8" in products else "int8" if products == "int8" else whole_type
 
 
-def _size(t: Theirs, axis: str) -> int:
+def _size(t: ForeignKeys, axis: str) -> int:
     """An axis over both networks; -1 takes what is left, which isn't known."""
     size = 1
     for net in NETS:
@@ -225,7 +225,7 @@ def _size(t: Theirs, axis: str) -> int:
     return size
 
 
-def _repeats(t: Theirs, run: Words, pp: int) -> int:
+def _repeats(t: ForeignKeys, run: Words, pp: int) -> int:
     model = run.get("model")
     layers = model.get("num_hidden_layers", pp) if isinstance(model, dict) else pp
     return max(1, int(layers) // (pp * whole(t.values.get("num_layers_per_pipeline_stage", 1))))

@@ -6,12 +6,12 @@ from math import nextafter
 from typing import Any
 
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
+from scalewright.emit.foreign import ForeignKeys, put_sources, read_keys
 from scalewright.emit.maxtext.layout import TITLE, hardware_of, read_layout, write_layout
 from scalewright.emit.numbers import real, whole
 from scalewright.emit.rates import put_rates, take_rates
 from scalewright.emit.rules import Fixed, Word, Words, put, read_rules, write_rules
 from scalewright.emit.settings import Settings
-from scalewright.emit.theirs import Theirs, put_sources, read_keys
 
 VERSION, FILE = "0.2.5", "maxtext.yml"
 WORDS = (
@@ -193,7 +193,7 @@ def read(document: Any, text: str, where: str) -> Reading:
     return read_keys("maxtext", document, ASIDE, where, _read_network, read_layout, _read_training)
 
 
-def _read_network(t: Theirs, run: Words) -> None:
+def _read_network(t: ForeignKeys, run: Words) -> None:
     name = t.take("model_name", "default")
     if "base_emb_dim" not in t and name != "default":
         if name in MODELS:
@@ -210,7 +210,7 @@ def _read_network(t: Theirs, run: Words) -> None:
         model.setdefault(key, size)
     model["intermediate_size"] = whole(t.take("base_mlp_dim", 7168))
     activations = t.take("mlp_activations", MLPS["swiglu"])
-    names = {tuple(theirs): ours for ours, theirs in MLPS.items()}
+    names = {tuple(foreign): ours for ours, foreign in MLPS.items()}
     model["mlp_type"] = names.get(tuple(activations), "swiglu")
     model["norm_type"] = "rmsnorm"
     model.setdefault("rope", {}).setdefault("theta", 10000.0)
@@ -231,7 +231,7 @@ def _read_network(t: Theirs, run: Words) -> None:
         t.take("num_experts"), t.take("num_experts_per_tok"), t.take("base_moe_mlp_dim")
 
 
-def _read_training(t: Theirs, run: Words) -> None:
+def _read_training(t: ForeignKeys, run: Words) -> None:
     optimizer = run.setdefault("optimizer", {})
     name = str(t.take("opt_type", "adamw"))
     optimizer["name"] = name if name in ("adamw", "sgd", "muon") else "adamw"

@@ -1,6 +1,6 @@
 """Megatron-LM: the arguments of pretrain_gpt.py, both ways.
 
-    words.py    keys that mean the same in both
+    keys.py     keys that mean the same in both
     model.py    the network: what follows from several keys
     layout.py   parallelism, recomputation, precision, offloading
     training.py optimizer, learning rate, data, saves

@@ -14,13 +14,13 @@ from typing import Any
 
 from scalewright.emit.arguments import flags, nodes_of, ranks, spelled, split_launch
 from scalewright.emit.emitted import Emitted, Reading
+from scalewright.emit.foreign import ForeignKeys
+from scalewright.emit.megatron.keys import ASIDE
 from scalewright.emit.megatron.layout import read_layout, write_layout
 from scalewright.emit.megatron.model import Arguments, read_model, write_model
 from scalewright.emit.megatron.training import read_training, write_training
-from scalewright.emit.megatron.words import ASIDE
 from scalewright.emit.settings import Settings
 from scalewright.emit.shell import read_script
-from scalewright.emit.theirs import Theirs
 from scalewright.spec.errors import UserError
 from scalewright.spec.text.shell import line
 
@@ -90,28 +90,28 @@ def read_printed(text: str) -> Reading:
     return _read(values, int(world) if str(world).isdecimal() else None)
 
 
-def read_arguments(theirs: Theirs, world: int | None) -> dict[str, Any]:
+def read_arguments(foreign: ForeignKeys, world: int | None) -> dict[str, Any]:
     """A run of arguments by their names; `world`: ranks, None where the launch line doesn't tell."""
     run: dict[str, Any] = {}
-    read_model(theirs, run)
-    read_layout(theirs, run, world)
-    read_training(theirs, run)
-    _fit_batch(theirs, run["layout"])
+    read_model(foreign, run)
+    read_layout(foreign, run, world)
+    read_training(foreign, run)
+    _fit_batch(foreign, run["layout"])
     return run
 
 
 def _read(values: dict[str, Any], world: int | None) -> Reading:
-    theirs = Theirs(values, ASIDE)
-    run = read_arguments(theirs, world)
-    return theirs.reading("megatron", run)
+    foreign = ForeignKeys(values, ASIDE)
+    run = read_arguments(foreign, world)
+    return foreign.reading("megatron", run)
 
 
-def _fit_batch(theirs: Theirs, layout: dict[str, Any]) -> None:
+def _fit_batch(foreign: ForeignKeys, layout: dict[str, Any]) -> None:
     """The global batch where it isn't given: a micro-batch of every data-parallel rank."""
     dp = layout["devices"] // (layout["tp"] * layout["pp"] * layout["cp"])
     if "global_batch" not in layout:
         layout["global_batch"] = layout["micro_batch"] * max(dp, 1)
-        theirs.guess("global_batch", layout["global_batch"], ": one micro-batch of each data-parallel rank")
+        foreign.guess("global_batch", layout["global_batch"], ": one micro-batch of each data-parallel rank")
 
 
 def write(s: Settings) -> Emitted:

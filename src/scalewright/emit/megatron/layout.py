@@ -15,12 +15,12 @@ import re
 from math import ceil, lcm, prod
 from typing import Any
 
+from scalewright.emit.foreign import FEWEST, ForeignKeys
+from scalewright.emit.megatron.keys import EXPERTS, LAYOUT
 from scalewright.emit.megatron.model import Arguments
-from scalewright.emit.megatron.words import EXPERTS, LAYOUT
 from scalewright.emit.numbers import real, whole
 from scalewright.emit.rules import read_rules, write_rules
 from scalewright.emit.settings import Settings
-from scalewright.emit.theirs import FEWEST, Theirs
 from scalewright.spec.placement import stage_layers
 
 SHARDED = {2: "optim_grads", 3: "optim_grads_params"}
@@ -190,7 +190,7 @@ def _offload(s: Settings) -> Arguments:
     return {}
 
 
-def read_layout(t: Theirs, run: dict[str, Any], world: int | None) -> None:
+def read_layout(t: ForeignKeys, run: dict[str, Any], world: int | None) -> None:
     """The layout of their arguments; `world`: ranks of the launch line, None where it doesn't tell."""
     read_rules(t, LAYOUT, run)
     layout = run.setdefault("layout", {})
@@ -217,7 +217,7 @@ def read_layout(t: Theirs, run: dict[str, Any], world: int | None) -> None:
         t.take("optimizer-offload-fraction")
 
 
-def _smallest_world(t: Theirs, layout: dict[str, Any]) -> int:
+def _smallest_world(t: ForeignKeys, layout: dict[str, Any]) -> int:
     """Devices where the launch line doesn't tell: the fewest that its sizes make."""
     each = prod(int(layout[key]) for key in ("tp", "pp", "cp"))
     experts = int(layout.get("ep", 1)) * int(layout.get("etp", 1)) * int(layout["pp"])
@@ -226,7 +226,7 @@ def _smallest_world(t: Theirs, layout: dict[str, Any]) -> int:
     return devices
 
 
-def _read_pipeline(t: Theirs, run: dict[str, Any]) -> None:
+def _read_pipeline(t: ForeignKeys, run: dict[str, Any]) -> None:
     layout, layers = run["layout"], run.get("model", {}).get("num_hidden_layers")
     pp = layout["pp"]
     virtual = t.take("num-virtual-stages-per-pipeline-rank")
@@ -268,7 +268,7 @@ def _read_cut(text: str) -> list[int]:
     return [stage.count("t") for stage in text.split("|")]
 
 
-def _read_sharding(t: Theirs, layout: dict[str, Any]) -> None:
+def _read_sharding(t: ForeignKeys, layout: dict[str, Any]) -> None:
     strategy = t.take("data-parallel-sharding-strategy")
     fsdp, torch_fsdp = t.take("use-megatron-fsdp"), t.take("use-torch-fsdp2")
     legacy = t.take("use-custom-fsdp")
@@ -286,7 +286,7 @@ def _read_sharding(t: Theirs, layout: dict[str, Any]) -> None:
         layout["dp_replicate"] = whole(instances)
 
 
-def _read_recompute(t: Theirs, layout: dict[str, Any], run: dict[str, Any]) -> None:
+def _read_recompute(t: ForeignKeys, layout: dict[str, Any], run: dict[str, Any]) -> None:
     granularity, method = t.take("recompute-granularity"), t.take("recompute-method")
     count, modules = t.take("recompute-num-layers"), t.take("recompute-modules")
     if t.take("recompute-activations"):
@@ -304,7 +304,7 @@ def _read_recompute(t: Theirs, layout: dict[str, Any], run: dict[str, Any]) -> N
             t.assume(f"recompute {layout['recompute']}: theirs are the first {count} layers of each stage")
 
 
-def _read_precision(t: Theirs, layout: dict[str, Any]) -> None:
+def _read_precision(t: ForeignKeys, layout: dict[str, Any]) -> None:
     bf16, fp16 = t.take("bf16"), t.take("fp16")
     eight, recipe, four = t.take("fp8-format"), t.take("fp8-recipe"), t.take("fp4-format")
     for key in (

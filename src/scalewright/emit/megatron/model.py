@@ -13,11 +13,11 @@ from __future__ import annotations
 from math import log
 from typing import Any
 
-from scalewright.emit.megatron.words import LATENT, MIXTURE, MODEL, PREDICTION
+from scalewright.emit.foreign import ForeignKeys
+from scalewright.emit.megatron.keys import LATENT, MIXTURE, MODEL, PREDICTION
 from scalewright.emit.numbers import real, whole
 from scalewright.emit.rules import put, read_rules, write_rules
 from scalewright.emit.settings import Settings
-from scalewright.emit.theirs import Theirs
 
 Arguments = dict[str, Any]  # name without dashes -> value; True: a flag alone
 MLP = {"swiglu": "swiglu", "relu2": "squared-relu", "gelu_tanh": "bias-gelu-fusion",
@@ -172,7 +172,7 @@ def _mixture(s: Settings) -> Arguments:
     return written | {"moe-token-dispatcher-type": "alltoall", "moe-grouped-gemm": True}
 
 
-def read_model(t: Theirs, run: dict[str, Any]) -> None:
+def read_model(t: ForeignKeys, run: dict[str, Any]) -> None:
     """The network of their arguments, with their defaults where they are silent."""
     if "num-layers" not in t and "hidden-size" not in t:
         return
@@ -209,7 +209,7 @@ def read_model(t: Theirs, run: dict[str, Any]) -> None:
         _read_yarn(t, model)
 
 
-def _read_biases(t: Theirs, model: dict[str, Any]) -> None:
+def _read_biases(t: ForeignKeys, model: dict[str, Any]) -> None:
     bias, qkv = not t.take("disable-bias-linear"), bool(t.take("add-qkv-bias"))
     model |= {"qkv_bias": bias or qkv, "o_bias": bias, "mlp_bias": bias}
     for key in ("attention-dropout", "hidden-dropout"):
@@ -218,7 +218,7 @@ def _read_biases(t: Theirs, model: dict[str, Any]) -> None:
             t.assume(f"{key} {value} is left out: models here train without dropout")
 
 
-def _read_positions(t: Theirs, model: dict[str, Any]) -> None:
+def _read_positions(t: ForeignKeys, model: dict[str, Any]) -> None:
     kind = (
         "rope"
         if t.take("use-rotary-position-embeddings")
@@ -246,7 +246,7 @@ def _read_positions(t: Theirs, model: dict[str, Any]) -> None:
     model["rope"] = rope
 
 
-def _read_yarn(t: Theirs, model: dict[str, Any]) -> None:
+def _read_yarn(t: ForeignKeys, model: dict[str, Any]) -> None:
     """RoPE of latent attention, whose pairs are neighbours: YaRN where `rope-type` isn't set."""
     rope = model.setdefault("rope", {})
     rope |= {"interleaved": True, "scaling": None}
@@ -267,7 +267,7 @@ def _read_yarn(t: Theirs, model: dict[str, Any]) -> None:
         model["query_scale"] = size**-0.5 * (0.1 * everywhere * log(factor) + 1) ** 2
 
 
-def _read_window(t: Theirs, model: dict[str, Any]) -> None:
+def _read_window(t: ForeignKeys, model: dict[str, Any]) -> None:
     window, pattern = t.take("window-size"), t.take("window-attn-skip-freq")
     if window is None:
         return
@@ -279,7 +279,7 @@ def _read_window(t: Theirs, model: dict[str, Any]) -> None:
     model["window_pattern"] = [mark != 0 for mark in marks] if marks else [True]
 
 
-def _read_vocabulary(t: Theirs, model: dict[str, Any]) -> None:
+def _read_vocabulary(t: ForeignKeys, model: dict[str, Any]) -> None:
     kind, size, padded = t.take("tokenizer-type"), t.take("vocab-size"), t.take("padded-vocab-size")
     if size is not None:
         model["vocab_size"] = whole(size) + (kind == "NullTokenizer")  # its end of a document is one more
@@ -292,7 +292,7 @@ def _read_vocabulary(t: Theirs, model: dict[str, Any]) -> None:
         )
 
 
-def _read_mixture(t: Theirs, run: dict[str, Any]) -> None:
+def _read_mixture(t: ForeignKeys, run: dict[str, Any]) -> None:
     if t.values.get("num-experts") in (None, "None"):
         t.take("num-experts")
         return

@@ -11,12 +11,12 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
+from scalewright.emit.foreign import ForeignKeys
+from scalewright.emit.megatron.keys import ADAM, TRAINING
 from scalewright.emit.megatron.model import Arguments
-from scalewright.emit.megatron.words import ADAM, TRAINING
 from scalewright.emit.numbers import real, whole
 from scalewright.emit.rules import put, read_rules, write_rules
 from scalewright.emit.settings import Settings
-from scalewright.emit.theirs import Theirs
 
 STYLES = {"constant": "constant", "linear": "linear", "cosine": "cosine", "wsd": "WSD"}
 OPTIMIZERS = {"adamw": "adam", "sgd": "sgd", "muon": "muon"}
@@ -105,7 +105,7 @@ def _saves(s: Settings) -> Arguments:
     return written
 
 
-def read_training(t: Theirs, run: dict[str, Any]) -> None:
+def read_training(t: ForeignKeys, run: dict[str, Any]) -> None:
     """Everything but the network and the layout."""
     read_rules(t, (*TRAINING, *ADAM), run)
     optimizer = run.setdefault("optimizer", {})
@@ -133,7 +133,7 @@ def read_training(t: Theirs, run: dict[str, Any]) -> None:
     _read_data(t, run)
 
 
-def _read_states(t: Theirs, optimizer: dict[str, Any]) -> None:
+def _read_states(t: ForeignKeys, optimizer: dict[str, Any]) -> None:
     widths = {t.take("exp-avg-dtype"), t.take("exp-avg-sq-dtype")}
     narrow = {"bf16": "adamw_bf16", "fp8": "adamw_8bit"}
     kinds = {narrow[width] for width in widths if width in narrow}
@@ -141,7 +141,7 @@ def _read_states(t: Theirs, optimizer: dict[str, Any]) -> None:
         optimizer["name"] = kinds.pop()
 
 
-def _read_rates(t: Theirs, run: dict[str, Any], steps: int | None) -> None:
+def _read_rates(t: ForeignKeys, run: dict[str, Any], steps: int | None) -> None:
     style = str(t.take("lr-decay-style", "linear"))
     kinds = {value: key for key, value in STYLES.items()}
     schedule: dict[str, Any] = {"kind": kinds.get(style, "cosine")}
@@ -169,7 +169,7 @@ def _read_rates(t: Theirs, run: dict[str, Any], steps: int | None) -> None:
     run["lr_schedule"] = schedule
 
 
-def _read_data(t: Theirs, run: dict[str, Any]) -> None:
+def _read_data(t: ForeignKeys, run: dict[str, Any]) -> None:
     train = t.take_first("train-data-path", "data-path")
     valid = t.take("valid-data-path")
     t.take("test-data-path"), t.take("per-split-data-args-path")

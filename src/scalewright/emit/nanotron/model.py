@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from scalewright.emit.foreign import ForeignKeys
 from scalewright.emit.numbers import real, whole
 from scalewright.emit.rules import Fixed, Word, Words, inverse, put, read_rules, write_rules
 from scalewright.emit.settings import Settings
-from scalewright.emit.theirs import Theirs
 
 CONFIG = "model.model_config."
 MODEL = (
@@ -95,7 +95,7 @@ def _mixture(s: Settings) -> Words:
     return written
 
 
-def read_model(t: Theirs, run: Words) -> None:
+def read_model(t: ForeignKeys, run: Words) -> None:
     """The network of a file; a kind that isn't one of ours is left out, with the reason."""
     for mark, kind in OTHERS.items():
         if CONFIG + mark in t:
@@ -129,7 +129,7 @@ def read_model(t: Theirs, run: Words) -> None:
     _read_mixture(t, run)
 
 
-def _read_mixture(t: Theirs, run: Words) -> None:
+def _read_mixture(t: ForeignKeys, run: Words) -> None:
     if CONFIG + "moe_num_experts" in t:  # LLaMoE, of examples/moe
         experts, chosen = t.take(CONFIG + "moe_num_experts"), t.take(CONFIG + "num_experts_per_tok", 1)
         t.take(CONFIG + "is_llamoe_config"), t.take(CONFIG + "moe_capacity_factor")  # it drops no tokens

@@ -20,12 +20,12 @@ from typing import Any
 
 from scalewright.emit.arguments import torchrun
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
+from scalewright.emit.foreign import ForeignKeys, put_sources, read_keys
 from scalewright.emit.nanotron.model import CONFIG, TITLE, read_model, write_model
 from scalewright.emit.numbers import real, whole
 from scalewright.emit.rates import put_rates, take_rates
 from scalewright.emit.rules import Word, Words, inverse, nested, put, read_rules, write_rules
 from scalewright.emit.settings import Settings
-from scalewright.emit.theirs import Theirs, put_sources, read_keys
 from scalewright.spec.errors import UserError
 
 ENGINES = {"1f1b": "1f1b", "gpipe": "afab"}
@@ -162,7 +162,7 @@ def write_stage(s: Settings) -> Words:
     return {"name": "training", "start_training_step": 1, "data": data}
 
 
-def read_layout(t: Theirs, run: Words) -> None:
+def read_layout(t: ForeignKeys, run: Words) -> None:
     """Parallelism, batch, precision and recomputation; expert ranks are taken as data-parallel ones."""
     read_rules(t, LAYOUT, run)
     layout = run.setdefault("layout", {})
@@ -197,7 +197,7 @@ def read_layout(t: Theirs, run: Words) -> None:
         t.refuse("model.dtype", "taken as bfloat16: this type isn't here")
 
 
-def read_training(t: Theirs, run: Words) -> None:
+def read_training(t: ForeignKeys, run: Words) -> None:
     """The optimizer, the learning rate and saves."""
     read_rules(t, TRAINING, run)
     optimizer = run.setdefault("optimizer", {})
@@ -224,7 +224,7 @@ def read_training(t: Theirs, run: Words) -> None:
         )
 
 
-def _read_rates(t: Theirs, run: Words) -> None:
+def _read_rates(t: ForeignKeys, run: Words) -> None:
     warmup = whole(t.take(RATES + "lr_warmup_steps", 0))
     t.take(RATES + "lr_warmup_style")
     start, length = t.take(RATES + "lr_decay_starting_step"), t.take(RATES + "lr_decay_steps")
@@ -246,7 +246,7 @@ def _read_rates(t: Theirs, run: Words) -> None:
     )
 
 
-def read_stages(t: Theirs, run: Words, stages: list[Any]) -> None:
+def read_stages(t: ForeignKeys, run: Words, stages: list[Any]) -> None:
     """Data of the first stage; those of later ones are reported."""
     for index, stage in enumerate(stages):
         data = (stage.get("data") or {}) if isinstance(stage, dict) else {}
@@ -287,8 +287,9 @@ def recognises(document: Any, text: str) -> bool:
     if not isinstance(document, dict):
         return False
     parallelism, model = document.get("parallelism"), document.get("model")
-    both = isinstance(parallelism, dict) and isinstance(model, dict)
-    return both and "dp" in parallelism and "model_config" in model
+    if not isinstance(parallelism, dict) or not isinstance(model, dict):
+        return False
+    return "dp" in parallelism and "model_config" in model
 
 
 def read(document: Any, text: str, where: str) -> Reading:

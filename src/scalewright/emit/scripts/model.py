@@ -16,8 +16,8 @@ from typing import Any
 import jinja2
 
 from scalewright.emit.emitted import yaml_text
+from scalewright.emit.foreign import ForeignKeys
 from scalewright.emit.settings import Settings
-from scalewright.emit.theirs import Theirs
 from scalewright.spec.huggingface import to_huggingface
 from scalewright.spec.presets import is_preset
 from scalewright.spec.text.untrusted import inside, read_json
@@ -48,7 +48,7 @@ def masks_refused(s: Settings) -> str | None:
     return None
 
 
-def read_model(t: Theirs, key: str, where: str, run: dict[str, Any]) -> None:
+def read_model(t: ForeignKeys, key: str, where: str, run: dict[str, Any]) -> None:
     """The model that a key of theirs names; else that of a config.json beside the file."""
     name = t.take(key)
     if isinstance(name, str) and name:

@@ -16,7 +16,7 @@ from typing import Any
 
 from scalewright.emit.rules import write_rules
 from scalewright.emit.settings import Settings
-from scalewright.emit.torchtitan.words import LAYOUT
+from scalewright.emit.torchtitan.keys import LAYOUT
 from scalewright.spec.errors import UserError
 from scalewright.spec.placement import stage_layers
 
@@ -82,8 +82,8 @@ def _experts(s: Settings, release: str) -> Keys:
         return {}
     s.take("layout.ep")
     written: Keys = {"parallelism.expert_parallel_degree": layout.ep}
-    theirs = layout.tp if layout.ep == 1 else 1
-    if layout.etp == theirs:
+    foreign = layout.tp if layout.ep == 1 else 1
+    if layout.etp == foreign:
         s.take("layout.etp")
     elif layout.ep == 1:
         why = "without expert parallelism torchtitan cuts experts over tp"

@@ -16,10 +16,10 @@ from scalewright.emit.emitted import Emitted, Reading
 from scalewright.emit.python_code import Call, spelled
 from scalewright.emit.settings import Settings
 from scalewright.emit.torchtitan.decoder import OWN
+from scalewright.emit.torchtitan.keys import OLDER, V01, renamed
 from scalewright.emit.torchtitan.layout import Keys, write_layout
 from scalewright.emit.torchtitan.model import Network, decoder_spec, write_model
 from scalewright.emit.torchtitan.training import read_values, write_training
-from scalewright.emit.torchtitan.words import OLDER, V01, renamed
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.text.dotted import flat

@@ -16,13 +16,13 @@ from math import ceil
 from typing import Any
 
 from scalewright.emit.emitted import Reading
+from scalewright.emit.foreign import ForeignKeys
 from scalewright.emit.numbers import real, whole
 from scalewright.emit.rules import put, read_rules, write_rules
 from scalewright.emit.settings import Settings
-from scalewright.emit.theirs import Theirs
+from scalewright.emit.torchtitan.keys import ASIDE, ASIDE_SECTIONS, DEFAULTS, LAYOUT, TRAINING
 from scalewright.emit.torchtitan.layout import CONVERTERS, SCHEDULES, Keys
 from scalewright.emit.torchtitan.model import read_model
-from scalewright.emit.torchtitan.words import ASIDE, ASIDE_SECTIONS, DEFAULTS, LAYOUT, TRAINING
 
 UNCLIPPED = 1e9
 P = "parallelism"
@@ -107,7 +107,7 @@ def _saves(s: Settings, steps: int) -> Keys:
     return written
 
 
-def read_training(t: Theirs, run: dict[str, Any]) -> None:
+def read_training(t: ForeignKeys, run: dict[str, Any]) -> None:
     """Everything but the network and the layout, with their defaults where they are silent."""
     for key, value in DEFAULTS.items():
         t.values.setdefault(key, value)
@@ -127,7 +127,7 @@ def read_training(t: Theirs, run: dict[str, Any]) -> None:
     _read_rates(t, run, steps)
 
 
-def _read_rates(t: Theirs, run: dict[str, Any], steps: int) -> None:
+def _read_rates(t: ForeignKeys, run: dict[str, Any], steps: int) -> None:
     warmup = min(whole(t.take("lr_scheduler.warmup_steps")), steps)
     ratio, kind = t.take("lr_scheduler.decay_ratio"), str(t.take("lr_scheduler.decay_type", "linear"))
     least, total = t.take("lr_scheduler.min_lr_factor"), t.take("lr_scheduler.total_steps")
@@ -151,7 +151,7 @@ def _read_rates(t: Theirs, run: dict[str, Any], steps: int) -> None:
 def read_values(values: dict[str, Any], world: int | None, release: str, notes: list[str]) -> Reading:
     """A run of dotted keys with the names of 0.2; `release`: 0.1 (or older), 0.2 or 0.3."""
     quiet = {key for key in values if key.partition(".")[0] in ASIDE_SECTIONS}
-    t = Theirs(values, ASIDE | quiet)
+    t = ForeignKeys(values, ASIDE | quiet)
     t.assumed += notes
     run: dict[str, Any] = {}
     layers = read_model(t, run, release == "0.1")
@@ -161,7 +161,9 @@ def read_values(values: dict[str, Any], world: int | None, release: str, notes: 
     return Reading("torchtitan", run, unread, tuple(t.assumed), t.guessed)
 
 
-def _read_layout(t: Theirs, run: dict[str, Any], world: int | None, release: str, layers: int | None) -> None:
+def _read_layout(
+    t: ForeignKeys, run: dict[str, Any], world: int | None, release: str, layers: int | None
+) -> None:
     read_rules(t, LAYOUT, run)
     layout = run.setdefault("layout", {})
     tp, pp, cp = (layout.setdefault(key, 1) for key in ("tp", "pp", "cp"))
@@ -180,7 +182,7 @@ def _read_layout(t: Theirs, run: dict[str, Any], world: int | None, release: str
     assert pp >= 1
 
 
-def _read_experts(t: Theirs, layout: dict[str, Any], run: dict[str, Any]) -> None:
+def _read_experts(t: ForeignKeys, layout: dict[str, Any], run: dict[str, Any]) -> None:
     ep, etp = t.take(f"{P}.expert_parallel_degree", 1), t.take(f"{P}.expert_tensor_parallel_degree", 1)
     model = run.get("model")
     if isinstance(model, dict) and not model.get("moe"):
@@ -189,7 +191,7 @@ def _read_experts(t: Theirs, layout: dict[str, Any], run: dict[str, Any]) -> Non
     layout["etp"] = whole(etp) if whole(ep) > 1 else layout["tp"] if isinstance(model, dict) else 1
 
 
-def _read_sharding(t: Theirs, layout: dict[str, Any], world: int | None) -> None:
+def _read_sharding(t: ForeignKeys, layout: dict[str, Any], world: int | None) -> None:
     replicas = whole(t.take(f"{P}.data_parallel_replicate_degree", 1))
     shards = whole(t.take(f"{P}.data_parallel_shard_degree", -1))
     policy, kind = t.take(f"{P}.fsdp_reshard_after_forward", "default"), t.take("training.data_parallel_type")
@@ -213,7 +215,7 @@ def _read_sharding(t: Theirs, layout: dict[str, Any], world: int | None) -> None
         t.assume("zero_stage 2: parameters stay whole from a forward to its backward")
 
 
-def _read_pipeline(t: Theirs, layout: dict[str, Any], layers: int | None) -> None:
+def _read_pipeline(t: ForeignKeys, layout: dict[str, Any], layers: int | None) -> None:
     pp = layout["pp"]
     name = str(t.take(f"{P}.pipeline_parallel_schedule", "1F1B"))
     csv = t.take(f"{P}.pipeline_parallel_schedule_csv")
@@ -222,7 +224,7 @@ def _read_pipeline(t: Theirs, layout: dict[str, Any], layers: int | None) -> Non
     points = t.take(f"{P}.pipeline_parallel_split_points")
     if pp == 1:
         return
-    kinds = {theirs.lower(): ours for ours, theirs in SCHEDULES.items()}
+    kinds = {foreign.lower(): ours for ours, foreign in SCHEDULES.items()}
     kind = kinds.get(name.lower(), "1f1b")
     if name.lower() not in kinds:
         t.refuse(f"{P}.pipeline_parallel_schedule", "taken as 1F1B: this order isn't here")
@@ -260,7 +262,7 @@ def _spread(layers: int, stages: int, first: int, last: int) -> list[int]:
     return counts
 
 
-def _read_batch(t: Theirs, layout: dict[str, Any]) -> None:
+def _read_batch(t: ForeignKeys, layout: dict[str, Any]) -> None:
     local = whole(t.take("training.local_batch_size", DEFAULTS["training.local_batch_size"]))
     total = whole(t.take("training.global_batch_size", -1))
     micro, count = (
@@ -276,7 +278,7 @@ def _read_batch(t: Theirs, layout: dict[str, Any]) -> None:
         t.follow("global_batch")
 
 
-def _read_recompute(t: Theirs, layout: dict[str, Any], release: str) -> None:
+def _read_recompute(t: ForeignKeys, layout: dict[str, Any], release: str) -> None:
     mode = t.take("activation_checkpoint.mode", "selective")
     option = str(t.take("activation_checkpoint.selective_ac_option", "op" if release == "0.3" else "2"))
     budget = t.take("activation_checkpoint.memory_budget", 0.5)
@@ -293,7 +295,7 @@ def _read_recompute(t: Theirs, layout: dict[str, Any], release: str) -> None:
         t.refuse("activation_checkpoint.mode", "this kind isn't known here")
 
 
-def _read_precision(t: Theirs, layout: dict[str, Any]) -> None:
+def _read_precision(t: ForeignKeys, layout: dict[str, Any]) -> None:
     kind, stored = t.take("training.mixed_precision_param", "bfloat16"), t.take("training.dtype", "float32")
     layout["precision"] = "fp32" if kind == "float32" else "bf16"
     if stored == "bfloat16":
@@ -303,7 +305,7 @@ def _read_precision(t: Theirs, layout: dict[str, Any]) -> None:
         )
     converters = t.take("model.converters") or []
     names = converters.split(",") if isinstance(converters, str) else converters
-    ours = {theirs: key for key, theirs in CONVERTERS.items()}
+    ours = {foreign: key for key, foreign in CONVERTERS.items()}
     known = [ours[part] for name in names if (part := str(name).split(".")[-1]) in ours]
     if known:
         layout["precision"] = known[0]

@@ -18,6 +18,7 @@ from scalewright.emit.arguments import nodes_of
 from scalewright.emit.deepspeed.read import BATCH as DEEPSPEED_BATCH
 from scalewright.emit.deepspeed.read import fit_batch, read_sections
 from scalewright.emit.emitted import Emitted, Reading
+from scalewright.emit.foreign import ForeignKeys
 from scalewright.emit.numbers import real_of, true, whole_of
 from scalewright.emit.rules import Word, put, write_rules
 from scalewright.emit.scripts.facts import Facts, take_facts, take_precision, take_recompute
@@ -33,7 +34,6 @@ from scalewright.emit.scripts.model import (
 )
 from scalewright.emit.scripts.sharding import Sharding, take_sharding
 from scalewright.emit.settings import Settings
-from scalewright.emit.theirs import Theirs
 from scalewright.emit.transformers.schedule import (
     read_optimizer,
     read_schedule,
@@ -124,14 +124,14 @@ def aside(keys: Iterable[str], own: frozenset[str] = frozenset()) -> frozenset[s
 def read(document: Any, text: str, where: str) -> Reading:
     """Such a file as a run."""
     keys = flattened(document)
-    theirs = Theirs(keys, aside(keys))
+    foreign = ForeignKeys(keys, aside(keys))
     run: dict[str, Any] = {}
-    read_arguments(theirs, run, where)
+    read_arguments(foreign, run, where)
     layout = run["layout"]
-    devices = _read_sizes(theirs, layout)
-    fit_batch(theirs, layout, devices)
-    read_model(theirs, "model_name_or_path", where, run)
-    return theirs.reading("transformers", run)
+    devices = _read_sizes(foreign, layout)
+    fit_batch(foreign, layout, devices)
+    read_model(foreign, "model_name_or_path", where, run)
+    return foreign.reading("transformers", run)
 
 
 def flattened(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def flattened(document: Mapping[str, Any]) -> dict[str, Any]:
     return keys | ({"deepspeed": document["deepspeed"]} if document.get("deepspeed") else {})
 
 
-def read_arguments(t: Theirs, run: dict[str, Any], where: str) -> None:
+def read_arguments(t: ForeignKeys, run: dict[str, Any], where: str) -> None:
     """What TrainingArguments has, for files that hold it among others; the batch isn't settled."""
     read_numbers(t, run)
     layout = run["layout"]
@@ -156,19 +156,19 @@ def read_arguments(t: Theirs, run: dict[str, Any], where: str) -> None:
     read_deepspeed(t, run, where)
 
 
-def read_numbers(t: Theirs, run: dict[str, Any]) -> None:
+def read_numbers(t: ForeignKeys, run: dict[str, Any]) -> None:
     """The optimizer's numbers and the seed, saves and validations; their defaults where they aren't set."""
     run.setdefault("layout", {})
     for word in COMMON:
-        put(run, word.ours, real_of(t.take(word.theirs, DEFAULTS[word.theirs])))
+        put(run, word.ours, real_of(t.take(word.foreign, DEFAULTS[word.foreign])))
     run["seed"] = int(run["seed"] or 0)
     run["optimizer"]["betas"] = [real_of(t.take(key, DEFAULTS[key])) for key in ("adam_beta1", "adam_beta2")]
-    for ours, theirs in (("checkpoint.every", "save_steps"), ("train.valid_every", "eval_steps")):
-        if (every := whole_of(t.take(theirs))) is not None:
+    for ours, foreign in (("checkpoint.every", "save_steps"), ("train.valid_every", "eval_steps")):
+        if (every := whole_of(t.take(foreign))) is not None:
             put(run, ours, every)
 
 
-def read_steps(t: Theirs, run: dict[str, Any], epochs: str) -> int | None:
+def read_steps(t: ForeignKeys, run: dict[str, Any], epochs: str) -> int | None:
     """Steps of the run; None where epochs are given, which is reported."""
     steps = whole_of(t.take("max_steps"))
     if steps is None:
@@ -179,7 +179,7 @@ def read_steps(t: Theirs, run: dict[str, Any], epochs: str) -> int | None:
     return steps
 
 
-def read_memory(t: Theirs, layout: dict[str, Any]) -> None:
+def read_memory(t: ForeignKeys, layout: dict[str, Any]) -> None:
     """Precision and recomputation."""
     bf16, fp16, tf32 = (true(t.take(name)) for name in ("bf16", "fp16", "tf32"))
     layout["precision"] = "bf16" if bf16 else "fp16" if fp16 else "tf32" if tf32 else "fp32"
@@ -188,7 +188,7 @@ def read_memory(t: Theirs, layout: dict[str, Any]) -> None:
     t.take("full_determinism")
 
 
-def _read_fsdp(t: Theirs, layout: dict[str, Any]) -> None:
+def _read_fsdp(t: ForeignKeys, layout: dict[str, Any]) -> None:
     given = t.take("fsdp")
     words = (
         [str(word).lower() for word in given] if isinstance(given, list) else str(given or "").lower().split()
@@ -208,7 +208,7 @@ def _read_fsdp(t: Theirs, layout: dict[str, Any]) -> None:
         layout["recompute"] = "full"
 
 
-def read_deepspeed(t: Theirs, run: dict[str, Any], where: str) -> None:
+def read_deepspeed(t: ForeignKeys, run: dict[str, Any], where: str) -> None:
     """ZeRO and offload of the JSON that `deepspeed` names or is; the rest of it is the Trainer's own."""
     if (value := t.take("deepspeed")) is None:
         return
@@ -217,18 +217,18 @@ def read_deepspeed(t: Theirs, run: dict[str, Any], where: str) -> None:
         t.refuse("deepspeed", "the file isn't in this configuration's folder: read it by itself")
         return
     inner: dict[str, Any] = {}
-    theirs = read_sections(document, inner)
+    foreign = read_sections(document, inner)
     for key in ("zero_stage", "offload", "tp", "sp", "cp", "cp_kind"):
         if key in inner["layout"]:
             run["layout"][key] = inner["layout"][key]
     settled = (*DEEPSPEED_BATCH, "gradient_clipping", "bf16.", "fp16.", "optimizer.", "scheduler.")
-    for item in theirs.unread():
+    for item in foreign.unread():
         if not (item.value == "auto" and item.key.startswith(settled)):
             t.values[f"deepspeed.{item.key}"] = item.value
             t.refuse(f"deepspeed.{item.key}", item.why)
 
 
-def _read_sizes(t: Theirs, layout: dict[str, Any]) -> int | None:
+def _read_sizes(t: ForeignKeys, layout: dict[str, Any]) -> int | None:
     """The devices that parallelism_config makes; None where it isn't there."""
     sizes = {name: whole_of(t.take(f"parallelism_config.{name}_size")) for name in SIZES}
     if all(size is None for size in sizes.values()):

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from scalewright.emit.foreign import ForeignKeys
 from scalewright.emit.numbers import real_of, whole_of
 from scalewright.emit.scripts.facts import Facts
 from scalewright.emit.settings import Settings
-from scalewright.emit.theirs import Theirs
 
 Arguments = dict[str, Any]
 LATER = "their update k has the rate of our update k - 1, and a warm-up starts with 0"
@@ -84,7 +84,9 @@ def write_optimizer(s: Settings, title: str) -> str:
     return {**OPTIMIZERS, **SMALLER}.get(name, "adamw_torch_fused")
 
 
-def read_schedule(t: Theirs, run: dict[str, Any], steps: int | None, name: str = "lr_scheduler_type") -> None:
+def read_schedule(
+    t: ForeignKeys, run: dict[str, Any], steps: int | None, name: str = "lr_scheduler_type"
+) -> None:
     """The schedule of lr_scheduler_type (or of a key that means it), its arguments and the warm-up."""
     kind = str(t.take(name, "linear")).lower()
     schedule: dict[str, Any] = {"kind": SHAPES.get(kind, "cosine")}
@@ -108,7 +110,7 @@ def read_schedule(t: Theirs, run: dict[str, Any], steps: int | None, name: str =
     run["lr_schedule"] = schedule
 
 
-def _warmup(t: Theirs, steps: int | None) -> int:
+def _warmup(t: ForeignKeys, steps: int | None) -> int:
     """Updates of the warm-up: a number, or (below 1) a share of the run."""
     number, ratio = real_of(t.take("warmup_steps")), real_of(t.take("warmup_ratio"))
     share = number if number is not None and 0 < number < 1 else ratio if not number else None
@@ -131,7 +133,7 @@ def _least(arguments: dict[str, Any], run: dict[str, Any]) -> float:
     return min(1.0, max(0.0, rate))
 
 
-def read_optimizer(t: Theirs, run: dict[str, Any], name: str = "optim") -> None:
+def read_optimizer(t: ForeignKeys, run: dict[str, Any], name: str = "optim") -> None:
     """The optimizer of `optim` (or of a key that means it)."""
     value = t.take(name)
     kind = str(value if value is not None else "adamw_torch_fused").lower()

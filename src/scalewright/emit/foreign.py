@@ -16,7 +16,7 @@ FEWEST = ", the fewest for these sizes: set layout.devices"
 ALIKE = 0.9  # of difflib's ratio: a letter of ten, so that a key which exists isn't called a typo
 
 
-class Theirs:
+class ForeignKeys:
     """Their keys and values; `log_level` and its like, which say nothing about the run, are set aside."""
 
     def __init__(self, values: Mapping[str, Any], aside: frozenset[str] = frozenset()) -> None:
@@ -83,20 +83,20 @@ def given(document: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_keys(
     trainer: str, document: Mapping[str, Any], aside: frozenset[str], where: str,
-    *readers: Callable[[Theirs, dict[str, Any]], None],
+    *readers: Callable[[ForeignKeys, dict[str, Any]], None],
 ) -> Reading:  # fmt: skip
     """A document's keys as a run, by these readers in turn; raises UserError for a value of another kind."""
-    theirs = Theirs(given(document), aside)
+    foreign = ForeignKeys(given(document), aside)
     run: dict[str, Any] = {}
     try:
         for reader in readers:
-            reader(theirs, run)
+            reader(foreign, run)
     except UserError:
         raise
     except (TypeError, ValueError, ArithmeticError) as error:
         how = "give the file as the trainer takes it"
         raise UserError(f"a value isn't of the kind that {trainer} has there: {error}", where, how) from None
-    return theirs.reading(trainer, run)
+    return foreign.reading(trainer, run)
 
 
 def put_sources(paths: Any, weights: Iterable[Any] | None = None) -> list[dict[str, Any]]:
