@@ -21,6 +21,7 @@ _HOME = {
     "RunSpec": "scalewright.spec.run",
     "load_run": "scalewright.spec.run",
     "predict": "scalewright.api",
+    "read": "scalewright.api",
     "plan": "scalewright.api",
     "train": "scalewright.api",
     "diagnose": "scalewright.api",

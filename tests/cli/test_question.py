@@ -172,3 +172,13 @@ def test_emit_needs_a_file_and_does_not_replace_one(call_cli: Any, tmp_path: Pat
     assert answer.code == 0
     assert "-TP=8; PP=1" in answer.out.replace("  -", "-")
     assert "#" in out.read_text()
+
+
+def test_a_question_from_python(tmp_path: Path) -> None:
+    import scalewright as sw
+
+    asked = sw.read(write(tmp_path, "run.yaml", RUN))
+    priced = sw.predict(asked, "dgx-h100")
+    assert (priced["optimizer"], priced["layout"]["global_batch"]) == ("lion", 64)
+    assert sw.predict(asked, "dgx-h100", tp=2)["layout"]["tp"] == 2
+    assert sw.plan(asked, "dgx-h100", devices=16, explain=False)["best"][0]["optimizer"] == "lion"

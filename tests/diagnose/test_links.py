@@ -26,7 +26,7 @@ def test_a_slow_link_comes_first_and_its_gain_is_true(tmp_path: Path) -> None:
     first = verdicts(read_ranks(sorted(tmp_path.iterdir())))[0]
     assert first.cause == "link"
     assert "16.78 GB/s of a link's 300 GB/s" in first.evidence[0]
-    assert first.gain_p50 == pytest.approx(100 * (1 - simulate(SOUND)[1] / length), rel=0.1)
+    assert first.usual_gain == pytest.approx(100 * (1 - simulate(SOUND)[1] / length), rel=0.1)
 
 
 @pytest.mark.parametrize("job", [SOUND, Job(elements=1 << 12, collective=100.0)])

@@ -64,10 +64,7 @@ def _flight(answer: Mapping[str, Any]) -> None:
     print(f"{answer['entries']:,} collectives of {len(answer['ranks'])} ranks")
     if not answer["verdicts"]:
         print("no rank waits for another: no hang in these dumps")
-    for number, verdict in enumerate(answer["verdicts"], 1):
-        print(f"\n{number}. {verdict['cause']}")
-        frames = [f"last called from {frame}" for frame in verdict["frames"] if frame]
-        _paragraphs([*verdict["evidence"], *frames, "→ " + verdict["fix"]])
+    _verdicts(answer["verdicts"])
 
 
 def _memory(answer: Mapping[str, Any]) -> None:
@@ -78,9 +75,7 @@ def _memory(answer: Mapping[str, Any]) -> None:
         reserved = f" of {memory['reserved_bytes'] / GIB:.2f} reserved, {pieces:.0f}% of it free in pieces"
     allocated = memory["allocated_bytes"] / GIB
     print(f"peak {memory['peak_gib']:.2f} GiB; at the end {allocated:.2f} GiB allocated{reserved}")
-    for number, verdict in enumerate(answer["verdicts"], 1):
-        print(f"\n{number}. {verdict['cause']}")
-        _paragraphs([*verdict["evidence"], "→ " + verdict["fix"]])
+    _verdicts(answer["verdicts"])
     rows = [[some["owner"], f"{some['bytes'] / GIB:.3f}"] for some in memory["top_stacks"][:MOST_KERNELS]]
     if rows:
         print()
@@ -91,9 +86,7 @@ def _nccl(answer: Mapping[str, Any]) -> None:
     print("\n".join(nccl_lines(answer["nccl"])))
     if not answer["verdicts"]:
         print("\nnothing in these lines slows or stops the run")
-    for number, verdict in enumerate(answer["verdicts"], 1):
-        print(f"\n{number}. {printable(verdict['cause'])} ({100 * verdict['confidence']:.0f}% sure)")
-        _paragraphs([*verdict["evidence"], "→ " + verdict["fix"]])
+    _verdicts(answer["verdicts"])
     print()
     if rows := communicator_rows(answer["nccl"]["communicators"]):
         print_table(COMMUNICATOR, rows)
@@ -101,11 +94,7 @@ def _nccl(answer: Mapping[str, Any]) -> None:
 
 def _log(answer: Mapping[str, Any]) -> None:
     print("\n".join(log_lines(answer)))
-    for number, verdict in enumerate(answer["verdicts"], 1):
-        gain = verdict["gain_pct"]
-        saves = f": saves {gain['p50']:.0f}% ({gain['p10']:.0f} to {gain['p90']:.0f}%)" if gain["p90"] else ""
-        print(f"\n{number}. {printable(verdict['cause'])}{saves}")
-        _paragraphs([*verdict["evidence"], "→ " + verdict["fix"]])
+    _verdicts(answer["verdicts"])
     if "nccl" in answer:
         print("\n" + "\n".join(nccl_lines(answer["nccl"])))
     print()
@@ -221,11 +210,13 @@ def _traced_memory(memory: Mapping[str, Any] | None) -> None:
 
 
 def _verdicts(verdicts: Sequence[Mapping[str, Any]]) -> None:
+    from scalewright.diagnose.verdict import evidence_of, saves
+
     for number, verdict in enumerate(verdicts, 1):
-        gain = verdict["gain_pct"]
-        span = f"{gain['p10']:.0f} to {gain['p90']:.0f}%"
-        print(f"\n{number}. {verdict['cause']}: saves {gain['p50']:.0f}% ({span})")
-        _paragraphs([*verdict["evidence"], "→ " + verdict["fix"]])
+        gain = f": {saves(verdict)}" if saves(verdict) else ""
+        sure = f" ({100 * verdict['confidence']:.0f}% sure)" if "confidence" in verdict and not gain else ""
+        print(f"\n{number}. {printable(verdict['cause'])}{gain}{sure}")
+        _paragraphs([*evidence_of(verdict), "→ " + verdict["fix"]])
 
 
 def _kernels(kernels: Sequence[Mapping[str, Any]]) -> None:

@@ -29,11 +29,12 @@ def markdown(answer: Mapping[str, Any]) -> str:
 
 
 def _verdicts(answer: Mapping[str, Any]) -> Iterator[str]:
+    from scalewright.diagnose.verdict import evidence_of, saves
+
     for number, verdict in enumerate(answer["verdicts"], 1):
-        gain = verdict.get("gain_pct")
-        saves = f": saves {gain['p50']:.0f}% ({gain['p10']:.0f} to {gain['p90']:.0f}%)" if gain else ""
-        yield f"{number}. **{markdown_text(verdict['cause'])}**{saves}"
-        for line in (*verdict["evidence"], "→ " + verdict["fix"]):
+        gain = f": {saves(verdict)}" if saves(verdict) else ""
+        yield f"{number}. **{markdown_text(verdict['cause'])}**{gain}"
+        for line in (*evidence_of(verdict), "→ " + verdict["fix"]):
             yield f"   - {markdown_text(line)}"
     if answer["verdicts"]:
         yield ""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from scalewright.diagnose.bandwidths import Bandwidth
 from scalewright.diagnose.ranks import Ranks
 from scalewright.diagnose.replay import Change
-from scalewright.diagnose.verdict import Verdict
+from scalewright.diagnose.verdict import Gain, Verdict
 from scalewright.spec.collectives import COLLECTIVES
 
 DELAY_S = 40e-6  # of a collective's start and its hops within a node; generous
@@ -32,7 +32,7 @@ def slow_links(ranks: Ranks) -> Verdict | None:
         f"{_rate(some.bus)} of a link's {_rate(some.wire.bytes_per_s if some.wire else 0.0)}"
         for some in slow
     ]
-    return Verdict("link", evidence, FIX if ranks.on_gpu else FIX_CPU, low, middle, most, 0.7)
+    return Verdict("link", evidence, FIX if ranks.on_gpu else FIX_CPU, 0.7, Gain(low, middle, most))
 
 
 FIX = (

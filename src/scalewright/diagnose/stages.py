@@ -21,7 +21,7 @@ from scalewright.diagnose.ranks import Ranks
 from scalewright.diagnose.replay import Change
 from scalewright.diagnose.traces import trace as t
 from scalewright.diagnose.traces.kinds import communicates
-from scalewright.diagnose.verdict import Verdict, name, ratio_to_median
+from scalewright.diagnose.verdict import Gain, Verdict, name, ratio_to_median
 
 LEAST_EXCESS = 1.08  # times the mean's work
 LEAST_BUBBLE = 10.0  # percent of the window: below, more micro-batches gain little
@@ -46,12 +46,12 @@ def unbalanced(ranks: Ranks) -> Verdict | None:
         factor = ratio_to_median(values, worst.index(place))
         gain = ranks.gain(Change(compute=factor, ranks=frozenset({place})))
         fix = f"look at {name(ranks, place)}: its clock, temperature and power, or its share of the work"
-        return Verdict("straggler", evidence, fix, gain / 2, gain, gain, 0.8)
+        return Verdict("straggler", evidence, fix, 0.8, Gain(gain / 2, gain, gain))
     target = float(np.mean([*work.values()]))
     equal = (Change(compute=target / work[rank], ranks=frozenset({rank})) for rank in worst)
     gain = max(ranks.gain(*equal), 0.0)
     fix = f"move layers from {name(ranks, place)} to the others: the embedding, head and loss are work, too"
-    return Verdict("stages", evidence, fix, gain / 2, gain, gain, 0.8)
+    return Verdict("stages", evidence, fix, 0.8, Gain(gain / 2, gain, gain))
 
 
 def uneven_steps(ranks: Ranks) -> Verdict | None:
@@ -73,7 +73,7 @@ def uneven_steps(ranks: Ranks) -> Verdict | None:
          f"{1e3 * mean:,.1f} ms"],
         f"move layers from stage {stages} to the others (stage_layers): the embedding, head and loss are "
         "work, too; if it has no more of them, look at its device",
-        gain / 2, gain, gain, 0.7,
+        0.7, Gain(gain / 2, gain, gain),
     )  # fmt: skip
 
 
@@ -82,14 +82,14 @@ def bubble(ranks: Ranks) -> Verdict | None:
     window = sum(rank.breakdown.window for rank in ranks.ranks)
     share = 100 * sum(ranks.waited_for_messages) / window
     uneven = unbalanced(ranks) or uneven_steps(ranks)
-    rest = share - (uneven.gain_p50 if uneven else 0.0)
+    rest = share - (uneven.usual_gain if uneven else 0.0)
     if rest < LEAST_BUBBLE:
         return None
     return Verdict(
         "bubble",
         [f"stages wait for each other's messages in {share:.1f}% of the window"],
         "more micro-batches a step (twice as many halve it), an interleaved schedule, or a zero-bubble one",
-        rest / 4, rest / 2, rest, 0.6,
+        0.6, Gain(rest / 4, rest / 2, rest),
     )  # fmt: skip
 
 

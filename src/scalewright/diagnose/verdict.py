@@ -2,31 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from scalewright.diagnose.ranks import Ranks
 
 
+class Gain(NamedTuple):
+    """What a fix gains, in percent of the window (of a trace) or of the time (of a log)."""
+
+    p10: float
+    p50: float
+    p90: float
+
+
+NO_GAIN = Gain(0.0, 0.0, 0.0)  # of a cause that spoils the training and costs no time
+
+
 @dataclass(frozen=True)
 class Verdict:
-    """A cause with its evidence, in sentences; gains in percent of the window; confidence in 0..1."""
+    """A cause with its evidence, in sentences, and its fix: of whatever was read."""
 
     cause: str
     evidence: list[str]
     fix: str
-    gain_p10: float
-    gain_p50: float
-    gain_p90: float
-    confidence: float
+    confidence: float | None = None  # in 0..1
+    gain: Gain | None = None  # null: it isn't time that the fix gains
+    more: Mapping[str, Any] = field(default_factory=dict)  # what one kind of input has: GiB saved, ranks
 
-    def dump(self) -> dict[str, object]:
+    @property
+    def usual_gain(self) -> float:
+        """The gain in percent; 0 where there is none."""
+        return self.gain.p50 if self.gain else 0.0
+
+    def dump(self) -> dict[str, Any]:
         """The keys of `diagnose --json`."""
-        gain = {"p10": self.gain_p10, "p50": self.gain_p50, "p90": self.gain_p90}
-        return {"cause": self.cause, "evidence": self.evidence, "gain_pct": gain, "fix": self.fix,
-                "confidence": self.confidence}  # fmt: skip
+        gain = {"gain_pct": self.gain._asdict()} if self.gain else {}
+        sure = {"confidence": self.confidence} if self.confidence is not None else {}
+        return {"cause": self.cause, "evidence": self.evidence, **gain, "fix": self.fix, **self.more, **sure}
+
+
+def evidence_of(verdict: Mapping[str, Any]) -> list[str]:
+    """The lines below a dumped verdict: its evidence, and from where ranks that hang were last called."""
+    frames = [f"last called from {frame}" for frame in verdict.get("frames", ()) if frame]
+    return [*verdict["evidence"], *frames]
+
+
+def saves(verdict: Mapping[str, Any]) -> str:
+    """`saves 12% (5 to 20%)`; empty where no time is gained."""
+    gain = verdict.get("gain_pct")
+    return (
+        f"saves {gain['p50']:.0f}% ({gain['p10']:.0f} to {gain['p90']:.0f}%)" if gain and gain["p90"] else ""
+    )
 
 
 def name(ranks: Ranks, place: int) -> str:

@@ -22,7 +22,7 @@ from scalewright.diagnose.ranks import Rank, Ranks
 from scalewright.diagnose.replay import Change
 from scalewright.diagnose.stages import bubble, unbalanced, uneven_steps
 from scalewright.diagnose.stragglers import Straggler
-from scalewright.diagnose.verdict import Verdict, name, ratio_to_median
+from scalewright.diagnose.verdict import Gain, Verdict, name, ratio_to_median
 
 # The least share of the window, in percent, at which a cause is worth a line.
 LEAST = {
@@ -48,8 +48,8 @@ REACHES = {"host": (0.8, 0.5), "communication": (0.8, 0.5), "copies": (0.8, 0.5)
 def verdicts(ranks: Ranks) -> list[Verdict]:
     """All causes above their threshold, the largest expected gain first."""
     result = [verdict for rule in RULES if (verdict := rule(ranks)) is not None]
-    worth = [some for some in result if some.gain_p90 >= LEAST_GAIN]
-    return sorted(worth, key=lambda verdict: -verdict.gain_p50)
+    worth = [some for some in result if some.gain and some.gain.p90 >= LEAST_GAIN]
+    return sorted(worth, key=lambda verdict: -verdict.usual_gain)
 
 
 def _data(ranks: Ranks) -> Verdict | None:
@@ -63,7 +63,7 @@ def _data(ranks: Ranks) -> Verdict | None:
         [f"in {share:.1f}% of the steps the host loads data while the device has nothing to do"],
         "load in worker processes: num_workers of 4 or more on the DataLoader, with pin_memory and "
         "persistent_workers",
-        usual / 2, usual, most, 0.9,
+        0.9, Gain(usual / 2, usual, most),
     )  # fmt: skip
 
 
@@ -85,7 +85,7 @@ def _sync(ranks: Ranks) -> Verdict | None:
         "sync",
         evidence,
         "keep values on the device: no .item(), .cpu(), print(loss) or synchronize() within a step",
-        low, middle, most, 0.7,
+        0.7, Gain(low, middle, most),
     )  # fmt: skip
 
 
@@ -102,7 +102,7 @@ def _operators(ranks: Ranks) -> Verdict | None:
         [f"{share:.1f}% of the window no operator runs: Python between them, and what they cost to call",
          f"{short:,} of {count:,} operators take less than 10 microseconds"],
         "fewer and larger operators: a larger micro-batch, fused ones, torch.compile",
-        low, middle, most, 0.6,
+        0.6, Gain(low, middle, most),
     )  # fmt: skip
 
 
@@ -124,7 +124,7 @@ def _operator_storms(ranks: Ranks) -> Verdict | None:
         [f"in {share:.1f}% of the window {operators:,} operators of less than 10 microseconds follow one "
          "another: most of it is what calling them costs"],
         "fewer and larger operators in their place: batched, fused, or compiled by torch.compile",
-        usual / 2, usual, most, 0.8,
+        0.8, Gain(usual / 2, usual, most),
     )  # fmt: skip
 
 
@@ -149,7 +149,7 @@ def _host(ranks: Ranks) -> Verdict | None:
         evidence,
         "launch less: CUDA graphs or torch.compile(mode='reduce-overhead'), fused kernels and a fused "
         "optimizer, a larger micro-batch",
-        low, middle, whole, 0.8,
+        0.8, Gain(low, middle, whole),
     )  # fmt: skip
 
 
@@ -173,7 +173,7 @@ def _short_kernels(ranks: Ranks) -> Verdict | None:
          "launches"],
         "a CUDA graph a run: torch.compile(mode='reduce-overhead') or torch.cuda.make_graphed_callables; "
         "shapes must stay the same, and nothing within may wait for the device",
-        gain / 4, gain / 2, gain, 0.7,
+        0.7, Gain(gain / 4, gain / 2, gain),
     )  # fmt: skip
 
 
@@ -192,7 +192,7 @@ def _compiling(ranks: Ranks) -> Verdict | None:
         [f"{share:.1f}% of the window the device is idle while the host compiles or captures a graph"],
         "record after warm-up; if it goes on, shapes change from step to step: pad them, or "
         "torch.compile(dynamic=True), and see TORCH_LOGS=recompiles",
-        gain / 2, gain, gain, 0.8,
+        0.8, Gain(gain / 2, gain, gain),
     )  # fmt: skip
 
 
@@ -222,7 +222,7 @@ def _communication(ranks: Ranks) -> Verdict | None:
         evidence,
         "hide it (overlapping gathers and reductions, prefetch) or send less: sharding within a node, a "
         "larger micro-batch, a smaller tensor-parallel group",
-        low, middle, most, 0.8 if ranks.matched else 0.4,
+        0.8 if ranks.matched else 0.4, Gain(low, middle, most),
     )  # fmt: skip
 
 
@@ -235,7 +235,7 @@ def _copies(ranks: Ranks) -> Verdict | None:
         "copies",
         [f"{share:.1f}% of the window the device copies between memories and does nothing else"],
         "pin the host's memory and copy with non_blocking=True, or ahead on a stream of its own",
-        low, middle, ranks.gain(Change(copies=0.0)), 0.7,
+        0.7, Gain(low, middle, ranks.gain(Change(copies=0.0))),
     )  # fmt: skip
 
 
@@ -255,7 +255,9 @@ def _stragglers(ranks: Ranks) -> Verdict | None:
         f"the collectives themselves take {transfer / 1e6:,.1f} ms: a faster network gains no more"
     )
     who = " and ".join(name(ranks, some.rank) for some in late)
-    return Verdict("straggler", evidence, f"look at {who}: {FIX[late[0].cause]}", usual / 2, usual, most, 0.8)
+    return Verdict(
+        "straggler", evidence, f"look at {who}: {FIX[late[0].cause]}", 0.8, Gain(usual / 2, usual, most)
+    )
 
 
 WHY = {

@@ -15,28 +15,70 @@ import yaml
 # A line of TOML: a section, or a key with its value before a comment.
 LINE = re.compile(r"(?m)^[ \t]*(?:\[([\w.]+)\]|([\w-]+)[ \t]*=[ \t]*(\"[^\"]*\"|[^#\n]*?)[ \t]*(?:#.*)?$)")
 
+SIGNS = {".toml": " = ", ".json": ": ", ".yaml": ": ", ".yml": ": "}
 
-def put_values(text: str, suffix: str, changed: Mapping[str, Any]) -> str | None:
-    """The text with dotted keys set; None where one can't be (no such section, a key to remove)."""
+
+def put_values(text: str, suffix: str, changed: Mapping[str, Any]) -> Iterator[str]:
+    """Texts with dotted keys set (None: taken out), the one that keeps most of the file first."""
+    if (edited := _edited(text, suffix, changed)) is not None:
+        yield edited
+    if suffix == ".json":
+        yield _written_anew(text, changed)
+
+
+def _edited(text: str, suffix: str, changed: Mapping[str, Any]) -> str | None:
+    """The text with values replaced where they stand; None where a section can't be found in it."""
     try:
         places = dict(_toml(text) if suffix == ".toml" else _nodes(yaml.compose(text, yaml.SafeLoader)))
     except yaml.YAMLError:
         return None
     edits: list[tuple[int, int, str]] = []
+    sections: dict[str, list[str]] = {}  # that the file doesn't have yet
     for key, value in changed.items():
-        if key in places:
-            edits.append((*places[key], _written(value, suffix)))
-            continue
-        if value is None:
-            continue
         section, _, name = key.rpartition(".")
-        beside = next((span for other, span in places.items() if other.rpartition(".")[0] == section), None)
-        if beside is None:
-            return None
-        edits.append(_added(text, suffix, beside, name, _written(value, suffix)))
+        if key in places:
+            edits.append(_replaced(text, places[key], value, suffix))
+        elif value is not None:
+            beside = next(
+                (span for other, span in places.items() if other.rpartition(".")[0] == section), None
+            )
+            if beside is not None:
+                edits.append(_added(text, suffix, beside, name, _written(value, suffix)))
+            else:
+                sections.setdefault(section, []).append(f"{name}{SIGNS[suffix]}{_written(value, suffix)}")
+    if sections and (suffix == ".json" or any("." in section for section in sections)):
+        return None
     for start, end, words in sorted(edits, reverse=True):
         text = text[:start] + words + text[end:]
+    head, indent = ("[{}]", "") if suffix == ".toml" else ("{}:", "  ")
+    for section, lines in sections.items():
+        text = "\n".join([text.rstrip("\n"), head.format(section), *(indent + line for line in lines), ""])
     return text
+
+
+def _replaced(text: str, place: tuple[int, int], value: Any, suffix: str) -> tuple[int, int, str]:
+    """A value in another's place; a key that is taken out goes with its line where it has one."""
+    first, last = text.rfind("\n", 0, place[0]) + 1, text.find("\n", place[1]) + 1
+    alone = re.fullmatch(r"[ \t]*[\w-]+[ \t]*[:=][ \t]*", text[first : place[0]])
+    if value is None and alone and last and not text[place[1] : last].split("#")[0].strip():
+        return first, last, ""
+    return (*place, _written(value, suffix))
+
+
+def _written_anew(text: str, changed: Mapping[str, Any]) -> str:
+    """JSON with its keys in their order, indented as its first line is."""
+    document = json.loads(text)
+    for key, value in changed.items():
+        *sections, name = key.split(".")
+        node = document
+        for section in sections:
+            node = node.setdefault(section, {})
+        if value is None:
+            node.pop(name, None)
+        else:
+            node[name] = value
+    indent = re.search(r"\n([ \t]+)\S", text)
+    return json.dumps(document, indent=indent[1] if indent else 2) + "\n" * text.endswith("\n")
 
 
 def _added(text: str, suffix: str, beside: tuple[int, int], name: str, value: str) -> tuple[int, int, str]:
@@ -45,12 +87,11 @@ def _added(text: str, suffix: str, beside: tuple[int, int], name: str, value: st
     head = text[line : beside[0]]
     before = re.match(r"\s*(?:\"[^\"]*\"|[\w-]+)\s*[:=]", head)
     quoted = f'"{name}"' if suffix == ".json" else name
-    sign = " = " if suffix == ".toml" else ": "
     if before is None or "{" in head:
         at = beside[0] - len(re.search(r"(?:\"[^\"]*\"|[\w-]+)\s*[:=]\s*$", text[: beside[0]])[0])  # type: ignore[index]
-        return at, at, f"{quoted}{sign}{value}, "
+        return at, at, f"{quoted}{SIGNS[suffix]}{value}, "
     indent = head[: len(head) - len(head.lstrip())]
-    return line, line, f"{indent}{quoted}{sign}{value}{',' if suffix == '.json' else ''}\n"
+    return line, line, f"{indent}{quoted}{SIGNS[suffix]}{value}{',' if suffix == '.json' else ''}\n"
 
 
 def _nodes(node: yaml.Node | None, prefix: str = "") -> Iterator[tuple[str, tuple[int, int]]]:

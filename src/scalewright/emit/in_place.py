@@ -20,6 +20,7 @@ from typing import Any
 from scalewright.emit.arguments import flags, nodes_of, split_launch
 from scalewright.emit.documents import put_values
 from scalewright.emit.emitted import Emitted
+from scalewright.emit.python_edits import changed_literals, put_literals
 from scalewright.emit.question import as_run
 from scalewright.emit.read import file_text, parse, read_own
 from scalewright.emit.settings import settings_of
@@ -35,6 +36,7 @@ from scalewright.spec.text.dotted import flat
 from scalewright.spec.text.files import check_replaceable, write_whole
 
 VERSIONS = {".toml": ("0.2", "0.1")}  # of torchtitan, whose newest release has Python in TOML's place
+WORD = r"(?!--)[^\s\\#)]+"  # of a value, in a script
 LAUNCH = ("nnodes", "nproc-per-node")  # of torchrun, the launcher that emitters write
 
 
@@ -91,11 +93,11 @@ def _rewrite_ours(question: Question, file: tuple[str, str], layout: Layout, run
     """A run file of ours with the keys of its layout changed; the planned one where that can't be."""
     name, text = file
     old, new = (flat({"layout": some.written()}) for some in (question.layout, layout))
-    edited = put_values(text, ".yaml", _changed(old, new))
-    with suppress(UserError):
-        run = RunSpec.parse(parse_yaml(edited or "", name), where=name)
-        if run.layout.dump() == layout.dump() and _rest(run) == _rest(question.run):
-            return Rewritten({name: edited or ""}, _diff(name, text, edited or ""), True)
+    for edited in put_values(text, ".yaml", _changed(old, new)):
+        with suppress(UserError):
+            run = RunSpec.parse(parse_yaml(edited, name), where=name)
+            if run.layout.dump() == layout.dump() and _rest(run) == _rest(question.run):
+                return Rewritten({name: edited}, _diff(name, text, edited), True)
     return Rewritten({name: run_yaml}, _diff(name, text, run_yaml), False)
 
 
@@ -144,7 +146,12 @@ def _edits(text: str, suffix: str, before: Emitted, after: Emitted, devices: int
     if suffix in (".yaml", ".yml", ".json", ".toml"):
         old, new = (_document(emitted) for emitted in (before, after))
         if old is not None and new is not None and PurePath(name).suffix == suffix:
-            yield put_values(text, suffix, _changed(old, new))
+            yield from put_values(text, suffix, _changed(old, new))
+        return
+    if suffix == ".py" and PurePath(name).suffix == ".py":
+        with suppress(SyntaxError, RecursionError):
+            literals = changed_literals(_main(before)[1], _main(after)[1])
+            yield put_literals(text, literals) if literals is not None else None
         return
     if TRAINERS[before.trainer].title != "Megatron-LM":
         return
@@ -189,7 +196,8 @@ def _put_flags(text: str, changed: Mapping[str, Any], variables: bool) -> str | 
     anchor = re.compile(r"(?<![\w-])--[a-z][\w-]*(?:[= ]+[^-\s\\#)\"'][^\s\\#)\"']*)?")
     for name, value in changed.items():
         spelled = name.replace("-", "[-_]")
-        flag = re.compile(rf"(?<![\w-])--{spelled}(?![\w-])(?P<to>[= ]+)?(?P<value>(?!--)[^\s\\#)]+)?")
+        more = rf"(?: +{WORD})*" if value is None or isinstance(value, list) else ""
+        flag = re.compile(rf"(?<![\w-])--{spelled}(?![\w-])(?:[= ]+(?P<value>{WORD}{more}))?")
         match = flag.search(_without_comments(text))
         words = "" if value is True or value is None else _words(value)
         if match is None:
@@ -201,7 +209,7 @@ def _put_flags(text: str, changed: Mapping[str, Any], variables: bool) -> str | 
         elif value is None:
             text = _without(text, *match.span())
         elif match["value"] is None:
-            text = f"{text[: match.end()].rstrip(' ')} {words}{text[match.end() :]}" if words else text
+            text = f"{text[: match.end()]} {words}{text[match.end() :]}" if words else text
         else:
             inner = re.fullmatch(r'"?\$\{?(\w+)\}?"?', match["value"])
             defined = _definition(text, inner[1]) if inner and variables else None

@@ -8,6 +8,7 @@ from typing import Any
 
 from scalewright.diagnose.flight.dump import read_dump
 from scalewright.diagnose.flight.hang import Finding, find_hang
+from scalewright.diagnose.verdict import Verdict
 from scalewright.spec.text.pickles import NotPlainData
 
 FIX = {
@@ -37,9 +38,10 @@ def flight_answer(files: Sequence[Path]) -> dict[str, Any]:
         "entries": sum(len(dump.entries) for dump in dumps),
         "root_ranks": list(hang.root),
         "verdicts": [
-            {"cause": finding.kind, "ranks": list(finding.culprits), "waiting": list(finding.waiting),
-             "group": finding.about or finding.group, "number": finding.number,
-             "evidence": [sentence(finding)], "frames": list(finding.frames), "fix": FIX[finding.kind]}
+            Verdict(finding.kind, [sentence(finding)], FIX[finding.kind], more={
+                "ranks": list(finding.culprits), "waiting": list(finding.waiting),
+                "group": finding.about or finding.group, "number": finding.number,
+                "frames": list(finding.frames)}).dump()
             for finding in hang.findings
         ],
         "warnings": warnings + hang.warnings,

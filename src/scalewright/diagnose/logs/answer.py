@@ -33,7 +33,7 @@ def log_answer(files: Sequence[Path], given: Given) -> dict[str, Any]:
         "kind": "log",
         "log": log_part(log),
         "expected": expectation,
-        "verdicts": causes(log, expectation),
+        "verdicts": [cause.dump() for cause in causes(log, expectation)],
         "warnings": log.notes + _missing(log) + [why] * bool(why),
     }
     if log.nccl:

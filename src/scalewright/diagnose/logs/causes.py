@@ -15,6 +15,7 @@ from scalewright.diagnose.logs.curve import not_finite, skipped, spikes
 from scalewright.diagnose.logs.log import Log
 from scalewright.diagnose.logs.steps import Step
 from scalewright.diagnose.logs.times import slow_steps
+from scalewright.diagnose.verdict import Gain, Verdict
 from scalewright.spec.text.words import counted, decimal, short_time
 
 LEAST_SHARE = 0.01  # of the time, that slow or skipped steps must cost to be named
@@ -34,24 +35,22 @@ FIX = {
     "loss spikes": "look at the batches of these steps; clip gradients, or lower the learning rate or Adam's "
     "beta2 if they come more often",
 }
-Cause = dict[str, Any]
 
 
-def causes(log: Log, expected: Mapping[str, Any] | None) -> list[Cause]:
-    """All causes with the keys of `verdicts`: a loss that isn't finite first, then by gain."""
+def causes(log: Log, expected: Mapping[str, Any] | None) -> list[Verdict]:
+    """All causes: a loss that isn't finite first, then by gain."""
     rules = [_not_finite(log), _slow(expected), _uneven(log), _skipped(log), _spikes(log)]
     present = [cause for cause in rules if cause is not None]
-    return sorted(present, key=lambda cause: (cause["cause"] != "loss not finite", -cause["gain_pct"]["p50"]))
+    return sorted(present, key=lambda cause: (cause.cause != "loss not finite", -cause.usual_gain))
 
 
 def _cause(
     name: str, evidence: list[str], confidence: float, low: float = 0, middle: float = 0, most: float = 0
-) -> Cause:
-    gain = {"p10": float(low), "p50": float(middle), "p90": float(most)}
-    return {"cause": name, "evidence": evidence, "gain_pct": gain, "fix": FIX[name], "confidence": confidence}
+) -> Verdict:
+    return Verdict(name, evidence, FIX[name], confidence, Gain(float(low), float(middle), float(most)))
 
 
-def _slow(expected: Mapping[str, Any] | None) -> Cause | None:
+def _slow(expected: Mapping[str, Any] | None) -> Verdict | None:
     if expected is None or expected["measured_s"] <= expected["p90"]:
         return None
     seconds = expected["measured_s"]
@@ -67,7 +66,7 @@ def _slow(expected: Mapping[str, Any] | None) -> Cause | None:
     return _cause("slower than expected", [line, unsure], 0.4, low, middle, most)
 
 
-def _uneven(log: Log) -> Cause | None:
+def _uneven(log: Log) -> Verdict | None:
     slow = slow_steps(log.steps)
     if slow is None or slow.share < LEAST_SHARE:
         return None
@@ -91,7 +90,7 @@ def _named(steps: Sequence[int | None]) -> str:
     return f" ({word} {', '.join(numbers[:MOST_NAMED])}{rest})" if numbers else ""
 
 
-def _skipped(log: Log) -> Cause | None:
+def _skipped(log: Log) -> Verdict | None:
     count = skipped(log.steps) + log.overflows
     share = min(count / _passed(log.steps), 1.0) if log.steps else 0.0
     if share < LEAST_SHARE:
@@ -112,7 +111,7 @@ def _passed(steps: Sequence[Step]) -> int:
     return a_line * len(steps)
 
 
-def _not_finite(log: Log) -> Cause | None:
+def _not_finite(log: Log) -> Verdict | None:
     broken = not_finite(log.steps)
     if not broken:
         return None
@@ -123,7 +122,7 @@ def _not_finite(log: Log) -> Cause | None:
     return _cause("loss not finite", [line, *lost], 0.95)
 
 
-def _spikes(log: Log) -> Cause | None:
+def _spikes(log: Log) -> Verdict | None:
     high = spikes(log.steps)
     if not high:
         return None

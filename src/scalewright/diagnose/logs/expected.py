@@ -79,7 +79,9 @@ def _by_configuration(
     prediction = predicted(run, cluster, log.facts, given.layout, given.seq_len)
     layout = prediction["layout"]
     machine = {"cluster": cluster, "devices": layout["devices"], "layout": layout}
-    return _answer(prediction, measured, batch=True) | machine, "; ".join(disagreements(run, log.facts))
+    answer = _answer(prediction, measured, batch=True) | machine
+    answer["assumed"] = [*run.notes({*log.facts, *given.layout}), *answer["assumed"]]
+    return answer, "; ".join(disagreements(run, log.facts))
 
 
 def table_row(log: Log, measured: Usual, given: Given) -> tuple[dict[str, Any] | None, str]:

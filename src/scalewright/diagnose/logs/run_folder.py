@@ -42,7 +42,7 @@ def run_answer(folder: Path) -> dict[str, Any]:
         "kind": "run",
         "log": log_part(log),
         "expected": expectation,
-        "verdicts": causes(log, expectation),
+        "verdicts": [cause.dump() for cause in causes(log, expectation)],
         "warnings": log.notes + notes,
     }
 

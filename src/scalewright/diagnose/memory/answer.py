@@ -12,6 +12,7 @@ from scalewright.diagnose.memory.categories import CATEGORIES, TEMPORARY
 from scalewright.diagnose.memory.savings import STEP_TEMPORARY, curves, layers_of, savings
 from scalewright.diagnose.memory.snapshot import Snapshot, read_snapshot
 from scalewright.diagnose.memory.verdicts import verdicts
+from scalewright.diagnose.verdict import Verdict
 from scalewright.spec.text.pickles import NotPlainData
 
 GIB = 1 << 30
@@ -23,7 +24,7 @@ def memory_answer(files: Sequence[Path]) -> dict[str, Any]:
     """Memory of each device in snapshots; raises NotPlainData where none can be read."""
     devices: list[dict[str, Any]] = []
     warnings: list[str] = []
-    largest: tuple[int, dict[str, Any], list[dict[str, Any]]] | None = None
+    largest: tuple[int, dict[str, Any], list[Verdict]] | None = None
     for file in files:
         try:
             snapshots = read_snapshot(file)
@@ -42,12 +43,12 @@ def memory_answer(files: Sequence[Path]) -> dict[str, Any]:
         "kind": "memory",
         "memory": largest[1],
         "devices": devices,
-        "verdicts": largest[2],
+        "verdicts": [verdict.dump() for verdict in largest[2]],
         "warnings": warnings,
     }
 
 
-def _memory(snapshot: Snapshot) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def _memory(snapshot: Snapshot) -> tuple[dict[str, Any], list[Verdict]]:
     """The keys of a device, and its verdicts."""
     level = curves(snapshot.blocks, snapshot.judged, len(snapshot.time_us), snapshot.before)
     at_peak = level[:, snapshot.peak_event].tolist()

@@ -30,6 +30,7 @@ from scalewright.diagnose.memory.categories import (
 from scalewright.diagnose.memory.savings import savings
 from scalewright.diagnose.memory.verdicts import parts_of, peak_verdict
 from scalewright.diagnose.traces.unpack import Unpacked
+from scalewright.diagnose.verdict import Verdict
 from scalewright.spec.text.pickles import NotPlainData
 
 START = re.compile(
@@ -48,7 +49,7 @@ def is_timeline(start: bytes) -> bool:
 
 def timeline_answer(files: Sequence[Path]) -> dict[str, Any]:
     """The answer's keys, of the file with the highest peak; raises NotPlainData where none can be read."""
-    read: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
+    read: list[tuple[dict[str, Any], list[Verdict]]] = []
     warnings: list[str] = []
     for file in files:
         try:
@@ -62,12 +63,12 @@ def timeline_answer(files: Sequence[Path]) -> dict[str, Any]:
         "kind": "memory",
         "memory": memory,
         "devices": [each for each, _ in read],
-        "verdicts": causes,
+        "verdicts": [verdict.dump() for verdict in causes],
         "warnings": warnings,
     }
 
 
-def _memory(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def _memory(path: Path) -> tuple[dict[str, Any], list[Verdict]]:
     """A file's keys, and its verdicts."""
     table = _rows(path)
     changes = np.zeros((len(CATEGORIES) + 1, len(table)), dtype=np.int64)

@@ -8,12 +8,12 @@ fragmentation    free bytes between blocks in use
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from scalewright.diagnose.memory.categories import LOSS
 from scalewright.diagnose.memory.savings import Saving
 from scalewright.diagnose.memory.snapshot import Snapshot
 from scalewright.diagnose.memory.stacks import BACKWARD, FORWARD, NATIVE_ONLY, STEP
+from scalewright.diagnose.verdict import Verdict
 
 GIB = 1 << 30
 FRAGMENTED = 15.0  # percent of reserved bytes, in pieces, from which a setting is worth trying
@@ -27,9 +27,7 @@ NAMES = {"optimizer": "the optimizer's states", "loss": "logits and loss",
          "communication": "gathered and sent", "other": "the rest"}  # fmt: skip
 
 
-def verdicts(
-    snapshot: Snapshot, by_category: Mapping[str, int], saved: Sequence[Saving]
-) -> list[dict[str, Any]]:
+def verdicts(snapshot: Snapshot, by_category: Mapping[str, int], saved: Sequence[Saving]) -> list[Verdict]:
     """The causes, the gravest first."""
     result = [_out_of_memory(snapshot, by_category, saved)] if snapshot.out_of_memory else []
     if fragmented := _fragmented(snapshot):
@@ -39,9 +37,7 @@ def verdicts(
     return result
 
 
-def _out_of_memory(
-    snapshot: Snapshot, by_category: Mapping[str, int], saved: Sequence[Saving]
-) -> dict[str, Any]:
+def _out_of_memory(snapshot: Snapshot, by_category: Mapping[str, int], saved: Sequence[Saving]) -> Verdict:
     asked, free = max(snapshot.out_of_memory)
     there = f", where the device had {_gib(free)} free" if free >= 0 else ""
     kept = snapshot.reserved - snapshot.allocated
@@ -59,11 +55,11 @@ def _out_of_memory(
     return _verdict("out of memory", evidence, change, largest, 0.9)
 
 
-def _peak(snapshot: Snapshot, by_category: Mapping[str, int], saved: Sequence[Saving]) -> dict[str, Any]:
+def _peak(snapshot: Snapshot, by_category: Mapping[str, int], saved: Sequence[Saving]) -> Verdict:
     return peak_verdict(_made_of(snapshot, by_category), saved, snapshot.peak, 0.6)
 
 
-def peak_verdict(evidence: list[str], saved: Sequence[Saving], peak: int, sure: float) -> dict[str, Any]:
+def peak_verdict(evidence: list[str], saved: Sequence[Saving], peak: int, sure: float) -> Verdict:
     """A peak, its evidence, and the changes that would have saved most of it."""
     return _verdict("peak", evidence, _changes(saved, peak), saved[0].saves / GIB if saved else None, sure)
 
@@ -111,7 +107,7 @@ def _changes(saved: Sequence[Saving], peak: int) -> str:
     return "; or ".join(f"{saving.how} (saves {_gib(saving.saves)})" for saving in worth)
 
 
-def _fragmented(snapshot: Snapshot) -> dict[str, Any] | None:
+def _fragmented(snapshot: Snapshot) -> Verdict | None:
     if snapshot.fragmentation_pct < FRAGMENTED or _expandable(snapshot):
         return None
     pieces = snapshot.in_pieces
@@ -126,10 +122,8 @@ def _expandable(snapshot: Snapshot) -> bool:
     return bool(snapshot.settings.get("expandable_segments"))
 
 
-def _verdict(
-    cause: str, evidence: list[str], fix: str, saves_gib: float | None, sure: float
-) -> dict[str, Any]:
-    return {"cause": cause, "evidence": evidence, "fix": fix, "saves_gib": saves_gib, "confidence": sure}
+def _verdict(cause: str, evidence: list[str], fix: str, saves_gib: float | None, sure: float) -> Verdict:
+    return Verdict(cause, evidence, fix, sure, more={"saves_gib": saves_gib})
 
 
 def _gib(size: int) -> str:

@@ -7,9 +7,10 @@ docker0 ── Socket ────── docker0     TCP, over an interface that
 
 from __future__ import annotations
 
+from scalewright.diagnose.nccl.evidence import names, printed, setting
 from scalewright.diagnose.nccl.log import Log
 from scalewright.diagnose.nccl.summary import Summary
-from scalewright.diagnose.nccl.verdict import Verdict, names, printed, setting
+from scalewright.diagnose.verdict import Verdict
 
 LOCAL = ("docker", "br-", "veth", "virbr", "cni", "flannel", "cali", "tailscale", "zt")
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from scalewright.diagnose.nccl.evidence import names
 from scalewright.diagnose.nccl.summary import Summary
-from scalewright.diagnose.nccl.verdict import Verdict, names
+from scalewright.diagnose.verdict import Verdict
 
 # Variables that may differ: they name files, hosts or what is printed.
 MAY_DIFFER = ("NCCL_DEBUG", "NCCL_TOPO", "NCCL_HOSTID", "NCCL_CONF_FILE", "NCCL_GRAPH")

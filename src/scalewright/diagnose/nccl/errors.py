@@ -5,9 +5,10 @@ ncclSystemError on 31 ranks, "Connect to 10.0.0.7 failed : Connection refused" o
 
 from __future__ import annotations
 
+from scalewright.diagnose.nccl.evidence import names
 from scalewright.diagnose.nccl.log import Log, Message
 from scalewright.diagnose.nccl.problems import CAUSE, SYMPTOM
-from scalewright.diagnose.nccl.verdict import Verdict, names
+from scalewright.diagnose.verdict import Verdict
 
 MOST_UNKNOWN = 5  # warnings that the table doesn't know: the first tell most, the rest is among the messages
 

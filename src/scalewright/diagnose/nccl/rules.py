@@ -17,8 +17,8 @@ from scalewright.diagnose.nccl.between import BETWEEN
 from scalewright.diagnose.nccl.differences import DIFFERENCES
 from scalewright.diagnose.nccl.errors import errors
 from scalewright.diagnose.nccl.summary import Summary
-from scalewright.diagnose.nccl.verdict import Verdict
 from scalewright.diagnose.nccl.within import WITHIN
+from scalewright.diagnose.verdict import Verdict
 
 RULES: Sequence[Callable[[Summary], Verdict | None]] = (*BETWEEN, *WITHIN, *DIFFERENCES)
 
@@ -26,4 +26,4 @@ RULES: Sequence[Callable[[Summary], Verdict | None]] = (*BETWEEN, *WITHIN, *DIFF
 def verdicts(run: Summary) -> list[Verdict]:
     """All causes: errors first, then what slows, the surest first."""
     slow = [verdict for rule in RULES if (verdict := rule(run)) is not None]
-    return [*errors(run.log), *sorted(slow, key=lambda verdict: -verdict.confidence)]
+    return [*errors(run.log), *sorted(slow, key=lambda verdict: -(verdict.confidence or 0.0))]

@@ -7,8 +7,9 @@ GPU ─ NIC ─── NIC ─ GPU    NET: SHM is off too, or containers share no
 
 from __future__ import annotations
 
+from scalewright.diagnose.nccl.evidence import printed, setting
 from scalewright.diagnose.nccl.summary import Summary
-from scalewright.diagnose.nccl.verdict import Verdict, printed, setting
+from scalewright.diagnose.verdict import Verdict
 
 FEW_CHANNELS = 2  # NCCL takes 2 over a slow network; NVLink and several fast adapters give 8 to 32
 BEYOND_NVLINK = ("PIX", "PXB", "PXN", "PHB", "NODE", "SYS")  # ways between GPUs that leave NVLink

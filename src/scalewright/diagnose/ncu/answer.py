@@ -16,6 +16,7 @@ from scalewright.diagnose.ncu.metrics import METRICS
 from scalewright.diagnose.ncu.table import Launch, read_launches
 from scalewright.diagnose.traces.json_array import NotATrace
 from scalewright.diagnose.traces.kinds import kind_of
+from scalewright.diagnose.verdict import Gain, Verdict
 
 LEAST_GAIN = 2.0  # percent of the kernels' time
 MOST_VERDICTS = 3
@@ -43,7 +44,7 @@ def ncu_answer(files: Sequence[Path]) -> dict[str, Any]:
         "compute_capability": ", ".join(capabilities) or None,
         "launches": sum(launch.count for launch in launches),
         "kernels": rows,
-        "verdicts": _verdicts(rows),
+        "verdicts": [verdict.dump() for verdict in _verdicts(rows)],
         "warnings": warnings,
     }
 
@@ -91,7 +92,7 @@ def _dram_peak(values: dict[str, float]) -> float | None:
     return 100 * rate / share if rate and share else None
 
 
-def _verdicts(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _verdicts(rows: Sequence[dict[str, Any]]) -> list[Verdict]:
     """The kernels that would gain most by coming nearer to their roof."""
     result = []
     for row in rows:
@@ -99,12 +100,7 @@ def _verdicts(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             continue
         most = row["time_pct"] * max(1 - row["peak_pct"] / BOUND, 0.0)
         if most >= LEAST_GAIN:
-            result.append({
-                "cause": f"{row['bound']}-bound kernel",
-                "evidence": [f"{row['short_name']} takes {row['time_pct']:.0f}% of the kernels' time at "
-                             f"{row['why']}"],
-                "gain_pct": {"p10": 0.0, "p50": USUALLY * most, "p90": most},
-                "fix": row["fix"],
-                "confidence": 0.6,
-            })  # fmt: skip
-    return sorted(result, key=lambda verdict: -verdict["gain_pct"]["p50"])[:MOST_VERDICTS]
+            share = f"{row['short_name']} takes {row['time_pct']:.0f}% of the kernels' time at {row['why']}"
+            gain = Gain(0.0, USUALLY * most, most)
+            result.append(Verdict(f"{row['bound']}-bound kernel", [share], row["fix"], 0.6, gain))
+    return sorted(result, key=lambda verdict: -verdict.usual_gain)[:MOST_VERDICTS]

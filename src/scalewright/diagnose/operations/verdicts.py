@@ -14,7 +14,7 @@ import numpy as np
 from scalewright.diagnose.operations.kinds import BACKWARD, FORWARD
 from scalewright.diagnose.operations.slowdown import Slowdown, WhatIf, of_workers
 from scalewright.diagnose.operations.table import Table
-from scalewright.diagnose.verdict import Verdict
+from scalewright.diagnose.verdict import Gain, Verdict
 from scalewright.diagnose.verdicts import LEAST_GAIN
 
 HALF = 0.5  # of the slowdown: what a cause must explain
@@ -32,7 +32,7 @@ def verdicts(asked: WhatIf, slow: Slowdown) -> list[Verdict]:
         needs = np.where(of_workers(asked, slow.workers), asked.usual, needs)
         causes.append(worker)
     causes += [cause for cause in (_stage(asked, slow, needs), _micro_batches(asked, slow, needs)) if cause]
-    return sorted(causes, key=lambda verdict: -verdict.gain_p50)
+    return sorted(causes, key=lambda verdict: -verdict.usual_gain)
 
 
 def _workers(asked: WhatIf, slow: Slowdown) -> Verdict | None:
@@ -53,7 +53,7 @@ def _workers(asked: WhatIf, slow: Slowdown) -> Verdict | None:
          f"without {'it' if len(names) == 1 else 'the worst ' + str(len(names))} a step would take "
          f"{without:.3g} s instead of {slow.needed_s:.3g}"],
         f"look at {' and '.join(names[:4])}: clock, temperature and power, other processes, the network",
-        gain * USUALLY, gain, max(100 * (1 - slow.usual_s / slow.needed_s), gain), 0.9,
+        0.9, Gain(gain * USUALLY, gain, max(100 * (1 - slow.usual_s / slow.needed_s), gain)),
     )  # fmt: skip
 
 
@@ -85,7 +85,7 @@ def _stage(asked: WhatIf, slow: Slowdown, needs: np.ndarray) -> Verdict | None:
         [f"stage {table.stages[longest]} computes {work[longest]:.3g} s for a micro-batch, the others "
             f"{others:.3g} on average, on all replicas"],
         "give it fewer layers" + (": it has the head and the loss, too" if last else ""),
-        gain / 2, gain * USUALLY, gain, 0.8,
+        0.8, Gain(gain / 2, gain * USUALLY, gain),
     )  # fmt: skip
 
 
@@ -117,7 +117,7 @@ def _micro_batches(asked: WhatIf, slow: Slowdown, needs: np.ndarray) -> Verdict 
             f"{correlation:.2f}): its sequences are longer"],
         "spread sequences over micro-batches and replicas by their cost: attention grows with the square "
         "of a sequence's length, so that equal tokens aren't equal work",
-        gain / 2, gain * USUALLY, gain, 0.8,
+        0.8, Gain(gain / 2, gain * USUALLY, gain),
     )  # fmt: skip
 
 

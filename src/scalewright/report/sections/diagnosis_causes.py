@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+from scalewright.diagnose.verdict import evidence_of
 from scalewright.report.page import Section
 from scalewright.spec.text.words import counted, short_time
 
@@ -50,10 +51,9 @@ def section(answer: Mapping[str, Any]) -> Section:
 
 def _cause(verdict: Mapping[str, Any], largest: float) -> dict[str, Any]:
     gain = verdict.get("gain_pct")
-    frames: Sequence[str] = verdict.get("frames", ())
     return {
         "cause": verdict["cause"],
-        "evidence": [*verdict["evidence"], *(f"last called from {frame}" for frame in frames if frame)],
+        "evidence": evidence_of(verdict),
         "fix": verdict["fix"],
         "saves": f"{gain['p50']:.0f}%" if gain and gain["p90"] else "",
         "span": f"{gain['p10']:.0f} to {gain['p90']:.0f}%" if gain and gain["p90"] else "",

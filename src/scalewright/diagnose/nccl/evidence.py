@@ -1,27 +1,12 @@
-"""A cause in words, with the lines that show it and what to do; and where its evidence comes from."""
+"""Words of evidence in NCCL's lines: names, settings, and the line in which a problem was printed."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
 
 from scalewright.diagnose.nccl.log import Log
 
 MOST_NAMES = 4
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A cause; `evidence` are sentences, `confidence` is in 0..1."""
-
-    cause: str
-    evidence: list[str]
-    fix: str
-    confidence: float
-
-    def dump(self) -> dict[str, object]:
-        """The keys of `diagnose --json`."""
-        return asdict(self)
 
 
 def names(some: Collection[str]) -> str:
