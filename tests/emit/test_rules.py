@@ -40,7 +40,7 @@ def test_a_value_that_a_pick_lacks_is_changed_or_dropped() -> None:
     assert ("model.mlp_type", "gelu", "two MLPs") in settings.dropped("X")
 
 
-@pytest.mark.parametrize(("theirs", "model"), [
+@pytest.mark.parametrize(("foreign", "model"), [
     ({"width": "64", "norm": "RMS", "mlp": "gated", "gelu": "none"},
      {"hidden_size": 64, "norm_type": "rmsnorm", "mlp_type": "swiglu"}),
     ({}, {"norm_type": "layernorm", "mlp_type": "gelu_tanh"}),  # what they have where a key is missing
