@@ -20,13 +20,13 @@ from scalewright.emit.emitted import Emitted, Reading, yaml_text
 from scalewright.emit.foreign import FEWEST, ForeignKeys, put_sources, read_keys
 from scalewright.emit.numbers import real, whole
 from scalewright.emit.rates import put_rates, take_rates
-from scalewright.emit.rules import Pick, Word, Words, inverse, put, read_rules, write_rules
+from scalewright.emit.rules import Lacks, Pick, Rule, Word, Words, inverse, put, read_rules, write_rules
 from scalewright.emit.settings import Settings
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import GATED
 
 TITLE, VERSION, FILE = "GPT-NeoX", "main, May 2026", "neox.yml"
-WORDS = (
+WORDS: tuple[Rule, ...] = (
     Word("model.num_hidden_layers", "num_layers", back=whole),
     Word("model.hidden_size", "hidden_size", back=whole),
     Word("model.num_attention_heads", "num_attention_heads", back=whole),
@@ -43,6 +43,7 @@ WORDS = (
     Word("seed", "seed", back=whole),
     Word("optimizer.weight_decay", "weight_decay", back=real),
     Word("optimizer.clip_norm", "gradient_clipping", back=real),
+    Lacks("model.qk_norm", "GPT-NeoX norms all heads of q and of k by the same weights"),
 )  # fmt: skip
 POSITIONS = Pick("model.positions", "pos_emb", {
     "rope": "rotary", "learned": "learned", "alibi": "alibi", "none": "none",
@@ -131,7 +132,6 @@ def _network(s: Settings) -> Words:
     written |= {"use_bias_in_attn_linear": qkv or out, "use_bias_in_mlp": mlp}
     if qkv != out:
         s.nearly("model.o_bias", str(not out).lower(), "GPT-NeoX has one switch for attention's biases")
-    s.drop("model.qk_norm", "GPT-NeoX norms all heads of q and of k by the same weights")
     if model.sliding_window and model.window_pattern == (True,):
         s.take("model.window_pattern")
         written["sliding_window_width"] = s.take("model.sliding_window") - 1  # tokens before the query's own

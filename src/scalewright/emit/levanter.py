@@ -22,11 +22,11 @@ from scalewright.emit.emitted import Emitted, Reading, yaml_text
 from scalewright.emit.foreign import FEWEST, ForeignKeys, read_keys
 from scalewright.emit.numbers import real, whole
 from scalewright.emit.rates import put_rates, take_rates
-from scalewright.emit.rules import Fixed, Pick, Word, Words, nested, put, read_rules, write_rules
+from scalewright.emit.rules import Fixed, Lacks, Pick, Rule, Word, Words, nested, put, read_rules, write_rules
 from scalewright.emit.settings import Settings
 
 TITLE, VERSION, FILE = "Levanter", "main, September 2025", "levanter.yaml"
-WORDS = (
+WORDS: tuple[Rule, ...] = (
     Word("model.hidden_size", "model.hidden_dim", back=whole),
     Word("model.num_hidden_layers", "model.num_layers", back=whole),
     Word("model.num_attention_heads", "model.num_heads", back=whole),
@@ -40,6 +40,7 @@ WORDS = (
     Word("seed", "trainer.seed", back=whole),
     Word("optimizer.lr", "optimizer.learning_rate", back=real),
     Word("optimizer.weight_decay", "optimizer.weight_decay", back=real),
+    Lacks("data.valid", "Levanter validates on its sources' validation_urls"),
 )  # fmt: skip
 MIXTURE = (
     Word("model.moe.num_experts", "model.n_routed_experts", back=whole),
@@ -183,7 +184,6 @@ def _optimizer(s: Settings) -> Words:
 
 def _data(s: Settings) -> Words:
     paths, weights = s.take_sources()
-    s.drop("data.valid", "Levanter validates on its sources' validation_urls")
     s.assume(f"tokenizer {TOKENIZER}: put in its name; data are texts (JSONL): set train_urls")
     names = [f"source{index}" for index in range(len(paths))]
     return {

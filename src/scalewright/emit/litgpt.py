@@ -20,12 +20,24 @@ from scalewright.emit.emitted import Emitted, Reading, yaml_text
 from scalewright.emit.foreign import ForeignKeys, put_sources, read_keys, shortest
 from scalewright.emit.numbers import real, whole
 from scalewright.emit.rates import put_rates, take_rates
-from scalewright.emit.rules import Fixed, Pick, Word, Words, inverse, nested, put, read_rules, write_rules
+from scalewright.emit.rules import (
+    Fixed,
+    Lacks,
+    Pick,
+    Rule,
+    Word,
+    Words,
+    inverse,
+    nested,
+    put,
+    read_rules,
+    write_rules,
+)
 from scalewright.emit.settings import Settings
 
 TITLE, VERSION, FILE = "litgpt", "0.5.13", "pretrain.yaml"
 CONFIG = "model_config."
-WORDS = (
+WORDS: tuple[Rule, ...] = (
     Word("model.context", CONFIG + "block_size", back=whole),
     Word("model.num_hidden_layers", CONFIG + "n_layer", back=whole),
     Word("model.hidden_size", CONFIG + "n_embd", back=whole),
@@ -44,6 +56,7 @@ WORDS = (
     Word("layout.global_batch", "train.global_batch_size", back=whole),
     Word("data.seq_len", "train.max_seq_length", back=whole),
     Word("seed", "seed", back=whole),
+    Lacks("data.valid", "LitData's validation is a folder beside the training data: set split_names"),
 )  # fmt: skip
 MIXTURE = (
     Word("model.moe.num_experts", CONFIG + "n_expert", back=whole),
@@ -179,7 +192,6 @@ def _data(s: Settings) -> Words:
     if len(paths) > 1:
         why = "LitData reads one folder: mix the data before, or write a DataModule"
         s.nearly("data.train", paths[0], why)
-    s.drop("data.valid", "LitData's validation is a folder beside the training data: set split_names")
     s.assume("data are chunks of litdata: convert ours, or set data.init_args.data_path")
     return {"data.class_path": "LitData", "data.init_args.data_path": paths[0],
             "data.init_args.seed": s.values["seed"]}  # fmt: skip

@@ -24,7 +24,7 @@ from scalewright.emit.foreign import ForeignKeys, put_sources, read_keys
 from scalewright.emit.nanotron.model import CONFIG, TITLE, read_model, write_model
 from scalewright.emit.numbers import real, whole
 from scalewright.emit.rates import put_rates, take_rates
-from scalewright.emit.rules import Word, Words, inverse, nested, put, read_rules, write_rules
+from scalewright.emit.rules import Lacks, Rule, Word, Words, inverse, nested, put, read_rules, write_rules
 from scalewright.emit.settings import Settings
 from scalewright.spec.errors import UserError
 
@@ -39,11 +39,12 @@ LAYOUT = (
     Word("layout.pp", "parallelism.pp", back=whole),
     Word("layout.micro_batch", "tokens.micro_batch_size", back=whole),
 )
-TRAINING = (
+TRAINING: tuple[Rule, ...] = (
     Word("seed", "general.seed", back=whole),
     Word("data.seq_len", "tokens.sequence_length", back=whole),
     Word("optimizer.lr", "optimizer.learning_rate_scheduler.learning_rate", back=real),
     Word("optimizer.weight_decay", "optimizer.weight_decay", back=real),
+    Lacks("data.valid", "nanotron's data stages have no validation set"),
 )  # fmt: skip
 # Sections of logs, evaluation, profiles and uploads.
 SECTIONS = ("lighteval", "logging", "metrics_logging", "profiler", "s3_upload", "slurm")
@@ -107,7 +108,6 @@ def write_training(s: Settings) -> Words:
         **write_rules(s, TRAINING), "tokens.train_steps": rates.steps,
         "tokens.val_check_interval": -1, "tokens.limit_val_batches": 0, "tokens.limit_test_batches": 0,
     }  # fmt: skip
-    s.drop("data.valid", "nanotron's data stages have no validation set")
     written |= {
         RATES + "lr_warmup_steps": rates.warmup,
         RATES + "lr_warmup_style": "linear" if rates.warmup else "constant",  # linear starts at 0
