@@ -33,9 +33,9 @@ from scalewright.launch.preflight.facts import Facts, Machine, Place
 from scalewright.launch.preflight.rule import Said, Subject
 from scalewright.launch.rank import find_context
 from scalewright.launch.starters import STARTERS, Starter
-from scalewright.plan import capabilities, frameworks, request
+from scalewright.plan import frameworks, request
 from scalewright.plan.predict import Prediction, predict
-from scalewright.spec import optimizers
+from scalewright.spec import capabilities, optimizers
 from scalewright.spec.base import read_yaml
 from scalewright.spec.errors import UserError
 from scalewright.spec.families import FAMILIES, ModelFamily, common

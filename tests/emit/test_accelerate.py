@@ -10,7 +10,7 @@ import yaml
 
 from emit.narrowed import narrowed, read_back
 from emit.random_runs import differences
-from scalewright.emit.accelerate.read import read
+from scalewright.emit.accelerate import read
 from scalewright.emit.emitted import Emitted, Reading
 from scalewright.emit.settings import settings_of
 from scalewright.emit.write import emit

@@ -8,8 +8,8 @@ import pytest
 
 from emit.random_runs import MIXTURE, differences, random_runs
 from scalewright.emit.bridge.interpolation import resolve
+from scalewright.emit.question import as_run
 from scalewright.emit.read import read_text
-from scalewright.emit.run_file import as_run
 from scalewright.emit.settings import settings_of
 from scalewright.emit.write import emit
 from scalewright.spec.errors import UserError
@@ -118,12 +118,12 @@ def test_two_hundred_random_runs_come_back() -> None:
 def test_a_recipe_has_every_part_of_the_arguments() -> None:
     """What Megatron's tables write has a field here; one without would be lost silently."""
     from scalewright.emit.bridge.fields import FIELDS, INVERTED
-    from scalewright.emit.megatron import words
+    from scalewright.emit.megatron import keys
 
-    tables = (words.MODEL, words.PREDICTION, words.MIXTURE, words.LATENT, words.LAYOUT, words.EXPERTS,
-              words.TRAINING, words.ADAM)  # fmt: skip
+    tables = (keys.MODEL, keys.PREDICTION, keys.MIXTURE, keys.LATENT, keys.LAYOUT, keys.EXPERTS,
+              keys.TRAINING, keys.ADAM)  # fmt: skip
     known = {*FIELDS, *INVERTED, "max-position-embeddings"}
-    assert not [word.theirs for table in tables for word in table if word.theirs not in known]
+    assert not [word.foreign for table in tables for word in table if word.foreign not in known]
 
 
 def test_nemo_is_read_with_its_references() -> None:

@@ -20,8 +20,9 @@ from emit.random_runs import DENSE, MIXTURE, random_layout
 from scalewright.emit.emitted import Changed, Emitted
 from scalewright.emit.settings import Settings
 from scalewright.emit.trainers import TRAINERS
-from scalewright.plan.capabilities import Capabilities, of_framework
+from scalewright.plan.capabilities import of_framework
 from scalewright.plan.frameworks import check_name, find_framework
+from scalewright.spec.capabilities import Capabilities
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.layout_check import check_layout

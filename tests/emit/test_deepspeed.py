@@ -9,8 +9,7 @@ import pytest
 
 from emit.narrowed import narrowed, read_back
 from emit.random_runs import differences
-from scalewright.emit.deepspeed.files import recognises
-from scalewright.emit.deepspeed.read import read
+from scalewright.emit.deepspeed.read import read, recognises
 from scalewright.emit.emitted import Emitted
 from scalewright.emit.settings import settings_of
 from scalewright.emit.write import emit

@@ -8,8 +8,8 @@ import pytest
 
 from emit.limited import document_of, limited_runs, reported, reread, run_of, written
 from emit.random_runs import DENSE, MIXTURE, differences
-from scalewright.emit.nanotron import files
-from scalewright.emit.run_file import as_run
+from scalewright.emit.nanotron.run import read
+from scalewright.emit.question import as_run
 from scalewright.emit.write import emit
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
@@ -125,7 +125,7 @@ def test_keys_without_a_word_are_reported() -> None:
 
 def test_an_older_file() -> None:
     """Adam's numbers beside the schedule, no data stages, nulls."""
-    reading = files.read(LLAMA, "", "x.yaml")
+    reading = read(LLAMA, "", "x.yaml")
     run = as_run(reading, "x.yaml")
     layout = {"devices": 16, "tp": 2, "pp": 2, "schedule": "gpipe", "micro_batch": 2, "global_batch": 32}
     assert {key: run.layout.dump()[key] for key in layout} == layout
@@ -147,7 +147,7 @@ def test_a_decay_that_begins_late_is_wsd() -> None:
         "lr_decay_starting_step": 80,
         "lr_decay_steps": 20,
     }
-    reading = files.read(changed("optimizer", learning_rate_scheduler=rates), "", "x.yaml")
+    reading = read(changed("optimizer", learning_rate_scheduler=rates), "", "x.yaml")
     run = as_run(reading, "x.yaml")
     assert (run.lr_schedule.kind, run.lr_schedule.decay_steps) == ("wsd", 20)
     assert "the decay of lr_schedule wsd is a line: theirs is cosine" in reading.assumed
@@ -158,7 +158,7 @@ def test_expert_ranks_are_taken_as_data_parallel_ones() -> None:
     config = {**LLAMA["model"]["model_config"], "is_llamoe_config": True, "moe_num_experts": 4,
               "num_experts_per_tok": 1, "moe_capacity_factor": 1}  # fmt: skip
     document = {**changed("parallelism", expert_parallel_size=2), "model": {"model_config": config}}
-    reading = files.read(document, "", "x.yaml")
+    reading = read(document, "", "x.yaml")
     layout = as_run(reading, "x.yaml").layout
     assert (layout.devices, layout.dp, layout.ep, layout.etp, layout.global_batch) == (32, 8, 2, 2, 32)
     assert any("expert ranks" in text for text in reading.assumed)
@@ -167,7 +167,7 @@ def test_expert_ranks_are_taken_as_data_parallel_ones() -> None:
 def test_context_parallelism_of_its_branch() -> None:
     config = {**LLAMA["model"]["model_config"], "_attn_implementation": "llama3_ring_attention"}
     document = {**changed("parallelism", context_parallel_size=4), "model": {"model_config": config}}
-    layout = Layout.parse(files.read(document, "", "x.yaml").run["layout"])
+    layout = Layout.parse(read(document, "", "x.yaml").run["layout"])
     assert (layout.cp, layout.cp_kind, layout.devices) == (4, "allgather", 64)
 
 
@@ -176,18 +176,18 @@ def test_data_of_stages() -> None:
         {"name": "a", "data": {"dataset": {"dataset_folder": {"one": 0.8, "two": 0.2}}}},
         {"name": "b", "data": {"dataset": {"dataset_folder": "three"}}},
     ]
-    reading = files.read({**LLAMA, "data_stages": stages}, "", "x.yaml")
+    reading = read({**LLAMA, "data_stages": stages}, "", "x.yaml")
     assert reading.run["data"]["train"] == [{"path": "one", "weight": 0.8}, {"path": "two", "weight": 0.2}]
     assert [(item.key, item.value) for item in reading.unread] == [("data_stages[1]", "three")]
     texts = [{"name": "a", "data": {"dataset": {"hf_dataset_or_datasets": "some/texts"}}}]
-    (unread,) = files.read({**LLAMA, "data_stages": texts}, "", "x.yaml").unread
+    (unread,) = read({**LLAMA, "data_stages": texts}, "", "x.yaml").unread
     assert "scalewright prepare" in unread.why
 
 
 def test_what_a_run_lacks_is_reported() -> None:
     document = {**changed("model", init_method={"use_mup": True}), "doremi": {"domain_names": "a, b"},
                 "checkpoints": {"resume_checkpoint_path": "there", "checkpoint_interval": 20}}  # fmt: skip
-    reading = files.read(document, "", "x.yaml")
+    reading = read(document, "", "x.yaml")
     assert [item.key for item in reading.unread] == [
         "model.init_method.use_mup", "doremi.domain_names", "checkpoints.resume_checkpoint_path",
     ]  # fmt: skip
@@ -197,7 +197,7 @@ def test_what_a_run_lacks_is_reported() -> None:
 def test_other_networks_are_left_out() -> None:
     document = changed("model", model_config={"is_mamba_config": True, "d_model": 64, "num_hidden_layers": 2})
     with pytest.raises(UserError, match="the model isn't in this configuration"):
-        as_run(files.read(document, "", "x.yaml"), "x.yaml")
+        as_run(read(document, "", "x.yaml"), "x.yaml")
 
 
 @pytest.mark.parametrize("document", [
@@ -206,4 +206,4 @@ def test_other_networks_are_left_out() -> None:
 ])  # fmt: skip
 def test_values_of_another_kind(document: dict[str, Any]) -> None:
     with pytest.raises(UserError):
-        files.read(document, "", "x.yaml")
+        read(document, "", "x.yaml")

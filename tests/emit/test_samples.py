@@ -14,7 +14,7 @@ import pytest
 
 from scalewright.data import packing
 from scalewright.data.dataset import open_data
-from scalewright.emit.scripts.render import SAMPLES
+from scalewright.emit.scripts.model import SAMPLES
 from scalewright.spec.run import DataSpec
 
 SEQ_LEN = 16

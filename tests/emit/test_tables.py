@@ -10,8 +10,8 @@ import pytest
 from emit.limited import document_of, limited_runs, reported, reread, run_of, written
 from emit.random_runs import DENSE, MIXTURE, differences
 from scalewright.emit.emitted import Reading
-from scalewright.emit.maxtext.words import MODELS
-from scalewright.emit.run_file import as_run
+from scalewright.emit.maxtext.run import MODELS
+from scalewright.emit.question import as_run
 from scalewright.emit.trainers import TRAINERS, module_of
 from scalewright.emit.write import emit
 from scalewright.spec.errors import UserError

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from emit.random_runs import differences, random_runs
+from scalewright.emit.question import as_run
 from scalewright.emit.read import read_text
-from scalewright.emit.run_file import as_run
 from scalewright.emit.settings import Settings, settings_of
 from scalewright.emit.torchtitan.flavors import FLAVORS, READ, flavor_of, spec_of
 from scalewright.emit.write import emit

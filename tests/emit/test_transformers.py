@@ -11,7 +11,7 @@ from emit.narrowed import narrowed, read_back
 from emit.random_runs import differences
 from scalewright.emit.emitted import Emitted
 from scalewright.emit.settings import settings_of
-from scalewright.emit.transformers.read import read
+from scalewright.emit.transformers.arguments import read
 from scalewright.emit.transformers.schedule import LATER
 from scalewright.emit.write import emit
 from scalewright.spec.errors import UserError

@@ -7,12 +7,13 @@ import pytest
 
 from plan.searches import search
 from scalewright import api
-from scalewright.plan.capabilities import FILE, find_capabilities, forbidden, of_framework
+from scalewright.plan.capabilities import forbidden, of_framework
 from scalewright.plan.explain import what_if
 from scalewright.plan.frameworks import ALIASES, find_framework, framework_names
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES
 from scalewright.plan.search.search import Plan
 from scalewright.spec.base import read_yaml
+from scalewright.spec.capabilities import FILE, find_capabilities
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
@@ -20,6 +21,7 @@ from scalewright.spec.presets import load_model_spec
 from scalewright.spec.trains import why_not_trained
 
 LLAMA, H100 = load_model_spec("llama-3.1-70b"), load_cluster("dgx-h100")
+CUTS = {"virtual_stages", "stage_layers"}  # of a pipeline, which the table doesn't list
 KINDS = {"gpu", "tpu", "npu", "cpu", "mps"}
 TPU = "it runs on gpu, cpu, mps alone, not on a tpu: plan with --framework maxtext or levanter"
 WORDS = {
@@ -115,6 +117,8 @@ def test_the_file_is_sound() -> None:
             assert values, (name, axis)
             assert set(values) <= set(WORDS.get(axis, values)), (name, axis)
         assert set(trainer.devices) <= KINDS, name
+        limited = {*trainer.axes, *(axis for rule in trainer.never for axis in rule), *CUTS}
+        assert set(trainer.why) <= limited, name  # a reason is of something that it lacks
     assert not find_capabilities("internevo").known
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from scalewright.plan.capabilities import find_capabilities
 from scalewright.plan.predict import Prediction, predict
 from scalewright.plan.stages import pipeline, stages
+from scalewright.spec.capabilities import find_capabilities
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.presets import load_model_spec

@@ -1,12 +1,12 @@
 """The same run for other trainers, and their configurations read back; no torch.
 
 run.yaml, plan.json ──► Settings ──► <trainer>.write ──► Emitted: files, launch line, what was dropped
-their file or command line ──► Theirs ──► <trainer>.read ──► Reading: a run of ours, what wasn't understood
+their file or command line ──► ForeignKeys ──► <trainer>.read ──► Reading: a run of ours, what isn't known
 
 settings.py   a run as dotted keys, each taken by an emitter or reported
-theirs.py     another trainer's configuration as keys, each taken by a reader or reported
-words.py      tables between their words and ours
-trainers.py   the trainers, by name       write.py   a run written for one of them, and read back
+foreign.py    another trainer's configuration as keys, each taken by a reader or reported
+rules.py      a trainer's words as data, both ways: Word, Pick, Fixed, Lacks        numbers.py  their numbers
+trainers.py   the trainers, by name: a file each, or a folder       write.py   a run written for one of them
 emitted.py    what is written and read
 source.py     run files and plans, as Settings
 """

@@ -1,4 +1,4 @@
-"""Command lines as keys and values, and the ranks that a launch line starts.
+"""Command lines as keys and values, and the nodes and ranks that a launch line starts.
 
 --num-layers 32 --swiglu --data-path a b      {"num-layers": "32", "swiglu": True, "data-path": ["a", "b"]}
 torchrun --nnodes 4 --nproc-per-node 8 ...    32 ranks
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any
+
+USUAL = 8  # GPUs of a node
 
 
 def flags(words: Iterable[str]) -> dict[str, Any]:
@@ -71,3 +73,28 @@ def spelled(name: str, value: Any) -> list[str]:
         f"--{name}",
         *(str(int(item)) if isinstance(item, float) and item == int(item) else str(item) for item in values),
     ]
+
+
+def nodes_of(devices: int) -> tuple[int, int]:
+    """How many nodes, and how many devices of each: 8, or all of them on one node."""
+    if devices <= USUAL or devices % USUAL:
+        return 1, devices
+    return devices // USUAL, USUAL
+
+
+def torchrun_by_variables(devices: int, program: str) -> str:
+    """Every node's launch line, by NODE_RANK, MASTER_ADDR and MASTER_PORT; their defaults do for one node."""
+    nodes, each = nodes_of(devices)
+    return (
+        f"torchrun --nnodes {nodes} --nproc-per-node {each} --node-rank ${{NODE_RANK:-0}} "
+        f"--master-addr ${{MASTER_ADDR:-localhost}} --master-port ${{MASTER_PORT:-29500}} {program}"
+    )
+
+
+def torchrun(devices: int, program: str) -> str:
+    """The launch line of every node."""
+    nodes, each = nodes_of(devices)
+    if nodes == 1:
+        return f"torchrun --nproc-per-node {each} {program}"
+    several = f"--nnodes {nodes} --nproc-per-node {each} --node-rank $NODE_RANK"
+    return f"torchrun {several} --master-addr $MASTER_ADDR --master-port 29500 {program}"

@@ -17,19 +17,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from scalewright.emit.choices import (
-    Words,
-    choose,
-    choose_precision,
-    optimizer_of,
-    take_adam,
-    take_expert_split,
-    torchrun,
-)
+from scalewright.emit.arguments import torchrun
 from scalewright.emit.emitted import Emitted
+from scalewright.emit.rules import Words
 from scalewright.emit.scripts.facts import take_facts
-from scalewright.emit.scripts.model import CONFIG, write_config
-from scalewright.emit.scripts.render import SAMPLES, render
+from scalewright.emit.scripts.model import CONFIG, SAMPLES, render, write_config
 from scalewright.emit.settings import Settings
 from scalewright.spec.errors import UserError
 
@@ -61,11 +53,10 @@ def write(s: Settings) -> Emitted:
     layout = s.layout
     for key in ("devices", "tp", "micro_batch", "global_batch", "offload"):
         s.take(f"layout.{key}")
-    take_expert_split(s, TITLE)
+    s.take_expert_split(TITLE)
     gemini = layout.zero_stage == 3 and layout.pp == layout.cp == layout.ep == 1
     plugin = _gemini(s) if gemini else _hybrid(s)
-    why = "Colossal-AI recomputes whole layers, or none"
-    recompute = choose(s, "layout.recompute", {"none": False, "full": True}, why) or False
+    recompute = s.choose("layout.recompute", {"none": False, "full": True}) or False
     command = torchrun(layout.devices, SCRIPT)
     script = render(
         "colossalai", f=facts, command=command, plugin=plugin, recompute=recompute, pipeline=layout.pp > 1,
@@ -78,13 +69,13 @@ def write(s: Settings) -> Emitted:
 
 
 def _optimizer(s: Settings) -> Words:
-    spec = optimizer_of(s)
+    spec = s.optimizer
     why = "written as HybridAdam: Colossal-AI shards the states of AdamW and SGD"
-    name = choose(s, "optimizer.name", {"adamw": "adamw", "sgd": "sgd"}, why, "adamw")
+    name = s.choose("optimizer.name", {"adamw": "adamw", "sgd": "sgd"}, why, "adamw")
     if name == "sgd":
         s.take("optimizer.momentum")
     return {
-        "optimizer": name, "lr": s.take("optimizer.lr"), "betas": take_adam(s),
+        "optimizer": name, "lr": s.take("optimizer.lr"), "betas": s.take_adam(),
         "eps": s.take("optimizer.eps"), "momentum": spec.kept_momentum,
         "weight_decay": s.take("optimizer.weight_decay"), "every": 0,
         "clip": s.take("optimizer.clip_norm"),
@@ -94,7 +85,7 @@ def _optimizer(s: Settings) -> Words:
 def _common(s: Settings) -> Words:
     layout = s.layout
     why = "Colossal-AI's plugins train in bf16, fp16 and fp32"
-    precision = choose_precision(s, PRECISIONS, why)
+    precision = s.choose_precision(PRECISIONS, why)
     return {"tp_size": layout.tp, "precision": precision, "max_norm": s.values["optimizer.clip_norm"],
             "enable_flash_attention": precision != "fp32", "enable_fused_normalization": False}  # fmt: skip
 
@@ -111,18 +102,14 @@ def _gemini(s: Settings) -> Plugin:
         arguments["offload_optim_frac"] = 1.0
         arguments["offload_param_frac"] = 0.0 if offload == "optimizer" else 1.0
     if offload in ("activations", "all"):
-        s.nearly(
-            "layout.offload",
-            "parameters" if offload == "all" else "none",
-            "Gemini offloads states and parameters",
-        )
+        written = "parameters" if offload == "all" else "none"
+        s.nearly("layout.offload", written, "Gemini offloads states and parameters")
     return Plugin(GEMINI, arguments)
 
 
 def _hybrid(s: Settings) -> Plugin:
     layout = s.layout
     arguments = {**_common(s), "pp_size": s.take("layout.pp"), "zero_stage": _stage(s)}
-    s.drop("layout.dp_replicate", "its ZeRO shards over all of dp; GeminiPlugin alone has extra_dp_size")
     arguments |= _sequence(s)
     if layout.offload == "optimizer" and arguments["zero_stage"]:
         arguments["cpu_offload"] = True
@@ -143,11 +130,8 @@ def _stage(s: Settings) -> int:
     stage = s.take("layout.zero_stage")
     most = 1 if s.layout.pp > 1 else 2
     if stage > most:
-        what = (
-            "a pipeline refuses ZeRO-2 and 3"
-            if most == 1
-            else "GeminiPlugin, its ZeRO-3, has neither cp nor ep"
-        )
+        gemini = "GeminiPlugin, its ZeRO-3, has neither cp nor ep"
+        what = "a pipeline refuses ZeRO-2 and 3" if most == 1 else gemini
         s.nearly("layout.zero_stage", str(most), f"{what}: the same numbers, more memory")
     return min(int(stage), most)
 
@@ -158,12 +142,8 @@ def _sequence(s: Settings) -> Words:
         split = {"sequence_parallelism_mode": "split_gather"} if s.take("layout.sp") else {}
         return {"enable_sequence_parallelism": layout.sp, **split}
     s.take("layout.cp")
-    if layout.sp:
-        s.drop("layout.sp", "its plugin has one kind of sequence parallelism at a time: cp's")
-    else:
-        s.take("layout.sp")
     why = "Colossal-AI has ring attention and Ulysses"
-    mode = choose(s, "layout.cp_kind", MODES, why, "ring", "ring_attn")
+    mode = s.choose("layout.cp_kind", MODES, why, "ring", "ring_attn")
     return {"enable_sequence_parallelism": True, "sequence_parallelism_mode": mode, "sp_size": layout.cp}
 
 
@@ -171,6 +151,5 @@ def _pipeline(s: Settings) -> dict[str, Any]:
     layout = s.layout
     virtual = s.take("layout.virtual_stages")
     why = f"Colossal-AI has no {layout.schedule}: the same numbers, other bubbles and memory"
-    style = choose(s, "layout.schedule", STYLES, why, "interleaved" if virtual > 1 else "1f1b")
-    s.drop("layout.stage_layers", "its policies cut stages evenly")
+    style = s.choose("layout.schedule", STYLES, why, "interleaved" if virtual > 1 else "1f1b")
     return {"pp_style": style, "num_model_chunks": virtual, "microbatch_size": layout.micro_batch}

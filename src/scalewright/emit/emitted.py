@@ -6,11 +6,15 @@ Reading   a run of ours          unread: no word of ours                        
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import yaml
+
+from scalewright.spec.base import TextDumper
 from scalewright.spec.question import Unread
+from scalewright.spec.text.words import commented
 
 
 class Dropped(NamedTuple):
@@ -78,3 +82,9 @@ class Reading:
             "unread": [item._asdict() for item in self.unread],
             "assumed": list(self.assumed),
         }
+
+
+def yaml_text(comments: Iterable[str], data: dict[str, Any]) -> str:
+    """A configuration with comments at its top."""
+    text = yaml.dump(data, None, TextDumper, sort_keys=False, width=100, allow_unicode=True)
+    return commented(*comments) + text

@@ -17,13 +17,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
 
-from scalewright.emit.arguments import flags, split_launch
+from scalewright.emit.arguments import flags, nodes_of, split_launch
 from scalewright.emit.documents import put_values
 from scalewright.emit.emitted import Emitted
-from scalewright.emit.nodes import nodes_of
 from scalewright.emit.python_edits import changed_literals, put_literals
+from scalewright.emit.question import as_run
 from scalewright.emit.read import file_text, parse, read_own
-from scalewright.emit.run_file import as_run
 from scalewright.emit.settings import settings_of
 from scalewright.emit.shell import read_script
 from scalewright.emit.trainers import TRAINERS

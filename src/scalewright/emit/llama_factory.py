@@ -12,31 +12,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from scalewright.emit.axolotl.write import write_recompute
-from scalewright.emit.deepspeed.config import write_zero
+from scalewright.emit.arguments import nodes_of
+from scalewright.emit.axolotl import write_recompute
 from scalewright.emit.deepspeed.read import fit_batch
+from scalewright.emit.deepspeed.write import write_zero
 from scalewright.emit.emitted import Emitted, Reading
-from scalewright.emit.nodes import nodes_of
+from scalewright.emit.foreign import ForeignKeys
+from scalewright.emit.numbers import true, whole_of
+from scalewright.emit.rules import put, write_rules
 from scalewright.emit.scripts.facts import Facts, take_facts, take_precision
-from scalewright.emit.scripts.model import CONFIG, read_model, write_config
-from scalewright.emit.scripts.render import SAMPLES, as_yaml, render
-from scalewright.emit.scripts.values import true, whole
+from scalewright.emit.scripts.model import CONFIG, SAMPLES, as_yaml, read_model, render, write_config
 from scalewright.emit.settings import Settings
-from scalewright.emit.theirs import Theirs
-from scalewright.emit.transformers.read import flattened, read_arguments
+from scalewright.emit.transformers.arguments import BATCH, COMMON, FILLED, aside, flattened, read_arguments
 from scalewright.emit.transformers.schedule import check_decay, write_optimizer, write_schedule
-from scalewright.emit.transformers.words import BATCH, COMMON, aside
-from scalewright.emit.transformers.write import FILLED
-from scalewright.emit.words import put, write_words
 
 TITLE, VERSION = "LLaMA-Factory", "0.9.5"
 FILE, INPUTS = "llama_factory.yaml", "make_inputs.py"
 NO_MASKS = "rows that are tokenized already have no document numbers there"
-AXES = {
-    "pp": "it has no pipeline", "tp": "it has data parallelism alone", "cp": "it has data parallelism alone",
-    "ep": "it has data parallelism alone", "etp": "it has data parallelism alone",
-    "dp_replicate": "DeepSpeed's ZeRO shards over all ranks",
-}  # fmt: skip
 OWN = frozenset({
     "stage", "template", "dataset_dir", "tokenized_path", "media_dir", "overwrite_cache",
     "preprocessing_num_workers", "max_samples", "plot_loss", "flash_attn", "enable_liger_kernel",
@@ -58,8 +50,6 @@ def recognises(document: Any, text: str) -> bool:
 def write(s: Settings) -> Emitted:
     """All files; raises UserError where it would be another layout, or another network."""
     network = write_config(s)
-    for axis, why in AXES.items():
-        s.drop(f"layout.{axis}", why)
     s.take("layout.devices")
     facts = take_facts(s, NO_MASKS, own_loop=False)
     s.assume(f"{INPUTS} writes every sample of the run to rows/, and a row's last token has no target")
@@ -96,10 +86,10 @@ def _config(s: Settings, facts: Facts) -> dict[str, Any]:
         "packing": False,
         "disable_shuffling": True,
         "output_dir": f"{s.run.folder}/llama-factory",
-        **write_words(s, (BATCH,)),
+        **write_rules(s, (BATCH,)),
         "gradient_accumulation_steps": facts["accumulation"],
         "max_steps": facts["steps"],
-        **write_words(s, COMMON),
+        **write_rules(s, COMMON),
         "adam_beta1": first,
         "adam_beta2": second,
         "optim": write_optimizer(s, TITLE),
@@ -124,7 +114,6 @@ def _deepspeed(s: Settings) -> dict[str, Any]:
     """ZeRO's section, the rest of which the Trainer fills in; none where nothing is sharded."""
     if s.layout.zero_stage == 0:
         s.take("layout.zero_stage")
-        s.drop("layout.offload", "LLaMA-Factory offloads what DeepSpeed shards")
         return {}
     own = {"zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False}
     return {"deepspeed": {**FILLED, **own, **write_zero(s)}}
@@ -140,22 +129,22 @@ def _command(s: Settings) -> str:
 def read(document: Any, text: str, where: str) -> Reading:
     """Such a file as a run; devices aren't in it."""
     keys = flattened(document)
-    theirs = Theirs(keys, aside(keys, OWN))
+    foreign = ForeignKeys(keys, aside(keys, OWN))
     run: dict[str, Any] = {}
-    read_arguments(theirs, run, where)
+    read_arguments(foreign, run, where)
     layout = run["layout"]
-    disabled = theirs.take("disable_gradient_checkpointing")
+    disabled = foreign.take("disable_gradient_checkpointing")
     layout["recompute"] = "none" if true(disabled) else "full"
-    if true(theirs.take("pure_bf16")):
+    if true(foreign.take("pure_bf16")):
         layout["precision"] = "bf16"
-        theirs.assume("pure_bf16: weights in bf16 there, fp32 masters here")
-    put(run, "data.seq_len", whole(theirs.take("cutoff_len")) or 2048)
-    if "packing" in theirs:
-        theirs.take("packing"), theirs.take("neat_packing")
-        run["data"]["document_mask"] = true(theirs.values.get("neat_packing"))
-    if theirs.take("finetuning_type", "full") != "full":
-        theirs.refuse("finetuning_type", "all weights are trained here")
-    theirs.refuse("dataset", "texts of its own: prepare them, and set data.train")
-    fit_batch(theirs, layout, None)
-    read_model(theirs, "model_name_or_path", where, run)
-    return theirs.reading("llama-factory", run)
+        foreign.assume("pure_bf16: weights in bf16 there, fp32 masters here")
+    put(run, "data.seq_len", whole_of(foreign.take("cutoff_len")) or 2048)
+    if "packing" in foreign:
+        foreign.take("packing"), foreign.take("neat_packing")
+        run["data"]["document_mask"] = true(foreign.values.get("neat_packing"))
+    if foreign.take("finetuning_type", "full") != "full":
+        foreign.refuse("finetuning_type", "all weights are trained here")
+    foreign.refuse("dataset", "texts of its own: prepare them, and set data.train")
+    fit_batch(foreign, layout, None)
+    read_model(foreign, "model_name_or_path", where, run)
+    return foreign.reading("llama-factory", run)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from scalewright.emit.megatron.training import steps_of
 from scalewright.emit.settings import Settings
 
 
@@ -33,7 +32,7 @@ class Rates(NamedTuple):
 
 def take_rates(s: Settings, kinds: Mapping[str, str], why: str) -> Rates:
     """The run's schedule; a kind that they don't have is written as a cosine."""
-    schedule, peak, steps = s.run.lr_schedule, s.values["optimizer.lr"], steps_of(s)
+    schedule, peak, steps = s.run.lr_schedule, s.values["optimizer.lr"], s.take_steps()
     for key in ("warmup_steps", "min_ratio", "decay_steps"):
         s.take(f"lr_schedule.{key}")
     kind = schedule.kind

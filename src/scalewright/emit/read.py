@@ -66,7 +66,7 @@ def read_own(name: str, text: str, suffix: str, where: str) -> Reading:
 
 def read_argv(line: str | Sequence[str]) -> Reading:
     """A command line: Megatron-LM's, or another's with a configuration among its words."""
-    from scalewright.emit.megatron.read import read_argv as read_megatron
+    from scalewright.emit.megatron.files import read_argv as read_megatron
 
     words = read_words(line) if isinstance(line, str) else list(line)
     return _checked("Megatron-LM", "the command line", lambda: read_megatron(words))

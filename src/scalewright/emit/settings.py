@@ -1,6 +1,8 @@
 """A run as dotted keys: an emitter takes those that its trainer has words for, and the rest is reported.
 
     settings.take("layout.tp")   4, and the key counts as expressed
+    settings.choose("layout.schedule", {"1f1b": "1f1b", "gpipe": "afab"}, why, instead="1f1b")
+                                 "1f1b"; "zbv" is changed to it, with the reason; dropped without `instead`
     settings.left()              every key that no one took and whose value is not neutral
 
 A neutral value does nothing (tp 1, no z-loss), so that a trainer without a word for it runs the same. Keys
@@ -10,7 +12,8 @@ whose value is always something (lr, betas, seq_len) are never neutral: an emitt
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from math import ceil
+from typing import Any, TypeVar
 
 from scalewright.emit.emitted import Changed, Dropped, Emitted
 from scalewright.spec.errors import UserError
@@ -20,6 +23,7 @@ from scalewright.spec.presets import load_model_spec
 from scalewright.spec.run import DataSpec, OptimizerSpec, PythonRef, RunSpec
 from scalewright.spec.text.dotted import below, flat
 
+W = TypeVar("W")
 # Of this machine, this project's files or its supervision: they say nothing about what is trained.
 OUTSIDE = (
     "version", "cluster", "device", "resume", "environment", "allow_changes", "launch", "track", "out_dir",
@@ -46,6 +50,7 @@ class Settings:
     def __init__(self, run: RunSpec, model: ModelSpec) -> None:
         self.run, self.model, self.layout = run, model, run.layout
         self.version: str | None = None  # of the trainer, where the user asks for one
+        self.lacks: Mapping[str, str] = {}  # axes of the layout -> why the trainer lacks them
         self.network: ModelSpec | None = None  # that is written, where the target's files aren't read back
         self.stated = frozenset(flat(run.model_dump(mode="json", by_alias=True, exclude_unset=True), WHOLE))
         self.values = flat({**run.dump(), "model": model.dump()}, WHOLE)
@@ -74,7 +79,7 @@ class Settings:
 
     def nearly(self, key: str, written: str, why: str) -> None:
         """Takes a key and records that it is expressed only nearly."""
-        self.changed.append(Changed(key, self.take(key), written, why))
+        self.changed.append(Changed(key, self.take(key), written, why or self._lack(key)))
 
     def drop(self, key: str, why: str) -> None:
         """Records why a key can't be expressed; a neutral value is no loss."""
@@ -83,6 +88,96 @@ class Settings:
     def assume(self, text: str) -> None:
         """Records a value that was filled in."""
         self.assumed.append(text)
+
+    def choose(
+        self, key: str, words: Mapping[Any, W], why: str = "", instead: Any = None, written: str = ""
+    ) -> W | None:
+        """Their word for a key's value; None where it is dropped, as they have no such value.
+
+        `why`: of an axis, that of its capabilities where it is left out.
+        """
+        value = self.values[key]
+        if not isinstance(value, dict) and value in words:
+            return words[self.take(key)]
+        if instead is None:
+            self.drop(key, why)
+            return None
+        self.nearly(key, written or str(instead), why)
+        return words[instead]
+
+    def choose_precision(self, words: Mapping[Any, W], why: str) -> W | None:
+        """Their word for the precision; of one that they lack, fp32's for tf32 and bf16's for others."""
+        instead = "fp32" if self.precision() == "tf32" else "bf16"
+        word = words[instead]
+        return self.choose("layout.precision", words, why, instead, word if isinstance(word, str) else "")
+
+    def take_head_dim(self, title: str) -> None:
+        """The heads' width, which they derive from the hidden size."""
+        model = self.model
+        if model.mla is None and model.dim_per_head * model.num_attention_heads == model.hidden_size:
+            self.take("model.head_dim")
+        else:
+            self.drop("model.head_dim", f"{title}'s heads are hidden_size / num_attention_heads wide")
+
+    def take_expert_split(self, title: str) -> None:
+        """`etp` of a trainer that splits experts over the ranks of tp."""
+        tp, etp = self.layout.tp, self.layout.etp
+        if self.model.moe is None or etp == tp:
+            self.take("layout.etp")
+        elif etp == 1:
+            self.nearly("layout.etp", str(tp), f"{title} splits each expert over the ranks of tp")
+        else:
+            self.drop("layout.etp", f"{title} splits each expert over the ranks of tp")
+
+    def is_all_sparse(self) -> bool:
+        """Whether every layer has experts, so that no dense MLP has a width."""
+        layers = range(self.model.num_hidden_layers)
+        return self.model.moe is not None and all(self.model.parts(i)[1] == "experts" for i in layers)
+
+    def take_dense_width(self) -> int:
+        """The width of dense MLPs; experts' where there are no dense ones."""
+        width: int = self.take("model.intermediate_size")
+        return self.model.moe.moe_intermediate_size if self.model.moe and self.is_all_sparse() else width
+
+    def take_scaling(self, title: str, kind: str) -> dict[str, Any] | None:
+        """The scaling of rotary frequencies, where it is of the kind that they have."""
+        scaling = self.model.rope.scaling
+        if scaling is None:
+            return None
+        keys = self.take_all("model.rope.scaling.")
+        if scaling.kind == kind:
+            return keys
+        why = f"{title} has no scaling of rotary frequencies of this kind"
+        self.changed.append(Changed("model.rope.scaling", scaling.kind, "none", why))
+        return None
+
+    def take_sources(self) -> tuple[list[str], list[float]]:
+        """Paths of the training data, and their weights."""
+        train = self.take("data.train")
+        return [source["path"] for source in train], [source["weight"] for source in train]
+
+    def take_adam(self) -> tuple[float, float]:
+        """The betas; of an optimizer without them, too, so that a change to AdamW has its numbers."""
+        first, second = self.take("optimizer.betas")
+        return first, second
+
+    @property
+    def optimizer(self) -> OptimizerSpec:
+        """The optimizer's spec; users' own were refused before."""
+        assert isinstance(self.run.optimizer, OptimizerSpec)
+        return self.run.optimizer
+
+    def take_steps(self) -> int:
+        """Optimizer steps of the run."""
+        steps, tokens = self.take("train.steps"), self.take("train.tokens")
+        if steps is not None:
+            return int(steps)
+        return ceil(tokens / (self.layout.global_batch * self.run.seq_len)) if tokens else 1000
+
+    def save_steps(self) -> int | None:
+        """Steps between saves; all of them where only the end is saved; None without saves."""
+        every: int = self.take("checkpoint.every")
+        return every or (self.take_steps() if self.run.checkpoint.at_end else None)
 
     def precision(self) -> str:
         """The layout's; where it is `auto`, which asks the device, bf16 is assumed."""
@@ -98,7 +193,7 @@ class Settings:
     def dropped(self, title: str) -> tuple[Dropped, ...]:
         """Everything that wasn't taken. Raises UserError where a size of the layout is among it."""
         lost = [
-            Dropped(key, value, self._dropped.get(key, f"{title} has no word for it"))
+            Dropped(key, value, self._dropped.get(key) or self._lack(key) or f"{title} has no word for it")
             for key, value in self.left()
         ]
         for key, value, why in lost:
@@ -106,6 +201,9 @@ class Settings:
                 how = f"plan with `--framework {title.lower()}`, or set {key}=1"
                 raise UserError(f"{title} can't run {key.removeprefix('layout.')} {value}: {why}", key, how)
         return tuple(lost)
+
+    def _lack(self, key: str) -> str:
+        return self.lacks.get(key.removeprefix("layout."), "")
 
     def left(self) -> Iterator[tuple[str, Any]]:
         """Keys that no one took, with values that do something."""

@@ -16,6 +16,7 @@ from scalewright.emit.emitted import Changed, Emitted
 from scalewright.emit.read import read_own
 from scalewright.emit.settings import Settings
 from scalewright.emit.trainers import ALIASES, TRAINERS, module_of
+from scalewright.spec.capabilities import find_capabilities
 from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import is_preset, load_model_spec
@@ -31,6 +32,7 @@ def emit(name: str, settings: Settings) -> Emitted:
     name = ALIASES.get(name, name)
     if name not in TRAINERS:
         raise unknown("trainer", name, TRAINERS, "emit")
+    settings.lacks = find_capabilities(name).why
     return checked(settings, module_of(name).write(settings))
 
 

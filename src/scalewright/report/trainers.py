@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from scalewright.plan.capabilities import find_capabilities, titled_trainers
 from scalewright.plan.frameworks import OURS
 from scalewright.report.document import Estimate
+from scalewright.spec.capabilities import find_capabilities, titled_trainers
 
 SIZES = ("devices", "tp", "pp", "cp", "ep", "etp", "dp", "dp_replicate", "virtual_stages", "zero_stage")
 KINDS = ("schedule", "cp_kind", "offload")

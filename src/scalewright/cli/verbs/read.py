@@ -35,8 +35,8 @@ def read(
     """
     import sys
 
+    from scalewright.emit.question import as_run, as_text
     from scalewright.emit.read import read_argv, read_file
-    from scalewright.emit.run_file import as_run, as_text
     from scalewright.spec.text.files import write_signed
 
     changes = list(overrides or ())

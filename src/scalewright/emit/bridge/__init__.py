@@ -1,7 +1,7 @@
 """Megatron-Bridge: a recipe in Python, and the YAML of its overrides and of NeMo before it.
 
     fields.py         Megatron's arguments as fields of ConfigContainer, both ways
-    write.py          a recipe: the arguments of emit/megatron as fields
+    files.py          a recipe: the arguments of emit/megatron as fields; what is recognised
     read.py           overrides, recipes, and tests' `trainer.strategy.*`: fields as arguments
     nemo.py           NeMo 1's YAML as arguments
     interpolation.py  `${.hidden_size}` in it

@@ -12,10 +12,11 @@ from typing import Any
 
 from scalewright.emit.bridge.fields import FIELDS, arguments_of, precision_of
 from scalewright.emit.emitted import Reading
-from scalewright.emit.megatron.read import read_arguments
-from scalewright.emit.megatron.words import ASIDE
+from scalewright.emit.foreign import ForeignKeys
+from scalewright.emit.megatron.files import read_arguments
+from scalewright.emit.megatron.keys import ASIDE
 from scalewright.emit.python_code import Call, Module, Unknown
-from scalewright.emit.theirs import Theirs
+from scalewright.emit.shell import read_words
 from scalewright.spec.errors import UserError
 from scalewright.spec.question import Unread
 from scalewright.spec.text.dotted import flat
@@ -100,19 +101,19 @@ def _read(fields: dict[str, Any], world: int | None, notes: list[str], recipe: b
         arguments.setdefault("rotary-scaling-factor", 40.0)  # MLATransformerConfig's
     if recipe:
         arguments.setdefault("bias-gelu-fusion", False)  # TransformerConfig's
-    theirs = Theirs(arguments, ASIDE | QUIET)
-    theirs.assumed += notes
+    foreign = ForeignKeys(arguments, ASIDE | QUIET)
+    foreign.assumed += notes
     if not recipe:
-        _fill(theirs)
-    run = read_arguments(theirs, world)
+        _fill(foreign)
+    run = read_arguments(foreign, world)
     if "model" in run and "context" not in run["model"] and "data" in run:
         run["model"]["context"] = run["data"].get("seq_len", 2048)
     unread = tuple(
         Unread(name, value, why)
-        for key, value, why in theirs.unread()
+        for key, value, why in foreign.unread()
         if not (name := names.get(key, key)).startswith(SAVED)
     )
-    return Reading("megatron-bridge", run, unread, tuple(theirs.assumed), theirs.guessed)
+    return Reading("megatron-bridge", run, unread, tuple(foreign.assumed), foreign.guessed)
 
 
 def _merged(fields: dict[str, Any]) -> dict[str, Any]:
@@ -148,15 +149,15 @@ def _paths(blend: Any) -> list[Any]:
     return [path for path in paths if path is not None]
 
 
-def _fill(theirs: Theirs) -> None:
+def _fill(foreign: ForeignKeys) -> None:
     """What their recipes set and overrides rarely repeat."""
-    values = theirs.values
+    values = foreign.values
     if not any(key in values for key in ("bf16", "fp16", "fp8-format", "fp4-format")):
         values |= precision_of("bf16_mixed")
-        theirs.assume("precision bf16, as their recipes have it")
+        foreign.assume("precision bf16, as their recipes have it")
     if "use-distributed-optimizer" not in values:
         values["use-distributed-optimizer"] = True
-        theirs.assume("zero_stage 1: their recipes use the distributed optimizer")
+        foreign.assume("zero_stage 1: their recipes use the distributed optimizer")
 
 
 def _known(call: Call) -> dict[str, Any]:
@@ -171,7 +172,6 @@ def _known(call: Call) -> dict[str, Any]:
 def _launched(text: str) -> int | None:
     """Ranks of the launch line in the file's comment."""
     from scalewright.emit.arguments import ranks
-    from scalewright.emit.shell import read_words
 
     line = next((line.strip() for line in text.splitlines() if "torchrun --nnodes" in line), None)
     return ranks(read_words(line), {}) if line else None

@@ -10,49 +10,91 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from scalewright.emit.deepspeed.words import OFFLOADS, READ_OPTIMIZERS, SCHEDULERS, is_aside
+from scalewright.emit.deepspeed.write import write
 from scalewright.emit.emitted import Reading
+from scalewright.emit.foreign import FEWEST, ForeignKeys
+from scalewright.emit.numbers import real_of, true, whole_of
+from scalewright.emit.rules import put
 from scalewright.emit.scripts.model import read_beside
-from scalewright.emit.scripts.values import real, true, whole
-from scalewright.emit.theirs import FEWEST, Theirs
-from scalewright.emit.words import put
 from scalewright.spec.text.dotted import flat
 
+__all__ = ["read", "recognises", "write"]
 AUTO = "filled in by the Hugging Face Trainer from its own arguments: read those"
 SECTIONS = ("bf16", "bfloat16", "fp16", "zero_optimization", "activation_checkpointing")
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 PARALLEL = ("sequence_parallel_size", "pipeline.stages")
+READ_OPTIMIZERS = {
+    "adam": "adamw", "adamw": "adamw", "fusedadam": "adamw", "sgd": "sgd", "lion": "lion", "muon": "muon",
+}  # fmt: skip
+SCHEDULERS = {"WarmupLR": "constant", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
+OFFLOADS = ("cpu", "nvme")
+# Top-level keys and whole sections (ending in a dot) of logs, profiles, buffers and communication.
+ASIDE = (
+    "steps_per_print", "wall_clock_breakdown", "dump_state", "memory_breakdown", "prescale_gradients",
+    "gradient_predivide_factor", "sparse_gradients", "zero_allow_untested_optimizer",
+    "zero_force_ds_cpu_optimizer", "communication_data_type", "seq_parallel_communication_data_type",
+    "disable_allgather", "checkpoint.", "flops_profiler.", "tensorboard.", "wandb.", "comet.",
+    "csv_monitor.", "comms_logger.", "data_types.", "aio.", "activation_checkpointing.", "autotuning.",
+    "compile.", "nebula.", "timers.", "fp16.loss_scale", "fp16.loss_scale_window",
+    "fp16.initial_scale_power", "fp16.hysteresis", "fp16.min_loss_scale", "fp16.auto_cast",
+    "fp16.fp16_master_weights_and_grads", "fp16.consecutive_hysteresis", "bf16.immediate_grad_update",
+    "bf16.check_grad_overflow", "use_data_before_expert_parallelism", "optimizer.params.torch_adam",
+    "optimizer.params.adam_w_mode", "optimizer.params.bias_correction", "optimizer.params.fused",
+    "optimizer.legacy_fusion", "gradient_accumulation_dtype", "zero_optimization.overlap_comm",
+    "zero_optimization.reduce_scatter", "zero_optimization.contiguous_gradients",
+    "zero_optimization.reduce_bucket_size", "zero_optimization.allgather_bucket_size",
+    "zero_optimization.allgather_partitions", "zero_optimization.sub_group_size",
+    "zero_optimization.round_robin_gradients", "zero_optimization.max_live_parameters",
+    "zero_optimization.max_reuse_distance", "zero_optimization.load_from_fp32_weights",
+    "zero_optimization.gather_16bit_weights_on_model_save", "zero_optimization.elastic_checkpoint",
+    "zero_optimization.ignore_unused_parameters", "zero_optimization.stage3_max_live_parameters",
+    "zero_optimization.stage3_max_reuse_distance", "zero_optimization.stage3_prefetch_bucket_size",
+    "zero_optimization.stage3_param_persistence_threshold",
+    "zero_optimization.stage3_model_persistence_threshold",
+    "zero_optimization.stage3_gather_16bit_weights_on_model_save",
+    "zero_optimization.stage3_gather_fp16_weights_on_model_save",
+    "zero_optimization.use_multi_rank_bucket_allreduce", "zero_optimization.offload_optimizer.",
+    "zero_optimization.offload_param.", "zero_optimization.memory_efficient_linear",
+    "zero_optimization.pipeline_loading_checkpoint", "zero_optimization.override_module_apply",
+    "zero_optimization.legacy_stage1", "zero_optimization.cpu_offload_use_pin_memory",
+    "zero_optimization.allgather_sequential", "pipeline.partition",
+    "tensor_parallel.vocab_parallel_lm_head", "pipeline.seed_layers",
+    "pipeline.activation_checkpoint_interval", "pipeline.pipe_partitioned", "pipeline.grad_partitioned",
+    "zero_optimization.sdma_allgather", "zero_optimization.module_granularity_threshold",
+)  # fmt: skip
+MARKS = ("zero_optimization", "scheduler", *BATCH)
+NEOX = {"num-layers", "num_layers", "hidden-size", "hidden_size", "pipe-parallel-size", "pipe_parallel_size"}
 
 
 def read(document: Any, text: str, where: str) -> Reading:
     """Such a file as a run."""
     run: dict[str, Any] = {}
-    theirs = read_sections(document, run)
-    fit_batch(theirs, run["layout"], None)
+    foreign = read_sections(document, run)
+    fit_batch(foreign, run["layout"], None)
     read_beside(where, run)
-    return theirs.reading("deepspeed", run)
+    return foreign.reading("deepspeed", run)
 
 
-def read_sections(document: Mapping[str, Any], run: dict[str, Any]) -> Theirs:
+def read_sections(document: Mapping[str, Any], run: dict[str, Any]) -> ForeignKeys:
     """Puts a JSON's settings into a run; `fit_batch` settles the batch then."""
     keys = flat(_in_sections(document))
-    theirs = Theirs(keys, frozenset(key for key in keys if is_aside(key)))
+    foreign = ForeignKeys(keys, frozenset(key for key in keys if is_aside(key)))
     layout = run.setdefault("layout", {})
     for key, value in keys.items():
         if value == "auto" and not is_aside(key):
-            theirs.refuse(key, AUTO)
-    _read_batch(theirs, layout)
-    _read_precision(theirs, layout)
-    _read_zero(theirs, layout)
-    _read_axes(theirs, layout)
+            foreign.refuse(key, AUTO)
+    _read_batch(foreign, layout)
+    _read_precision(foreign, layout)
+    _read_zero(foreign, layout)
+    _read_axes(foreign, layout)
     if any(key.startswith("activation_checkpointing.") for key in keys):
         layout["recompute"] = "full"
-        theirs.assume("recompute full: the script decides which layers use activation_checkpointing")
+        foreign.assume("recompute full: the script decides which layers use activation_checkpointing")
         if true(keys.get("activation_checkpointing.cpu_checkpointing")):
             layout["offload"] = "all" if "offload" in layout else "activations"
-    _read_optimizer(theirs, run)
-    _read_scheduler(theirs, run)
-    return theirs
+    _read_optimizer(foreign, run)
+    _read_scheduler(foreign, run)
+    return foreign
 
 
 def _in_sections(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,21 +111,21 @@ def _in_sections(document: Mapping[str, Any]) -> dict[str, Any]:
     return keys
 
 
-def given(t: Theirs, key: str) -> Any:
+def given(t: ForeignKeys, key: str) -> Any:
     """A key's value; None where it is "auto", which stays reported."""
     if t.values.get(key) == "auto":
         return None
     return t.take(key)
 
 
-def _read_batch(t: Theirs, layout: dict[str, Any]) -> None:
+def _read_batch(t: ForeignKeys, layout: dict[str, Any]) -> None:
     names = ("global_batch", "micro_batch", "accumulation")
-    for ours, theirs in zip(names, BATCH, strict=True):
-        if (size := whole(given(t, theirs))) is not None:
+    for ours, foreign in zip(names, BATCH, strict=True):
+        if (size := whole_of(given(t, foreign))) is not None:
             layout[ours] = size
 
 
-def fit_batch(t: Theirs, layout: dict[str, Any], devices: int | None) -> None:
+def fit_batch(t: ForeignKeys, layout: dict[str, Any], devices: int | None) -> None:
     """Devices, micro-batch and global batch, from those of them that are given; the fewest devices else.
 
     `accumulation` leaves the layout.
@@ -109,7 +151,7 @@ def fit_batch(t: Theirs, layout: dict[str, Any], devices: int | None) -> None:
     layout |= {"devices": devices, "micro_batch": micro, "global_batch": whole_batch}
 
 
-def _read_precision(t: Theirs, layout: dict[str, Any]) -> None:
+def _read_precision(t: ForeignKeys, layout: dict[str, Any]) -> None:
     bf16, fp16 = (given(t, f"{name}.enabled") for name in ("bf16", "fp16"))
     autocast, dtype = given(t, "torch_autocast.enabled"), given(t, "torch_autocast.dtype")
     if true(bf16) or (true(autocast) and "bfloat16" in str(dtype)):
@@ -120,9 +162,9 @@ def _read_precision(t: Theirs, layout: dict[str, Any]) -> None:
         layout["precision"] = "fp32"
 
 
-def _read_zero(t: Theirs, layout: dict[str, Any]) -> None:
+def _read_zero(t: ForeignKeys, layout: dict[str, Any]) -> None:
     section = "zero_optimization."
-    stage = real(given(t, f"{section}stage"))
+    stage = real_of(given(t, f"{section}stage"))
     given(t, f"{section}enabled")
     layout["zero_stage"] = int(stage) if stage in (0, 1, 2, 3) else 0
     if stage not in (None, 0, 1, 2, 3):
@@ -140,22 +182,22 @@ def _read_zero(t: Theirs, layout: dict[str, Any]) -> None:
     t.refuse(f"{section}mics_shard_size", "set layout.dp_replicate = data-parallel ranks / this size")
 
 
-def _read_axes(t: Theirs, layout: dict[str, Any]) -> None:
-    tp = whole(
+def _read_axes(t: ForeignKeys, layout: dict[str, Any]) -> None:
+    tp = whole_of(
         t.take_first("tensor_parallel.autotp_size", "tensor_parallel.tp_size", "tensor_parallel.tp.tp_size")
     )
     if tp is not None and tp > 1:
         layout |= {"tp": tp, "sp": False}
         if (rows := layout.get("global_batch")) and rows % tp == 0:
             layout["global_batch"] = rows // tp  # AutoTP's ranks count as data-parallel there
-    if (ranks := whole(given(t, "sequence_parallel_size"))) is not None and ranks > 1:
+    if (ranks := whole_of(given(t, "sequence_parallel_size"))) is not None and ranks > 1:
         layout |= {"cp": ranks, "cp_kind": "ulysses"}
-    if (stages := whole(given(t, "pipeline.stages"))) is not None and stages > 1:
+    if (stages := whole_of(given(t, "pipeline.stages"))) is not None and stages > 1:
         layout |= {"pp": stages, "schedule": "1f1b"}
 
 
-def _read_optimizer(t: Theirs, run: dict[str, Any]) -> None:
-    clip = real(given(t, "gradient_clipping"))
+def _read_optimizer(t: ForeignKeys, run: dict[str, Any]) -> None:
+    clip = real_of(given(t, "gradient_clipping"))
     if clip is not None or "gradient_clipping" not in t:
         put(run, "optimizer.clip_norm", clip or 0.0)
     kind = given(t, "optimizer.type")
@@ -168,7 +210,7 @@ def _read_optimizer(t: Theirs, run: dict[str, Any]) -> None:
     optimizer["name"] = name or "adamw"
     defaults = {"lr": 1e-3, "eps": 1e-8, "weight_decay": 0.0}
     for key, default in defaults.items():
-        value = real(given(t, f"optimizer.params.{key}"))
+        value = real_of(given(t, f"optimizer.params.{key}"))
         if value is not None or f"optimizer.params.{key}" not in t:
             optimizer[key] = default if value is None else value
     betas = given(t, "optimizer.params.betas")
@@ -176,11 +218,11 @@ def _read_optimizer(t: Theirs, run: dict[str, Any]) -> None:
         optimizer["betas"] = betas
     elif "optimizer.params.betas" not in t:
         optimizer["betas"] = [0.9, 0.999]
-    if (momentum := real(given(t, "optimizer.params.momentum"))) is not None:
+    if (momentum := real_of(given(t, "optimizer.params.momentum"))) is not None:
         optimizer["momentum"] = momentum
 
 
-def _read_scheduler(t: Theirs, run: dict[str, Any]) -> None:
+def _read_scheduler(t: ForeignKeys, run: dict[str, Any]) -> None:
     kind = given(t, "scheduler.type")
     if kind is None:
         return
@@ -191,19 +233,37 @@ def _read_scheduler(t: Theirs, run: dict[str, Any]) -> None:
     schedule: dict[str, Any] = {"kind": SCHEDULERS[kind]}
     given(t, f"{section}warmup_type"), given(t, f"{section}warmup_min_ratio")
     warmup, total = (
-        whole(given(t, f"{section}warmup_num_steps")),
-        whole(given(t, f"{section}total_num_steps")),
+        whole_of(given(t, f"{section}warmup_num_steps")),
+        whole_of(given(t, f"{section}total_num_steps")),
     )
     if warmup is not None or f"{section}warmup_num_steps" not in t:
         schedule["warmup_steps"] = warmup or (1000 if f"{section}warmup_num_steps" not in t else 0)
     if schedule["kind"] != "constant":
-        ratio = real(given(t, f"{section}cos_min_ratio"))
+        ratio = real_of(given(t, f"{section}cos_min_ratio"))
         schedule["min_ratio"] = (0.0001 if ratio is None else ratio) if schedule["kind"] == "cosine" else 0.0
     if total is not None:
         put(run, "train.steps", total)
-    highest, lowest = real(given(t, f"{section}warmup_max_lr")), real(given(t, f"{section}warmup_min_lr"))
+    highest, lowest = (
+        real_of(given(t, f"{section}warmup_max_lr")),
+        real_of(given(t, f"{section}warmup_min_lr")),
+    )
     if highest:
         put(run, "optimizer.lr", highest)
     if lowest:
         t.refuse(f"{section}warmup_min_lr", "a warm-up starts at 0 here")
     run["lr_schedule"] = schedule
+
+
+def is_aside(key: str) -> bool:
+    """Whether a dotted key changes neither the layout nor the numbers of a run."""
+    return any(key.startswith(name) if name.endswith(".") else key == name for name in ASIDE)
+
+
+def recognises(document: Any, text: str) -> bool:
+    """A DeepSpeed JSON (or YAML); GPT-NeoX's files have its keys beside their own."""
+    if not isinstance(document, dict) or NEOX & document.keys() or "output_dir" in document:
+        return False
+    own = {"fp16", "bf16", "optimizer", "gradient_clipping", *MARKS}
+    return any(key in document for key in BATCH[:2]) or (
+        "zero_optimization" in document and len(own & document.keys()) > 0
+    )

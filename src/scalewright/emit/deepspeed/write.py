@@ -8,14 +8,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from scalewright.emit.deepspeed.config import write_config
+from scalewright.emit.arguments import nodes_of
 from scalewright.emit.emitted import Emitted
-from scalewright.emit.nodes import nodes_of
 from scalewright.emit.scripts.facts import Facts, take_facts, take_optimizer, take_precision, take_recompute
-from scalewright.emit.scripts.model import CONFIG, masks_refused
+from scalewright.emit.scripts.model import CONFIG, SAMPLES, as_json, masks_refused, render
 from scalewright.emit.scripts.model import write_config as write_network
-from scalewright.emit.scripts.render import SAMPLES, as_json, render
 from scalewright.emit.settings import Settings
+from scalewright.spec.deepspeed import (
+    OPTIMIZERS,
+    Config,
+    ds_config,
+    merge,
+    optimizer_section,
+    zero_section,
+)
 from scalewright.spec.errors import UserError
 from scalewright.spec.placement import stage_layers
 
@@ -53,9 +59,6 @@ def write(s: Settings) -> Emitted:
 def _check_axes(s: Settings) -> None:
     """Takes the axes that DeepSpeed has; raises UserError for combinations that it lacks."""
     layout = s.layout
-    s.drop("layout.ep", "its AutoEP doesn't run with transformers 5.23")
-    s.drop("layout.dp_replicate", "its ZeRO shards over all ranks (zero_hpz_partition_size is a second copy)")
-    s.drop("layout.sp", "AutoTP keeps whole activations on every rank")
     axes = [key for key in ("tp", "pp", "cp") if getattr(layout, key) > 1]
     if len(axes) > 1:
         problem = f"DeepSpeed runs {' and '.join(axes)} together in models that are written for it alone"
@@ -129,3 +132,59 @@ def _script(s: Settings, facts: Facts, command: str) -> str:
         tied = s.model.tie_word_embeddings
         return render("deepspeed_pipeline", **common, tied=tied, bounds=_bounds(s))
     return render("deepspeed", **common, tp=layout.tp, sp=layout.cp, stage=layout.zero_stage)
+
+
+def write_config(s: Settings, precision: str, optimizer: str, recomputes: bool) -> Config:
+    """The document; `precision`, `optimizer` and whether it `recomputes` as the script has them."""
+    for key in ("devices", "tp", "cp"):
+        s.take(f"layout.{key}")
+    _take_zero(s)
+    config = ds_config(
+        s.layout,
+        optimizer=_optimizer(s, optimizer),
+        clip_norm=s.take("optimizer.clip_norm"),
+        precision=precision,
+        device=s.run.device,
+        recomputes=recomputes,
+        tied=s.model.tie_word_embeddings,
+    )
+    s.take_all("engine_options")
+    return merge(config, s.run.engine_options)
+
+
+def write_zero(s: Settings) -> Config:
+    """ZeRO's section."""
+    _take_zero(s)
+    return zero_section(s.layout, s.run.device)
+
+
+def _take_zero(s: Settings) -> None:
+    stage, kind = s.take("layout.zero_stage"), s.layout.offload
+    if kind in ("none", "activations") or (kind == "optimizer" and not stage):
+        s.drop(
+            "layout.offload", "DeepSpeed offloads what ZeRO shards, and activations of its own checkpoints"
+        )
+    elif kind == "all":
+        s.nearly(
+            "layout.offload",
+            "parameters",
+            "activations stay: DeepSpeed offloads those of its own checkpoints",
+        )
+    else:
+        s.take("layout.offload")
+
+
+def _optimizer(s: Settings, name: str) -> Config:
+    """The optimizer's section; none where the script makes it (AdamW8bit)."""
+    if name not in OPTIMIZERS:
+        return {"zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False}
+    optimizer = s.optimizer
+    return optimizer_section(
+        name,
+        lr=optimizer.lr,
+        weight_decay=optimizer.weight_decay,
+        betas=optimizer.betas,
+        eps=optimizer.eps,
+        momentum=optimizer.kept_momentum,
+        on_host=s.layout.offload != "none",
+    )

@@ -1,11 +1,34 @@
-"""A layout as MaxText's axes, batch and policies."""
+"""A layout as MaxText's axes, batch and policies, both ways.
+
+ours                    theirs (product of the axes: the devices)
+zero_stage 0, 1         data; 1 with shard_optimizer_over_data
+zero_stage 3            fsdp = dp_shard / ep, data = dp_replicate
+tp, sp                  tensor_sequence with sp, tensor without
+ep                      expert, over which dense parameters are sharded, too; experts are split over tp
+pp, virtual_stages      stage, num_pipeline_repeats: all forwards come before the backwards (gpipe)
+cp                      context, over which parameters are sharded, too
+micro_batch             per_device_batch_size = micro_batch / (tp x cp): every device counts
+recompute               remat_policy: selective minimal, none minimal_with_context
+"""
 
 from __future__ import annotations
 
-from scalewright.emit.choices import Words, choose, take_expert_split
-from scalewright.emit.maxtext.words import PRECISIONS, REMAT, STRATEGIES, TITLE
+from scalewright.emit.foreign import ForeignKeys
+from scalewright.emit.numbers import real, whole
+from scalewright.emit.rules import Words, inverse
 from scalewright.emit.settings import Settings
 from scalewright.spec.errors import UserError
+
+TITLE = "MaxText"
+STRATEGIES = {"ring": "ring", "allgather": "all_gather", "ulysses": "ulysses"}
+REMAT = {"none": "minimal_with_context", "selective": "minimal", "full": "full"}
+PRECISIONS: dict[str, Words] = {
+    "bf16": {"dtype": "bfloat16", "quantization": ""}, "auto": {"dtype": "bfloat16", "quantization": ""},
+    "fp32": {"dtype": "float32", "quantization": ""}, "fp8": {"dtype": "bfloat16", "quantization": "fp8"},
+    "int8": {"dtype": "bfloat16", "quantization": "int8"},
+}  # fmt: skip
+AXES = ("data", "fsdp", "pipeline", "context", "tensor", "tensor_sequence", "expert")
+NETS = ("ici", "dcn")  # inside a slice, between slices
 
 
 def write_layout(s: Settings) -> Words:
@@ -13,7 +36,7 @@ def write_layout(s: Settings) -> Words:
     layout = s.layout
     for key in ("devices", "tp", "sp", "cp", "ep", "micro_batch", "global_batch"):
         s.take(f"layout.{key}")
-    take_expert_split(s, TITLE)
+    s.take_expert_split(TITLE)
     shards = _sharding(s)
     sizes = {
         "data": layout.dp // (shards * layout.ep), "fsdp": shards, "pipeline": s.take("layout.pp"),
@@ -33,7 +56,7 @@ def _context(s: Settings) -> Words:
     if hardware_of(s) == "gpu":
         why = "MaxText has Ulysses on TPUs alone: it gathers keys and values"
         words = {kind: STRATEGIES[kind] for kind in ("allgather", "ring")}
-        strategy = choose(s, "layout.cp_kind", words, why, "allgather")
+        strategy = s.choose("layout.cp_kind", words, why, "allgather")
         s.assume("packing false: its attention with cp takes no packed rows on GPUs: give a record for each")
         return {"context_parallel_strategy": strategy, "attention": "cudnn_flash_te", "packing": False}
     if kind == "ring" and s.run.seq_len % cp**2:
@@ -53,7 +76,7 @@ def _precision(s: Settings) -> Words:
         s.nearly("layout.precision", "bf16", "MaxText refuses fp8 with accumulated gradients")
         return PRECISIONS["bf16"]
     why = "MaxText trains in bf16 or fp32, with products in fp8 or int8"
-    words = choose(s, "layout.precision", PRECISIONS, why, "fp32" if precision == "tf32" else "bf16") or {}
+    words = s.choose("layout.precision", PRECISIONS, why, "fp32" if precision == "tf32" else "bf16") or {}
     if precision in ("fp8", "int8"):
         s.nearly("layout.precision", precision, "its own recipe of scales")
     return words
@@ -64,9 +87,8 @@ def _sharding(s: Settings) -> int:
     layout, stage = s.layout, s.layout.zero_stage
     shared = [axis for axis in ("cp", "ep") if getattr(layout, axis) > 1]
     if stage in (0, 1) and shared:
-        s.nearly(
-            "layout.zero_stage", f"3 over {' and '.join(shared)}", "MaxText shards parameters over those axes"
-        )
+        over = f"3 over {' and '.join(shared)}"
+        s.nearly("layout.zero_stage", over, "MaxText shards parameters over those axes")
     elif stage >= 2 and layout.dp_shard * layout.cp == 1:
         s.nearly("layout.zero_stage", "0", "a replica has one data-parallel rank: there is nothing to shard")
     elif stage == 2:
@@ -76,9 +98,7 @@ def _sharding(s: Settings) -> int:
     if stage in (0, 1) and shared and layout.dp_replicate != layout.dp // layout.ep:
         whole = layout.dp // layout.ep
         s.nearly("layout.dp_replicate", str(whole), "the ranks of its data axis hold the same parameters")
-    elif stage == 1:
-        s.drop("layout.dp_replicate", "MaxText's ZeRO-1 shards over all of its data axis")
-    else:
+    elif stage != 1:
         s.take("layout.dp_replicate")
     within = layout.dp_shard if stage >= 2 else layout.dp
     if within % layout.ep:
@@ -95,11 +115,9 @@ def _batch(s: Settings) -> Words:
         return {"per_device_batch_size": each, "gradient_accumulation_steps": layout.accumulation}
     stages = layout.pp * s.take("layout.virtual_stages")
     if layers % stages:
-        what = (
-            f"MaxText can't run pp {layout.pp} with {layout.virtual_stages} stages of a rank: {layers} layers"
-        )
+        sizes = f"{layout.virtual_stages} stages of a rank: {layers} layers"
+        what = f"MaxText can't run pp {layout.pp} with {sizes}"
         raise UserError(what, "layout.pp", "use stages that divide the layers")
-    s.drop("layout.stage_layers", "MaxText's stages have as many layers each")
     if s.layout.stage_layers is not None and len(set(s.layout.stage_layers)) == 1:
         s.take("layout.stage_layers")
     why = f"MaxText has no {layout.schedule}: all forwards of its pipeline come before the backwards"
@@ -124,8 +142,7 @@ def _batch(s: Settings) -> Words:
 
 
 def _memory(s: Settings) -> Words:
-    why = "MaxText's policies are of every layer"
-    policy = choose(s, "layout.recompute", REMAT, why, "full")
+    policy = s.choose("layout.recompute", REMAT, instead="full")
     if s.layout.recompute == "none":
         s.assume("recompute none is minimal_with_context: products and attention's output are kept")
     offload = s.layout.offload
@@ -137,10 +154,78 @@ def _memory(s: Settings) -> Words:
         s.take("layout.offload")
         return {"remat_policy": "custom", "decoder_layer_input": "offload"} if policy == "full" else {
             "remat_policy": "minimal_offloaded"}  # fmt: skip
-    s.drop("layout.offload", "MaxText's offloads of states and of activations aren't written together")
     return {"remat_policy": policy}
 
 
 def hardware_of(s: Settings) -> str:
     """Its word for the cluster's devices."""
     return "tpu" if "tpu" in str(s.run.cluster).lower() else "gpu"
+
+
+def read_layout(t: ForeignKeys, run: Words) -> None:
+    layout = run.setdefault("layout", {})
+    sizes = {axis: _size(t, axis) for axis in AXES}
+    data, fsdp, expert = sizes["data"], sizes["fsdp"], sizes["expert"]
+    tp, pp, cp = max(sizes["tensor"], 1) * sizes["tensor_sequence"], sizes["pipeline"], sizes["context"]
+    devices = data * fsdp * expert * tp * pp * cp
+    layout |= {
+        "devices": devices,
+        "tp": tp,
+        "sp": sizes["tensor_sequence"] > 1,
+        "pp": pp,
+        "cp": cp,
+        "ep": expert,
+    }
+    if "moe" in (run.get("model") or {}):
+        layout["etp"] = tp
+    if cp > 1:
+        name = str(t.take("context_parallel_strategy", "all_gather"))
+        layout["cp_kind"] = inverse(STRATEGIES).get(name, "allgather")
+    shards = t.take("shard_optimizer_over_data")
+    sharded = fsdp * expert * cp > 1 or -1 in (t.values.get(f"{net}_fsdp_parallelism") for net in NETS)
+    layout["zero_stage"] = 3 if sharded else 1 if shards else 0
+    if layout["zero_stage"] != 1:
+        layout["dp_replicate"] = data
+    dp = data * fsdp * expert
+    each, steps = real(t.take("per_device_batch_size", 12.0)), whole(t.take("gradient_accumulation_steps", 1))
+    layout["global_batch"] = max(1, round(each * devices) * steps)
+    t.follow("global_batch")
+    count, repeats = t.take("num_pipeline_microbatches"), t.take("num_pipeline_repeats")
+    if pp > 1:
+        count = whole(count) if count is not None and int(count) > 0 else pp
+        virtual = whole(repeats) if repeats is not None and int(repeats) > 0 else _repeats(t, run, pp)
+        layout |= {"virtual_stages": virtual, "schedule": "interleaved" if virtual > 1 else "gpipe"}
+        layout["micro_batch"] = max(1, layout["global_batch"] // (dp * count * steps))
+    else:
+        layout["micro_batch"] = max(1, round(each * tp * cp))
+    policy = str(t.take("remat_policy", "full"))
+    offloaded = policy == "minimal_offloaded" or t.take("decoder_layer_input") == "offload"
+    layout["recompute"] = inverse(REMAT).get(policy, "none" if policy == "minimal_offloaded" else "full")
+    if policy not in REMAT.values() and not offloaded:
+        t.assume(f"recompute {layout['recompute']}: theirs is the policy {policy}")
+    optimizer, parameters = t.take("optimizer_memory_host_offload"), t.take("parameter_memory_host_offload")
+    states = "parameters" if parameters else "optimizer" if optimizer else "none"
+    layout["offload"] = "activations" if offloaded else states
+    dtype, products = str(t.take("dtype", "bfloat16")), str(t.take("quantization", ""))
+    whole_type = "fp32" if dtype == "float32" else "bf16"
+    layout["precision"] = "fp8" if "fp8" in products else "int8" if products == "int8" else whole_type
+
+
+def _size(t: ForeignKeys, axis: str) -> int:
+    """An axis over both networks; -1 takes what is left, which isn't known."""
+    size = 1
+    for net in NETS:
+        key = f"{net}_{axis}_parallelism"
+        value = int(t.take(key, 1))
+        if value == -1:
+            line = f"{key} is what is left of the devices: taken as 1, set layout.devices"
+            t.assume(line)
+            t.guessed["devices"] = line
+        size *= max(value, 1)
+    return size
+
+
+def _repeats(t: ForeignKeys, run: Words, pp: int) -> int:
+    model = run.get("model")
+    layers = model.get("num_hidden_layers", pp) if isinstance(model, dict) else pp
+    return max(1, int(layers) // (pp * whole(t.values.get("num_layers_per_pipeline_stage", 1))))

@@ -1,16 +1,38 @@
-"""Megatron-LM's files: the run script that is written, and what is recognised as its own."""
+"""Megatron-LM's files: the run script that is written, and arguments that are read.
+
+torchrun ... pretrain_gpt.py --num-layers 32 ...     words
+GPT_ARGS=(--num-layers 32 ...)                       a script (emit/shell.py)
+MODEL_ARGS: {--num-layers: 32}                       a functional test's model_config.yaml
+  num_layers ...................... 32               between `---- arguments ----` in a log
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scalewright.emit.emitted import Reading
-from scalewright.emit.megatron.read import PRINTED, read_printed, read_test, read_text
-from scalewright.emit.megatron.write import write
+from scalewright.emit.arguments import flags, nodes_of, ranks, spelled, split_launch
+from scalewright.emit.emitted import Emitted, Reading
+from scalewright.emit.foreign import ForeignKeys
+from scalewright.emit.megatron.keys import ASIDE
+from scalewright.emit.megatron.layout import read_layout, write_layout
+from scalewright.emit.megatron.model import Arguments, read_model, write_model
+from scalewright.emit.megatron.training import read_training, write_training
+from scalewright.emit.settings import Settings
+from scalewright.emit.shell import read_script
+from scalewright.spec.errors import UserError
+from scalewright.spec.text.shell import line
 
 __all__ = ["read", "recognises", "write"]
 FLAG = re.compile(r"--(?:tensor-model-parallel-size|num-layers|micro-batch-size)\b|pretrain_\w+\.py")
+PRINTED = re.compile(r"^\s*(?:\[[^\]]*\]:?\s*)?(\w+) \.{3,} ?(.*)$", re.MULTILINE)
+MARK = "tensor-model-parallel-size"
+TITLE, VERSION = "Megatron-LM", "core 0.16 to 0.19"
+FILE = "pretrain.sh"
+WIDTH = 100
+# It has no arguments for these fields of Megatron-Bridge's, or the same by default.
+FIELDS_ALONE = ("original-max-position-embeddings", "beta-fast", "beta-slow", "bias-gelu-fusion")
 
 
 def recognises(document: Any, text: str) -> bool:
@@ -29,3 +51,105 @@ def read(document: Any, text: str, where: str) -> Reading:
 
 def _is_printed(text: str) -> bool:
     return any(name == "tensor_model_parallel_size" for name, _ in PRINTED.findall(text))
+
+
+def read_argv(words: Sequence[str]) -> Reading:
+    """A pasted command line, with or without its launcher."""
+    before, _, after = split_launch(words)
+    return _read(flags(after), ranks(before, {}))
+
+
+def read_text(text: str, where: str) -> Reading:
+    """A script; the longest of its launch lines counts."""
+    script = read_script(text)
+    commands = [command for command in script.commands if any(word.startswith("--") for word in command)]
+    if not commands:
+        how = 'paste the command line itself: scalewright read --argv "torchrun ... pretrain_gpt.py ..."'
+        raise UserError("no command line of a Python program in this script", where, how)
+    before, _, after = split_launch(max(commands, key=len))
+    return _read(flags(after), ranks(before, script.variables))
+
+
+def read_test(document: Mapping[str, Any]) -> Reading:
+    """A functional test's `MODEL_ARGS`."""
+    values = {}
+    for name, value in document["MODEL_ARGS"].items():
+        if value is not False:
+            values[str(name).lstrip("-").replace("_", "-")] = value
+    return _read(values, None)
+
+
+def read_printed(text: str) -> Reading:
+    """The arguments that Megatron prints when it starts: all that are set."""
+    values: dict[str, Any] = {}
+    for name, value in PRINTED.findall(text):
+        value = value.strip()
+        if value not in ("None", "False", "[]", ""):
+            values[name.replace("_", "-")] = True if value == "True" else value
+    world = values.pop("world-size", None)
+    return _read(values, int(world) if str(world).isdecimal() else None)
+
+
+def read_arguments(foreign: ForeignKeys, world: int | None) -> dict[str, Any]:
+    """A run of arguments by their names; `world`: ranks, None where the launch line doesn't tell."""
+    run: dict[str, Any] = {}
+    read_model(foreign, run)
+    read_layout(foreign, run, world)
+    read_training(foreign, run)
+    _fit_batch(foreign, run["layout"])
+    return run
+
+
+def _read(values: dict[str, Any], world: int | None) -> Reading:
+    foreign = ForeignKeys(values, ASIDE)
+    run = read_arguments(foreign, world)
+    return foreign.reading("megatron", run)
+
+
+def _fit_batch(foreign: ForeignKeys, layout: dict[str, Any]) -> None:
+    """The global batch where it isn't given: a micro-batch of every data-parallel rank."""
+    dp = layout["devices"] // (layout["tp"] * layout["pp"] * layout["cp"])
+    if "global_batch" not in layout:
+        layout["global_batch"] = layout["micro_batch"] * max(dp, 1)
+        foreign.guess("global_batch", layout["global_batch"], ": one micro-batch of each data-parallel rank")
+
+
+def write(s: Settings) -> Emitted:
+    """The complete script; raises UserError where it would be another layout."""
+    network = {name: value for name, value in write_model(s).items() if name not in FIELDS_ALONE}
+    groups = {"MODEL": network, "LAYOUT": write_layout(s), "TRAINING": write_training(s)}
+    nodes, each = nodes_of(s.layout.devices)
+    fsdp = "use-megatron-fsdp" in groups["LAYOUT"]
+    lines = [
+        "#!/usr/bin/env bash",
+        f"# Written by `scalewright emit megatron`: arguments of Megatron-LM ({VERSION}).",
+        f"# On each of {nodes} nodes: NODE_RANK=<0..{nodes - 1}> MASTER_ADDR=<the first node> bash {FILE}",
+        "set -euo pipefail",
+        # tp and cp overlap their messages only when kernels start in order; FSDP refuses that
+        "unset CUDA_DEVICE_MAX_CONNECTIONS" if fsdp else "export CUDA_DEVICE_MAX_CONNECTIONS=1",
+        "",
+    ]
+    for name, arguments in groups.items():
+        lines += [f"{name}=(", *_rows(arguments), ")"]
+    names = " ".join(f'"${{{name}[@]}}"' for name in groups)
+    lines += [
+        "",
+        f"torchrun --nnodes {nodes} --nproc-per-node {each} --node-rank ${{NODE_RANK:-0}} \\",
+        "  --master-addr ${MASTER_ADDR:-localhost} --master-port ${MASTER_PORT:-29500} \\",
+        f'  "${{MEGATRON:-.}}/pretrain_gpt.py" {names}',
+        "",
+    ]
+    s.assume("MEGATRON is the folder of its checkout; default: where the script is started")
+    return s.emitted(TITLE, "megatron", VERSION, {FILE: "\n".join(lines)}, f"bash {FILE}")
+
+
+def _rows(arguments: Arguments) -> list[str]:
+    """Flags with their values, several in a row of the script."""
+    rows, row = [], ""
+    for name, value in arguments.items():
+        words = line(spelled(name, value))
+        if row and len(row) + len(words) > WIDTH:
+            rows.append(f"  {row}")
+            row = ""
+        row = f"{row} {words}".strip()
+    return [*rows, f"  {row}"] if row else rows

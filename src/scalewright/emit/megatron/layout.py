@@ -15,13 +15,13 @@ import re
 from math import ceil, lcm, prod
 from typing import Any
 
+from scalewright.emit.foreign import FEWEST, ForeignKeys
+from scalewright.emit.megatron.keys import EXPERTS, LAYOUT
 from scalewright.emit.megatron.model import Arguments
-from scalewright.emit.megatron.words import EXPERTS, LAYOUT, real, whole
+from scalewright.emit.numbers import real, whole
+from scalewright.emit.rules import read_rules, write_rules
 from scalewright.emit.settings import Settings
-from scalewright.emit.theirs import FEWEST, Theirs
-from scalewright.emit.words import read_words, write_words
 from scalewright.spec.placement import stage_layers
-from scalewright.spec.run import OptimizerSpec
 
 SHARDED = {2: "optim_grads", 3: "optim_grads_params"}
 COMM = {"ring": "p2p", "ulysses": "a2a", "allgather": "all_gather"}
@@ -38,7 +38,7 @@ NARROW = ("adamw_bf16", "adamw_8bit")  # states in fewer bytes
 
 def write_layout(s: Settings) -> Arguments:
     """Their arguments for parallelism, precision and memory."""
-    written = write_words(s, LAYOUT)
+    written = write_rules(s, LAYOUT)
     s.take("layout.devices")
     if s.model.moe and s.layout.tp > 1 and not s.layout.sp:
         s.nearly("layout.sp", "true", "Megatron-LM trains experts beside tp only with the sequence split too")
@@ -48,7 +48,7 @@ def write_layout(s: Settings) -> Arguments:
     if s.layout.cp > 1:
         written["cp-comm-type"] = COMM[s.take("layout.cp_kind")]
     if s.model.moe:
-        written |= write_words(s, EXPERTS)
+        written |= write_rules(s, EXPERTS)
     return written | _pipeline(s) | _sharding(s) | _recompute(s) | _precision(s) | _offload(s)
 
 
@@ -112,7 +112,7 @@ def _cut(counts: tuple[int, ...], modules: int) -> str:
 
 def _sharding(s: Settings) -> Arguments:
     stage = s.take("layout.zero_stage")
-    if stage == 0 and (s.layout.offload == "optimizer" or _optimizer(s) in NARROW):
+    if stage == 0 and (s.layout.offload == "optimizer" or s.optimizer.name in NARROW):
         why = "Megatron-LM offloads and narrows only the states of its distributed optimizer"
         s.nearly("layout.zero_stage", "1", why)
         stage = 1
@@ -141,11 +141,6 @@ def _sharding(s: Settings) -> Arguments:
                 "outer-dp-sharding-strategy": "no_shard",
             }
     return written
-
-
-def _optimizer(s: Settings) -> str:
-    optimizer = s.run.optimizer
-    return optimizer.name if isinstance(optimizer, OptimizerSpec) else ""
 
 
 def _recompute(s: Settings) -> Arguments:
@@ -182,7 +177,7 @@ def _precision(s: Settings) -> Arguments:
 
 def _offload(s: Settings) -> Arguments:
     kind = s.layout.offload
-    if kind == "optimizer" and _optimizer(s) not in ("adamw", *NARROW):
+    if kind == "optimizer" and s.optimizer.name not in ("adamw", *NARROW):
         s.drop("layout.offload", "Megatron-LM offloads Adam's states alone")
     elif kind == "optimizer" and s.layout.zero_stage >= 2 and s.layout.pp == 1:  # #1986, #4623
         s.nearly("layout.offload", "none", "Megatron FSDP's states stay on the device")
@@ -195,9 +190,9 @@ def _offload(s: Settings) -> Arguments:
     return {}
 
 
-def read_layout(t: Theirs, run: dict[str, Any], world: int | None) -> None:
+def read_layout(t: ForeignKeys, run: dict[str, Any], world: int | None) -> None:
     """The layout of their arguments; `world`: ranks of the launch line, None where it doesn't tell."""
-    read_words(t, LAYOUT, run)
+    read_rules(t, LAYOUT, run)
     layout = run.setdefault("layout", {})
     layout.setdefault("micro_batch", 1)
     tp, _, cp = (layout.setdefault(key, 1) for key in ("tp", "pp", "cp"))
@@ -208,7 +203,7 @@ def read_layout(t: Theirs, run: dict[str, Any], world: int | None) -> None:
     elif cp > 1:
         t.refuse("cp-comm-type", "taken as p2p: this kind isn't known here")
     if "moe" in run.get("model", {}):
-        read_words(t, EXPERTS, run)
+        read_rules(t, EXPERTS, run)
         layout.setdefault("etp", tp)  # theirs is tp where it isn't set
     else:
         t.take("expert-tensor-parallel-size"), t.take("expert-model-parallel-size")
@@ -222,7 +217,7 @@ def read_layout(t: Theirs, run: dict[str, Any], world: int | None) -> None:
         t.take("optimizer-offload-fraction")
 
 
-def _smallest_world(t: Theirs, layout: dict[str, Any]) -> int:
+def _smallest_world(t: ForeignKeys, layout: dict[str, Any]) -> int:
     """Devices where the launch line doesn't tell: the fewest that its sizes make."""
     each = prod(int(layout[key]) for key in ("tp", "pp", "cp"))
     experts = int(layout.get("ep", 1)) * int(layout.get("etp", 1)) * int(layout["pp"])
@@ -231,7 +226,7 @@ def _smallest_world(t: Theirs, layout: dict[str, Any]) -> int:
     return devices
 
 
-def _read_pipeline(t: Theirs, run: dict[str, Any]) -> None:
+def _read_pipeline(t: ForeignKeys, run: dict[str, Any]) -> None:
     layout, layers = run["layout"], run.get("model", {}).get("num_hidden_layers")
     pp = layout["pp"]
     virtual = t.take("num-virtual-stages-per-pipeline-rank")
@@ -273,7 +268,7 @@ def _read_cut(text: str) -> list[int]:
     return [stage.count("t") for stage in text.split("|")]
 
 
-def _read_sharding(t: Theirs, layout: dict[str, Any]) -> None:
+def _read_sharding(t: ForeignKeys, layout: dict[str, Any]) -> None:
     strategy = t.take("data-parallel-sharding-strategy")
     fsdp, torch_fsdp = t.take("use-megatron-fsdp"), t.take("use-torch-fsdp2")
     legacy = t.take("use-custom-fsdp")
@@ -291,7 +286,7 @@ def _read_sharding(t: Theirs, layout: dict[str, Any]) -> None:
         layout["dp_replicate"] = whole(instances)
 
 
-def _read_recompute(t: Theirs, layout: dict[str, Any], run: dict[str, Any]) -> None:
+def _read_recompute(t: ForeignKeys, layout: dict[str, Any], run: dict[str, Any]) -> None:
     granularity, method = t.take("recompute-granularity"), t.take("recompute-method")
     count, modules = t.take("recompute-num-layers"), t.take("recompute-modules")
     if t.take("recompute-activations"):
@@ -309,7 +304,7 @@ def _read_recompute(t: Theirs, layout: dict[str, Any], run: dict[str, Any]) -> N
             t.assume(f"recompute {layout['recompute']}: theirs are the first {count} layers of each stage")
 
 
-def _read_precision(t: Theirs, layout: dict[str, Any]) -> None:
+def _read_precision(t: ForeignKeys, layout: dict[str, Any]) -> None:
     bf16, fp16 = t.take("bf16"), t.take("fp16")
     eight, recipe, four = t.take("fp8-format"), t.take("fp8-recipe"), t.take("fp4-format")
     for key in (

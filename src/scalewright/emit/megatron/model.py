@@ -13,10 +13,11 @@ from __future__ import annotations
 from math import log
 from typing import Any
 
-from scalewright.emit.megatron.words import LATENT, MIXTURE, MODEL, PREDICTION, real, whole
+from scalewright.emit.foreign import ForeignKeys
+from scalewright.emit.megatron.keys import LATENT, MIXTURE, MODEL, PREDICTION
+from scalewright.emit.numbers import real, whole
+from scalewright.emit.rules import put, read_rules, write_rules
 from scalewright.emit.settings import Settings
-from scalewright.emit.theirs import Theirs
-from scalewright.emit.words import put, read_words, write_words
 
 Arguments = dict[str, Any]  # name without dashes -> value; True: a flag alone
 MLP = {"swiglu": "swiglu", "relu2": "squared-relu", "gelu_tanh": "bias-gelu-fusion",
@@ -33,7 +34,7 @@ VOCABULARIES = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000, "BertWordPi
 
 def write_model(s: Settings) -> Arguments:
     """Their arguments for the network."""
-    written = write_words(s, MODEL)
+    written = write_rules(s, MODEL)
     written |= _attention(s) | _positions(s) | _norms(s)
     written |= _mlp(s, "disable-bias-linear" not in written)
     if not s.take("model.tie_word_embeddings"):
@@ -42,12 +43,12 @@ def write_model(s: Settings) -> Arguments:
     written |= {"tokenizer-type": "NullTokenizer", "vocab-size": s.take("model.vocab_size") - 1}
     s.assume("the vocabulary is padded to a multiple of 128 x tp (--make-vocab-size-divisible-by)")
     if s.model.mtp_layers:
-        written |= write_words(s, PREDICTION)
+        written |= write_rules(s, PREDICTION)
     if s.model.moe:
         written |= _mixture(s)
     if s.model.mla:
         latent = {"multi-latent-attention": True, "qk-layernorm": True}  # its norms of both latents
-        written |= {**latent, **write_words(s, LATENT)}
+        written |= {**latent, **write_rules(s, LATENT)}
     return written
 
 
@@ -144,7 +145,7 @@ def _norms(s: Settings) -> Arguments:
 def _mixture(s: Settings) -> Arguments:
     moe = s.model.moe
     assert moe is not None
-    written = write_words(s, MIXTURE)
+    written = write_rules(s, MIXTURE)
     s.take("model.moe.num_shared_experts"), s.take("model.moe.shared_intermediate_size")
     if moe.num_shared_experts:
         written["moe-shared-expert-intermediate-size"] = moe.shared_size
@@ -171,11 +172,11 @@ def _mixture(s: Settings) -> Arguments:
     return written | {"moe-token-dispatcher-type": "alltoall", "moe-grouped-gemm": True}
 
 
-def read_model(t: Theirs, run: dict[str, Any]) -> None:
+def read_model(t: ForeignKeys, run: dict[str, Any]) -> None:
     """The network of their arguments, with their defaults where they are silent."""
     if "num-layers" not in t and "hidden-size" not in t:
         return
-    read_words(t, (*MODEL, *PREDICTION), run)
+    read_rules(t, (*MODEL, *PREDICTION), run)
     model = run.setdefault("model", {})
     swiglu = bool(t.take("swiglu"))
     fused = t.take("bias-gelu-fusion", True) and not t.take("no-bias-gelu-fusion")
@@ -199,7 +200,7 @@ def read_model(t: Theirs, run: dict[str, Any]) -> None:
     _read_vocabulary(t, model)
     _read_mixture(t, run)
     if t.take("multi-latent-attention"):
-        read_words(t, LATENT, run)
+        read_rules(t, LATENT, run)
         if model.get("qk_norm") is None:
             t.assume("norms of both latents: theirs has them by --qk-layernorm")
         model |= {"norm_type": "rmsnorm", "positions": "rope"}
@@ -208,7 +209,7 @@ def read_model(t: Theirs, run: dict[str, Any]) -> None:
         _read_yarn(t, model)
 
 
-def _read_biases(t: Theirs, model: dict[str, Any]) -> None:
+def _read_biases(t: ForeignKeys, model: dict[str, Any]) -> None:
     bias, qkv = not t.take("disable-bias-linear"), bool(t.take("add-qkv-bias"))
     model |= {"qkv_bias": bias or qkv, "o_bias": bias, "mlp_bias": bias}
     for key in ("attention-dropout", "hidden-dropout"):
@@ -217,7 +218,7 @@ def _read_biases(t: Theirs, model: dict[str, Any]) -> None:
             t.assume(f"{key} {value} is left out: models here train without dropout")
 
 
-def _read_positions(t: Theirs, model: dict[str, Any]) -> None:
+def _read_positions(t: ForeignKeys, model: dict[str, Any]) -> None:
     kind = (
         "rope"
         if t.take("use-rotary-position-embeddings")
@@ -245,7 +246,7 @@ def _read_positions(t: Theirs, model: dict[str, Any]) -> None:
     model["rope"] = rope
 
 
-def _read_yarn(t: Theirs, model: dict[str, Any]) -> None:
+def _read_yarn(t: ForeignKeys, model: dict[str, Any]) -> None:
     """RoPE of latent attention, whose pairs are neighbours: YaRN where `rope-type` isn't set."""
     rope = model.setdefault("rope", {})
     rope |= {"interleaved": True, "scaling": None}
@@ -266,7 +267,7 @@ def _read_yarn(t: Theirs, model: dict[str, Any]) -> None:
         model["query_scale"] = size**-0.5 * (0.1 * everywhere * log(factor) + 1) ** 2
 
 
-def _read_window(t: Theirs, model: dict[str, Any]) -> None:
+def _read_window(t: ForeignKeys, model: dict[str, Any]) -> None:
     window, pattern = t.take("window-size"), t.take("window-attn-skip-freq")
     if window is None:
         return
@@ -278,7 +279,7 @@ def _read_window(t: Theirs, model: dict[str, Any]) -> None:
     model["window_pattern"] = [mark != 0 for mark in marks] if marks else [True]
 
 
-def _read_vocabulary(t: Theirs, model: dict[str, Any]) -> None:
+def _read_vocabulary(t: ForeignKeys, model: dict[str, Any]) -> None:
     kind, size, padded = t.take("tokenizer-type"), t.take("vocab-size"), t.take("padded-vocab-size")
     if size is not None:
         model["vocab_size"] = whole(size) + (kind == "NullTokenizer")  # its end of a document is one more
@@ -291,11 +292,11 @@ def _read_vocabulary(t: Theirs, model: dict[str, Any]) -> None:
         )
 
 
-def _read_mixture(t: Theirs, run: dict[str, Any]) -> None:
+def _read_mixture(t: ForeignKeys, run: dict[str, Any]) -> None:
     if t.values.get("num-experts") in (None, "None"):
         t.take("num-experts")
         return
-    read_words(t, MIXTURE, run)
+    read_rules(t, MIXTURE, run)
     model = run["model"]
     moe = model["moe"]
     moe.setdefault("top_k", 2)

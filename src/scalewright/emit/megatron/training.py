@@ -11,35 +11,26 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
+from scalewright.emit.foreign import ForeignKeys
+from scalewright.emit.megatron.keys import ADAM, TRAINING
 from scalewright.emit.megatron.model import Arguments
-from scalewright.emit.megatron.words import ADAM, TRAINING, real, whole
+from scalewright.emit.numbers import real, whole
+from scalewright.emit.rules import put, read_rules, write_rules
 from scalewright.emit.settings import Settings
-from scalewright.emit.theirs import Theirs
-from scalewright.emit.words import put, read_words, write_words
-from scalewright.spec.run import OptimizerSpec
 
 STYLES = {"constant": "constant", "linear": "linear", "cosine": "cosine", "wsd": "WSD"}
 OPTIMIZERS = {"adamw": "adam", "sgd": "sgd", "muon": "muon"}
 
 
-def steps_of(s: Settings) -> int:
-    """Optimizer steps of the run."""
-    steps, tokens = s.take("train.steps"), s.take("train.tokens")
-    if steps is not None:
-        return int(steps)
-    return ceil(tokens / (s.layout.global_batch * s.run.seq_len)) if tokens else 1000
-
-
 def write_training(s: Settings) -> Arguments:
     """Their arguments for everything but the network and the layout."""
-    steps = steps_of(s)
-    written = {**write_words(s, TRAINING), "train-iters": steps}
+    steps = s.take_steps()
+    written = {**write_rules(s, TRAINING), "train-iters": steps}
     return written | _optimizer(s) | _rates(s, steps) | _data(s) | _saves(s)
 
 
 def _optimizer(s: Settings) -> Arguments:
-    optimizer = s.run.optimizer
-    assert isinstance(optimizer, OptimizerSpec)
+    optimizer = s.optimizer
     name = optimizer.name
     written: Arguments = {}
     if name in OPTIMIZERS:
@@ -58,7 +49,7 @@ def _optimizer(s: Settings) -> Arguments:
     if name == "sgd":
         written["sgd-momentum"] = momentum or 0.0
     else:
-        written |= {"adam-beta1": first, "adam-beta2": second, **write_words(s, ADAM)}
+        written |= {"adam-beta1": first, "adam-beta2": second, **write_rules(s, ADAM)}
     return written
 
 
@@ -109,14 +100,14 @@ def _saves(s: Settings) -> Arguments:
         written |= {
             "save": f"{s.run.folder}/megatron",
             "load": f"{s.run.folder}/megatron",
-            "save-interval": every or steps_of(s),
+            "save-interval": every or s.take_steps(),
         }
     return written
 
 
-def read_training(t: Theirs, run: dict[str, Any]) -> None:
+def read_training(t: ForeignKeys, run: dict[str, Any]) -> None:
     """Everything but the network and the layout."""
-    read_words(t, (*TRAINING, *ADAM), run)
+    read_rules(t, (*TRAINING, *ADAM), run)
     optimizer = run.setdefault("optimizer", {})
     names = {value: key for key, value in OPTIMIZERS.items()}
     name = str(t.take("optimizer", "adam"))
@@ -142,7 +133,7 @@ def read_training(t: Theirs, run: dict[str, Any]) -> None:
     _read_data(t, run)
 
 
-def _read_states(t: Theirs, optimizer: dict[str, Any]) -> None:
+def _read_states(t: ForeignKeys, optimizer: dict[str, Any]) -> None:
     widths = {t.take("exp-avg-dtype"), t.take("exp-avg-sq-dtype")}
     narrow = {"bf16": "adamw_bf16", "fp8": "adamw_8bit"}
     kinds = {narrow[width] for width in widths if width in narrow}
@@ -150,7 +141,7 @@ def _read_states(t: Theirs, optimizer: dict[str, Any]) -> None:
         optimizer["name"] = kinds.pop()
 
 
-def _read_rates(t: Theirs, run: dict[str, Any], steps: int | None) -> None:
+def _read_rates(t: ForeignKeys, run: dict[str, Any], steps: int | None) -> None:
     style = str(t.take("lr-decay-style", "linear"))
     kinds = {value: key for key, value in STYLES.items()}
     schedule: dict[str, Any] = {"kind": kinds.get(style, "cosine")}
@@ -178,7 +169,7 @@ def _read_rates(t: Theirs, run: dict[str, Any], steps: int | None) -> None:
     run["lr_schedule"] = schedule
 
 
-def _read_data(t: Theirs, run: dict[str, Any]) -> None:
+def _read_data(t: ForeignKeys, run: dict[str, Any]) -> None:
     train = t.take_first("train-data-path", "data-path")
     valid = t.take("valid-data-path")
     t.take("test-data-path"), t.take("per-split-data-args-path")

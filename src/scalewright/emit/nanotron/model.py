@@ -11,36 +11,48 @@ from __future__ import annotations
 
 from typing import Any
 
-from scalewright.emit.choices import (
-    Words,
-    choose,
-    inverse,
-    is_all_sparse,
-    take_dense_width,
-    take_head_dim,
-    take_scaling,
-)
-from scalewright.emit.megatron.words import real, whole
-from scalewright.emit.nanotron.words import CONFIG, MIXTURE, MODEL
+from scalewright.emit.foreign import ForeignKeys
+from scalewright.emit.numbers import real, whole
+from scalewright.emit.rules import Fixed, Word, Words, inverse, put, read_rules, write_rules
 from scalewright.emit.settings import Settings
-from scalewright.emit.theirs import Theirs
-from scalewright.emit.words import put, read_words, write_words
 
+CONFIG = "model.model_config."
+MODEL = (
+    Word("model.vocab_size", CONFIG + "vocab_size", back=whole),
+    Word("model.hidden_size", CONFIG + "hidden_size", back=whole),
+    Word("model.num_hidden_layers", CONFIG + "num_hidden_layers", back=whole),
+    Word("model.num_attention_heads", CONFIG + "num_attention_heads", back=whole),
+    Word("model.num_key_value_heads", CONFIG + "num_key_value_heads", back=whole),
+    Word("model.context", CONFIG + "max_position_embeddings", back=whole),
+    Word("model.norm_eps", CONFIG + "rms_norm_eps", back=real),
+    Word("model.qkv_bias", CONFIG + "attention_bias"),
+    Word("model.tie_word_embeddings", CONFIG + "tie_word_embeddings"),
+    Word("model.rope.theta", CONFIG + "rope_theta", back=real),
+    Word("model.rope.interleaved", CONFIG + "rope_interleaved"),
+    Word("model.rope_every_not", CONFIG + "no_rope_layer", back=whole),
+)  # fmt: skip
+MIXTURE = (
+    Word("model.moe.num_experts", CONFIG + "moe_config.num_experts", back=whole),
+    Word("model.moe.top_k", CONFIG + "moe_config.top_k", back=whole),
+)
 TITLE = "nanotron"
 ACTIVATIONS = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_pytorch_tanh"}
+FIXED = (
+    Fixed("model.norm_type", ("rmsnorm",), "nanotron's norms are RMSNorm"),
+    Fixed("model.positions", ("rope",), "nanotron has rotary positions"),
+)
 OTHERS = {"is_mamba_config": "Mamba 1", "is_starcoder2_config": "StarCoder2"}
 
 
 def write_model(s: Settings) -> Words:
     """Dotted keys of the network."""
-    written = write_words(s, MODEL)
-    written[CONFIG + "intermediate_size"] = take_dense_width(s)
-    take_head_dim(s, TITLE)
+    written = write_rules(s, MODEL)
+    written[CONFIG + "intermediate_size"] = s.take_dense_width()
+    s.take_head_dim(TITLE)
     why = "nanotron's MLPs have a gate: SwiGLU or GeGLU"
-    written[CONFIG + "hidden_act"] = choose(s, "model.mlp_type", ACTIVATIONS, why, "swiglu")
-    choose(s, "model.norm_type", {"rmsnorm": None}, "nanotron's norms are RMSNorm")
-    choose(s, "model.positions", {"rope": None}, "nanotron has rotary positions")
-    take_scaling(s, TITLE, "")
+    written[CONFIG + "hidden_act"] = s.choose("model.mlp_type", ACTIVATIONS, why, "swiglu")
+    write_rules(s, FIXED)
+    s.take_scaling(TITLE, "")
     window = s.take("model.sliding_window") if s.model.window_pattern == (True,) else None
     if window is not None:
         s.take("model.window_pattern")
@@ -61,11 +73,11 @@ def write_model(s: Settings) -> Words:
 def _mixture(s: Settings) -> Words:
     moe = s.model.moe
     assert moe is not None
-    written = write_words(s, MIXTURE)
+    written = write_rules(s, MIXTURE)
     sparse = [i for i in range(s.model.num_hidden_layers) if s.model.parts(i)[1] == "experts"]
     for key in ("first_k_dense", "every", "dense_layers", "moe_intermediate_size", "score"):
         s.take(f"model.moe.{key}")
-    if moe.moe_intermediate_size != s.model.intermediate_size and not is_all_sparse(s):
+    if moe.moe_intermediate_size != s.model.intermediate_size and not s.is_all_sparse():
         why = "nanotron's experts are as wide as its dense MLPs"
         s.nearly("model.moe.moe_intermediate_size", str(s.model.intermediate_size), why)
     shared = moe.num_shared_experts == 1 and moe.shared_gate and moe.shared_size == moe.moe_intermediate_size
@@ -76,14 +88,14 @@ def _mixture(s: Settings) -> Words:
         why = "nanotron's shared expert is as wide as the others, and has a gate"
         s.drop("model.moe.num_shared_experts", why)
     written |= {
-        CONFIG + "moe_config.layers": [-1] if is_all_sparse(s) else sparse,
+        CONFIG + "moe_config.layers": [-1] if s.is_all_sparse() else sparse,
         CONFIG + "moe_config.enable_shared_expert": shared,
         CONFIG + "moe_config.token_dispatcher_type": "alltoall",
     }
     return written
 
 
-def read_model(t: Theirs, run: Words) -> None:
+def read_model(t: ForeignKeys, run: Words) -> None:
     """The network of a file; a kind that isn't one of ours is left out, with the reason."""
     for mark, kind in OTHERS.items():
         if CONFIG + mark in t:
@@ -91,7 +103,7 @@ def read_model(t: Theirs, run: Words) -> None:
             return
     if CONFIG + "num_hidden_layers" not in t:
         return
-    read_words(t, MODEL, run)
+    read_rules(t, MODEL, run)
     model = run["model"]
     model["intermediate_size"] = whole(t.take(CONFIG + "intermediate_size", 11008))
     name = str(t.take(CONFIG + "hidden_act", "silu"))
@@ -117,7 +129,7 @@ def read_model(t: Theirs, run: Words) -> None:
     _read_mixture(t, run)
 
 
-def _read_mixture(t: Theirs, run: Words) -> None:
+def _read_mixture(t: ForeignKeys, run: Words) -> None:
     if CONFIG + "moe_num_experts" in t:  # LLaMoE, of examples/moe
         experts, chosen = t.take(CONFIG + "moe_num_experts"), t.take(CONFIG + "num_experts_per_tok", 1)
         t.take(CONFIG + "is_llamoe_config"), t.take(CONFIG + "moe_capacity_factor")  # it drops no tokens
@@ -125,7 +137,7 @@ def _read_mixture(t: Theirs, run: Words) -> None:
         return
     if CONFIG + "moe_config.num_experts" not in t:
         return
-    read_words(t, MIXTURE, run)
+    read_rules(t, MIXTURE, run)
     model = run["model"]
     moe = model["moe"] = _experts(model, model["moe"]["num_experts"], model["moe"].get("top_k", 2))
     layers = t.take(CONFIG + "moe_config.layers")

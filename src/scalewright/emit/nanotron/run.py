@@ -1,4 +1,4 @@
-"""Everything but the network in nanotron's YAML, both ways.
+"""nanotron's YAML, both ways: everything but the network.
 
 ours                        theirs
 devices                     dp x tp x pp: dp is written, devices aren't
@@ -15,26 +15,17 @@ smollm3 branch.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from scalewright.emit.choices import (
-    Words,
-    choose,
-    inverse,
-    optimizer_of,
-    put_sources,
-    save_steps,
-    take_adam,
-    take_expert_split,
-    take_sources,
-)
-from scalewright.emit.megatron.words import real, whole
-from scalewright.emit.nanotron.model import TITLE
-from scalewright.emit.nanotron.words import LAYOUT, TRAINING
+from scalewright.emit.arguments import torchrun
+from scalewright.emit.emitted import Emitted, Reading, yaml_text
+from scalewright.emit.foreign import ForeignKeys, put_sources, read_keys
+from scalewright.emit.nanotron.model import CONFIG, TITLE, read_model, write_model
+from scalewright.emit.numbers import real, whole
 from scalewright.emit.rates import put_rates, take_rates
+from scalewright.emit.rules import Lacks, Rule, Word, Words, inverse, nested, put, read_rules, write_rules
 from scalewright.emit.settings import Settings
-from scalewright.emit.theirs import Theirs
-from scalewright.emit.words import put, read_words, write_words
 from scalewright.spec.errors import UserError
 
 ENGINES = {"1f1b": "1f1b", "gpipe": "afab"}
@@ -43,33 +34,61 @@ STYLES = {"constant": "linear", "linear": "linear", "cosine": "cosine", "wsd": "
 RATES, FACTORY = "optimizer.learning_rate_scheduler.", "optimizer.optimizer_factory."
 NOT_DECAYED = [".*norm.*", ".*bias.*"]
 TOKENIZER = "TOKENIZER"
+LAYOUT = (
+    Word("layout.tp", "parallelism.tp", back=whole),
+    Word("layout.pp", "parallelism.pp", back=whole),
+    Word("layout.micro_batch", "tokens.micro_batch_size", back=whole),
+)
+TRAINING: tuple[Rule, ...] = (
+    Word("seed", "general.seed", back=whole),
+    Word("data.seq_len", "tokens.sequence_length", back=whole),
+    Word("optimizer.lr", "optimizer.learning_rate_scheduler.learning_rate", back=real),
+    Word("optimizer.weight_decay", "optimizer.weight_decay", back=real),
+    Lacks("data.valid", "nanotron's data stages have no validation set"),
+)  # fmt: skip
+# Sections of logs, evaluation, profiles and uploads.
+SECTIONS = ("lighteval", "logging", "metrics_logging", "profiler", "s3_upload", "slurm")
+# What is logged, where saves lie, which kernels run, and values that nanotron doesn't use.
+ASIDE = frozenset({
+    "general.project", "general.run", "general.benchmark_csv_path", "general.ignore_sanity_checks",
+    "checkpoints.checkpoints_path", "checkpoints.checkpoints_path_is_shared_file_system",
+    "checkpoints.load_lr_scheduler", "checkpoints.load_optimizer", "checkpoints.save_initial_state",
+    "checkpoints.save_final_state", "model.ddp_bucket_cap_mb", "model.make_vocab_size_divisible_by",
+    "model.init_method.std", "model.init_method.scaling_method", "optimizer.accumulate_grad_in_fp32",
+    "optimizer.torch_adam_is_fused", "optimizer.optimizer_factory.torch_adam_is_fused",
+    "optimizer.weight_decay_exclude_named_params", "parallelism.tp_linear_async_communication",
+    "parallelism.tp_recompute_allgather", "parallelism.moe_layer_recompute", "tokens.limit_test_batches",
+    "tokens.limit_val_batches", "tokenizer.tokenizer_name_or_path", "tokenizer.tokenizer_max_length",
+    "tokenizer.tokenizer_revision",
+    *(CONFIG + key for key in (
+        "bos_token_id", "eos_token_id", "pad_token_id", "initializer_range", "is_llama_config",
+        "is_qwen2_config", "pretraining_tp", "use_cache", "_attn_implementation", "_fused_rms_norm",
+        "_fused_rotary_emb", "_use_qkv_packed", "flex_attention_mask", "ring_attn_heads_k_stride",
+        "log_attn_probs", "z_loss_enabled", "z_loss_coefficient", "moe_config.token_dispatcher_type",
+    )),
+})  # fmt: skip
+VERSION = "main, April 2026"
+FILE = "nanotron.yaml"
+ORDER = ("general", "model", "parallelism", "tokens", "optimizer", "data_stages", "checkpoints", "tokenizer")
 
 
 def write_layout(s: Settings) -> Words:
     """Dotted keys of parallelism, batch, precision and recomputation."""
     layout = s.layout
-    written = write_words(s, LAYOUT)
+    written = write_rules(s, LAYOUT)
     s.take("layout.devices"), s.take("layout.global_batch")
-    s.drop("layout.ep", "its expert ranks all take the same samples, and its MoE layer sends them no tokens")
-    s.drop("layout.cp", "its ring attention is on its roadmap; the smollm3 branch alone has it")
-    s.drop("layout.dp_replicate", "its ZeRO-1 shards over all of dp")
     if layout.tp > s.model.kv_heads:
         what = f"nanotron can't run tp {layout.tp}: it asserts num_key_value_heads >= tp"
         raise UserError(what, "layout.tp", f"set layout.tp={s.model.kv_heads}")
-    take_expert_split(s, TITLE)
+    s.take_expert_split(TITLE)
     engine = "1f1b"
     if layout.pp > 1:
         s.assume("stages are cut by nanotron's own costs of blocks")
         why = f"nanotron has no {layout.schedule}: the same numbers, other bubbles and memory"
-        engine = choose(s, "layout.schedule", ENGINES, why, "1f1b") or "1f1b"
-        s.drop("layout.virtual_stages", "a rank of nanotron's has one stage")
-        s.drop("layout.stage_layers", "nanotron cuts stages by its own costs of blocks")
-    sharding = choose(
-        s, "layout.zero_stage", {0: 0, 1: 1}, "nanotron has ZeRO-1 alone: the same numbers, more memory", 1
-    )
-    why = "nanotron recomputes whole layers, or none"
-    recompute = choose(s, "layout.recompute", {"none": False, "full": True}, why)
-    dtype = choose(s, "layout.precision", DTYPES, "nanotron trains in bf16 or fp32", *_instead(s))
+        engine = s.choose("layout.schedule", ENGINES, why, "1f1b") or "1f1b"
+    sharding = s.choose("layout.zero_stage", {0: 0, 1: 1}, instead=1)
+    recompute = s.choose("layout.recompute", {"none": False, "full": True})
+    dtype = s.choose_precision(DTYPES, "nanotron trains in bf16 or fp32")
     sp = s.take("layout.sp")
     return {
         **written, "parallelism.dp": layout.dp, "parallelism.pp_engine": engine,
@@ -81,20 +100,14 @@ def write_layout(s: Settings) -> Words:
     }  # fmt: skip
 
 
-def _instead(s: Settings) -> tuple[str, str]:
-    """The precision that stands for another, and what that is called."""
-    return ("fp32", "float32") if s.precision() == "tf32" else ("bf16", "bfloat16")
-
-
 def write_training(s: Settings) -> Words:
     """Dotted keys of the optimizer, the learning rate, data and saves."""
     rates = take_rates(s, STYLES, "")
     written: Words = {
         "general.project": "scalewright", "general.run": s.run.name, "general.ignore_sanity_checks": True,
-        **write_words(s, TRAINING), "tokens.train_steps": rates.steps,
+        **write_rules(s, TRAINING), "tokens.train_steps": rates.steps,
         "tokens.val_check_interval": -1, "tokens.limit_val_batches": 0, "tokens.limit_test_batches": 0,
     }  # fmt: skip
-    s.drop("data.valid", "nanotron's data stages have no validation set")
     written |= {
         RATES + "lr_warmup_steps": rates.warmup,
         RATES + "lr_warmup_style": "linear" if rates.warmup else "constant",  # linear starts at 0
@@ -112,12 +125,12 @@ def write_training(s: Settings) -> Words:
 
 
 def _optimizer(s: Settings) -> Words:
-    name = optimizer_of(s).name
+    name = s.optimizer.name
     if name == "sgd" and not s.take("optimizer.momentum"):
         s.take("optimizer.name")
         return {FACTORY + "name": "sgd"}
-    choose(s, "optimizer.name", {"adamw": "adamW"}, "nanotron has AdamW, and SGD without momentum", "adamw")
-    first, second = take_adam(s)
+    s.choose("optimizer.name", {"adamw": "adamW"}, "nanotron has AdamW, and SGD without momentum", "adamw")
+    first, second = s.take_adam()
     return {
         FACTORY + "name": "adamW", FACTORY + "adam_beta1": first, FACTORY + "adam_beta2": second,
         FACTORY + "adam_eps": s.take("optimizer.eps"), FACTORY + "torch_adam_is_fused": True,
@@ -125,7 +138,7 @@ def _optimizer(s: Settings) -> Words:
 
 
 def _saves(s: Settings) -> Words:
-    every = save_steps(s)
+    every = s.save_steps()
     return {
         "checkpoints.checkpoints_path": f"{s.run.folder}/nanotron",
         "checkpoints.checkpoint_interval": every or 10**9, "checkpoints.save_initial_state": False,
@@ -137,7 +150,7 @@ def _saves(s: Settings) -> Words:
 
 def write_stage(s: Settings) -> Words:
     """The one data stage, of Nanosets: folders of token files."""
-    paths, weights = take_sources(s)
+    paths, weights = s.take_sources()
     vocabulary = s.model.vocab_size
     s.assume(f"tokenizer {TOKENIZER}: its name, as in the data's .metadata files")
     s.assume("data folders are Nanosets: convert ours, or set dataset_folder")
@@ -149,9 +162,9 @@ def write_stage(s: Settings) -> Words:
     return {"name": "training", "start_training_step": 1, "data": data}
 
 
-def read_layout(t: Theirs, run: Words) -> None:
+def read_layout(t: ForeignKeys, run: Words) -> None:
     """Parallelism, batch, precision and recomputation; expert ranks are taken as data-parallel ones."""
-    read_words(t, LAYOUT, run)
+    read_rules(t, LAYOUT, run)
     layout = run.setdefault("layout", {})
     dp, cp = whole(t.take("parallelism.dp", 1)), whole(t.take("parallelism.context_parallel_size", 1))
     ep, accumulation = (
@@ -184,9 +197,9 @@ def read_layout(t: Theirs, run: Words) -> None:
         t.refuse("model.dtype", "taken as bfloat16: this type isn't here")
 
 
-def read_training(t: Theirs, run: Words) -> None:
+def read_training(t: ForeignKeys, run: Words) -> None:
     """The optimizer, the learning rate and saves."""
-    read_words(t, TRAINING, run)
+    read_rules(t, TRAINING, run)
     optimizer = run.setdefault("optimizer", {})
     name = str(t.take(FACTORY + "name", "adamW"))
     optimizer["name"] = "sgd" if name == "sgd" else "adamw"
@@ -211,7 +224,7 @@ def read_training(t: Theirs, run: Words) -> None:
         )
 
 
-def _read_rates(t: Theirs, run: Words) -> None:
+def _read_rates(t: ForeignKeys, run: Words) -> None:
     warmup = whole(t.take(RATES + "lr_warmup_steps", 0))
     t.take(RATES + "lr_warmup_style")
     start, length = t.take(RATES + "lr_decay_starting_step"), t.take(RATES + "lr_decay_steps")
@@ -233,7 +246,7 @@ def _read_rates(t: Theirs, run: Words) -> None:
     )
 
 
-def read_stages(t: Theirs, run: Words, stages: list[Any]) -> None:
+def read_stages(t: ForeignKeys, run: Words, stages: list[Any]) -> None:
     """Data of the first stage; those of later ones are reported."""
     for index, stage in enumerate(stages):
         data = (stage.get("data") or {}) if isinstance(stage, dict) else {}
@@ -250,3 +263,41 @@ def read_stages(t: Theirs, run: Words, stages: list[Any]) -> None:
             t.refuse(key, "texts, not tokens: `scalewright prepare` makes shards of them")
         else:
             del t.values[key]
+
+
+def write(s: Settings) -> Emitted:
+    """The complete file; raises UserError where it would be another layout."""
+    keys = {**write_training(s), **write_model(s), **write_layout(s)}
+    data = nested(keys, *ORDER)
+    data["model"] |= {"ddp_bucket_cap_mb": 25, "init_method": {"std": 0.02}}
+    data["model"]["make_vocab_size_divisible_by"] = 1
+    data["data_stages"] = [write_stage(s)]
+    data["tokenizer"] = {"tokenizer_name_or_path": TOKENIZER}
+    data["logging"] = {"iteration_step_info_interval": 1, "log_level": "info", "log_level_replica": "info"}
+    s.assume("NANOTRON is the folder of its checkout; default: where it is started")
+    launch = torchrun(s.layout.devices, f"${{NANOTRON:-.}}/run_train.py --config-file {FILE}")
+    command = f"CUDA_DEVICE_MAX_CONNECTIONS=1 {launch}"
+    comments = (f"Written by `scalewright emit nanotron`, for nanotron ({VERSION}).", command)
+    files = {FILE: yaml_text(comments, data)}
+    return s.emitted(TITLE, "nanotron", VERSION, files, command)
+
+
+def recognises(document: Any, text: str) -> bool:
+    """A document with nanotron's sections."""
+    if not isinstance(document, dict):
+        return False
+    parallelism, model = document.get("parallelism"), document.get("model")
+    if not isinstance(parallelism, dict) or not isinstance(model, dict):
+        return False
+    return "dp" in parallelism and "model_config" in model
+
+
+def read(document: Any, text: str, where: str) -> Reading:
+    """Such a file as a run; raises UserError for one whose sections aren't keys and values."""
+    stages = document.get("data_stages") or [{"data": document.get("data")}]
+    if not isinstance(stages, list):
+        raise UserError("it holds no list", f"{where}: data_stages", "give the stages as a list")
+    apart = (*SECTIONS, "data_stages", "data")
+    sections = {key: value for key, value in document.items() if key not in apart}
+    data = partial(read_stages, stages=stages)
+    return read_keys("nanotron", sections, ASIDE, where, read_model, read_layout, read_training, data)

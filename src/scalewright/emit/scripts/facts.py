@@ -8,13 +8,11 @@ recompute   of which layers, and whether products are kept
 
 from __future__ import annotations
 
-from math import ceil
 from pathlib import Path
 from typing import Any
 
 from scalewright.emit.settings import Settings
 from scalewright.spec.layout import RecomputeEvery
-from scalewright.spec.run import OptimizerSpec
 
 Facts = dict[str, Any]
 NO_BALANCE = "transformers' routers have another balancing loss (router_aux_loss_coef of config.json)"
@@ -27,7 +25,7 @@ def take_facts(s: Settings, masks: str | None = None, own_loop: bool = True) -> 
     `masks`: why documents of a row can't be masked from each other, if so; `own_loop`: whether loss and
     determinism are the script's own, not the trainer's.
     """
-    steps = take_steps(s)
+    steps = s.take_steps()
     for key in ("loss", "profile.steps", *(("train.z_loss", "deterministic") if own_loop else ())):
         s.take(key)
     s.drop("train.balance.loss", NO_BALANCE)
@@ -45,15 +43,6 @@ def take_facts(s: Settings, masks: str | None = None, own_loop: bool = True) -> 
         **_data(s, masks),
         **take_schedule(s, steps),
     }
-
-
-def take_steps(s: Settings) -> int:
-    """Optimizer steps of the run."""
-    steps, tokens = s.take("train.steps"), s.take("train.tokens")
-    if steps is not None:
-        return int(steps)
-    needed: int = ceil(ceil(tokens) / (s.layout.global_batch * s.run.seq_len))
-    return needed
 
 
 def take_schedule(s: Settings, steps: int) -> Facts:
@@ -77,8 +66,7 @@ def take_schedule(s: Settings, steps: int) -> Facts:
 
 def take_optimizer(s: Settings, title: str) -> Facts:
     """The optimizer of a script: one that torch or bitsandbytes has, AdamW where they have none."""
-    optimizer = s.run.optimizer
-    assert isinstance(optimizer, OptimizerSpec)
+    optimizer = s.optimizer
     name = optimizer.name
     if name in OPTIMIZERS:
         s.take("optimizer.name")

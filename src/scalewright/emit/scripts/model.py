@@ -7,12 +7,17 @@ model_name_or_path: ./folder              the config.json there
 
 from __future__ import annotations
 
+import json
+import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from scalewright.emit.scripts.render import as_json
+import jinja2
+
+from scalewright.emit.emitted import yaml_text
+from scalewright.emit.foreign import ForeignKeys
 from scalewright.emit.settings import Settings
-from scalewright.emit.theirs import Theirs
 from scalewright.spec.huggingface import to_huggingface
 from scalewright.spec.presets import is_preset
 from scalewright.spec.text.untrusted import inside, read_json
@@ -21,6 +26,8 @@ CONFIG = "config.json"
 LIMIT = 20 << 20  # bytes of a file beside a configuration
 # Families whose modules in transformers take no position_ids, by which documents of a row are masked.
 WITHOUT_POSITIONS = ("bloom",)
+FOLDER = Path(__file__).parent
+SAMPLES = (FOLDER / "samples.txt").read_text(encoding="utf-8")
 
 
 def write_config(s: Settings) -> str:
@@ -41,7 +48,7 @@ def masks_refused(s: Settings) -> str | None:
     return None
 
 
-def read_model(t: Theirs, key: str, where: str, run: dict[str, Any]) -> None:
+def read_model(t: ForeignKeys, key: str, where: str, run: dict[str, Any]) -> None:
     """The model that a key of theirs names; else that of a config.json beside the file."""
     name = t.take(key)
     if isinstance(name, str) and name:
@@ -75,3 +82,40 @@ def linked(value: Any, where: str) -> dict[str, Any] | None:
     except (OSError, ValueError):  # UserError is one: a file outside of the folder
         return None
     return document if isinstance(document, dict) else None
+
+
+@cache
+def _templates() -> jinja2.Environment:
+    """Of Python text: nothing is escaped, and an unknown name is an error."""
+    templates = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(FOLDER),
+        autoescape=False,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.filters["py"] = python
+    return templates
+
+
+def python(value: Any) -> str:
+    """A value as Python writes it, texts in double quotes."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(python, value))})"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+
+
+def render(name: str, **facts: Any) -> str:
+    """A template of this folder with these facts; `| py` writes a value as Python does."""
+    text = _templates().get_template(f"{name}.txt").render(**facts)
+    return re.sub(r"\n{4,}", "\n\n\n", text).strip() + "\n"  # where parts were left out
+
+
+def as_yaml(data: Any, *notes: str) -> str:
+    """YAML as it is written into files, below comments."""
+    return yaml_text(notes, data)
+
+
+def as_json(data: Any) -> str:
+    """JSON as it is written into files."""
+    return json.dumps(data, indent=2) + "\n"

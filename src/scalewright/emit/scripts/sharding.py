@@ -17,8 +17,6 @@ from scalewright.emit.settings import Settings
 from scalewright.spec.errors import UserError
 
 Contexts = Mapping[str, tuple[str, bool]]  # cp_kind -> the word for it, and whether it is the same
-NO_PIPELINE = "its pipelines are for inference"
-NO_EXPERTS = "expert parallelism is set in code of each model"
 
 
 @dataclass(frozen=True)
@@ -38,10 +36,6 @@ def take_sharding(s: Settings, title: str, contexts: Contexts, loads: bool = Tru
     `loads`: whether tp beside shards is made when the model is loaded.
     """
     layout, stage = s.layout, s.layout.zero_stage
-    s.drop("layout.pp", NO_PIPELINE)
-    for key in ("layout.ep", "layout.etp"):
-        s.drop(key, NO_EXPERTS)
-    s.drop("layout.sp", f"{title}'s tensor parallelism keeps whole activations on every rank")
     for key in ("devices", "tp", "cp", "dp_replicate"):
         s.take(f"layout.{key}")
     sizes = {

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from scalewright.emit.rules import write_rules
 from scalewright.emit.settings import Settings
-from scalewright.emit.torchtitan.words import LAYOUT
-from scalewright.emit.words import write_words
+from scalewright.emit.torchtitan.keys import LAYOUT
 from scalewright.spec.errors import UserError
 from scalewright.spec.placement import stage_layers
 
@@ -34,7 +34,7 @@ CONVERTERS = {"fp8": "float8", "mxfp8": "mx", "nvfp4": "nvfp4"}
 def write_layout(s: Settings, release: str) -> Keys:
     """Their keys for parallelism, precision and memory; raises UserError where it would be another layout."""
     s.take("layout.devices"), s.take("layout.micro_batch"), s.take("layout.global_batch")
-    written = write_words(s, LAYOUT)
+    written = write_rules(s, LAYOUT)
     layout = s.layout
     if layout.tp > 1 and release == "0.3":
         written["parallelism.enable_sequence_parallel"] = s.take("layout.sp")
@@ -82,8 +82,8 @@ def _experts(s: Settings, release: str) -> Keys:
         return {}
     s.take("layout.ep")
     written: Keys = {"parallelism.expert_parallel_degree": layout.ep}
-    theirs = layout.tp if layout.ep == 1 else 1
-    if layout.etp == theirs:
+    foreign = layout.tp if layout.ep == 1 else 1
+    if layout.etp == foreign:
         s.take("layout.etp")
     elif layout.ep == 1:
         why = "without expert parallelism torchtitan cuts experts over tp"
@@ -208,10 +208,7 @@ def _precision(s: Settings, release: str) -> Keys:
 
 def _offload(s: Settings) -> Keys:
     kind = s.layout.offload
-    if kind == "none":
-        return {}
-    if kind == "activations":
-        s.drop("layout.offload", "torchtitan keeps activations on the device")
+    if kind in ("none", "activations"):
         return {}
     if kind == "parameters":
         s.take("layout.offload")

@@ -9,9 +9,9 @@ from __future__ import annotations
 from math import log, sqrt
 from typing import Any, NamedTuple
 
+from scalewright.emit.foreign import ForeignKeys
 from scalewright.emit.python_code import Call
 from scalewright.emit.settings import Settings
-from scalewright.emit.theirs import Theirs
 from scalewright.emit.torchtitan.flavors import FLAVORS, find_flavor, flavor_of, spec_of
 from scalewright.spec.errors import UserError
 
@@ -194,7 +194,7 @@ def _latent(s: Settings, release: str) -> dict[str, Any]:
     if scaling is not None and scaling.kind == "yarn":
         s.take_all("model.rope.scaling.")
         arguments["rope_scaling"] = {
-            theirs: value for ours, theirs in YARN.items() if (value := getattr(scaling, ours)) is not None
+            foreign: value for ours, foreign in YARN.items() if (value := getattr(scaling, ours)) is not None
         }
     return arguments
 
@@ -218,7 +218,7 @@ def _needs_qwen(s: Settings) -> bool:
     return bool(model.moe or model.qk_norm == "head" or model.tie_word_embeddings or odd)
 
 
-def read_model(t: Theirs, run: dict[str, Any], unscaled: bool) -> int | None:
+def read_model(t: ForeignKeys, run: dict[str, Any], unscaled: bool) -> int | None:
     """The model of a name and flavor, or of a `decoder` call; its layers, where it is known."""
     call = t.take("model_spec")
     if isinstance(call, Call) and call.name in ("decoder", "latent_decoder"):
@@ -252,7 +252,7 @@ def decoder_spec(given: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
         model["mla"]["q_lora_rank"] = latent["q_lora_rank"] or None
         model["rope"]["interleaved"] = True
         if scaling:
-            back = {theirs: ours for ours, theirs in YARN.items()}
+            back = {foreign: ours for ours, foreign in YARN.items()}
             model["rope"]["scaling"] = {
                 "kind": "yarn",
                 **{back[key]: value for key, value in scaling.items()},

@@ -4,29 +4,34 @@ cosine, linear        decay_type, no decay_ratio: from the end of the warm-up to
 wsd                   decay_ratio = decay_steps / steps, decay_type linear
 constant              decay_ratio 0
 clip_norm 0           max_norm 1e9: its 0 would make all gradients 0
+
+All of its keys are read here, with layout.py and model.py. A world that the file doesn't name is what a
+comment states ("preset for 64 A100 GPUs"), or the smallest for its degrees.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import ceil
 from typing import Any
 
+from scalewright.emit.emitted import Reading
+from scalewright.emit.foreign import ForeignKeys
+from scalewright.emit.numbers import real, whole
+from scalewright.emit.rules import put, read_rules, write_rules
 from scalewright.emit.settings import Settings
-from scalewright.emit.theirs import Theirs
-from scalewright.emit.torchtitan.layout import Keys
-from scalewright.emit.torchtitan.words import DEFAULTS, TRAINING, real, whole
-from scalewright.emit.words import put, read_words, write_words
-from scalewright.spec.run import OptimizerSpec
+from scalewright.emit.torchtitan.keys import ASIDE, ASIDE_SECTIONS, DEFAULTS, LAYOUT, TRAINING
+from scalewright.emit.torchtitan.layout import CONVERTERS, SCHEDULES, Keys
+from scalewright.emit.torchtitan.model import read_model
 
 UNCLIPPED = 1e9
+P = "parallelism"
 
 
 def write_training(s: Settings, release: str) -> Keys:
     """Their keys for everything but the network and the layout."""
-    steps, tokens = s.take("train.steps"), s.take("train.tokens")
-    if steps is None:
-        steps = ceil(tokens / (s.layout.global_batch * s.run.seq_len)) if tokens else 1000
-    written = {**write_words(s, TRAINING), "training.steps": steps}
+    steps = s.take_steps()
+    written = {**write_rules(s, TRAINING), "training.steps": steps}
     clip = s.take("optimizer.clip_norm")
     written["training.max_norm"] = clip or UNCLIPPED
     if s.run.deterministic:
@@ -35,8 +40,7 @@ def write_training(s: Settings, release: str) -> Keys:
 
 
 def _optimizer(s: Settings, release: str) -> Keys:
-    optimizer = s.run.optimizer
-    assert isinstance(optimizer, OptimizerSpec)
+    optimizer = s.optimizer
     first, second = s.take("optimizer.betas")
     written: Keys = {"optimizer.name": "AdamW", "optimizer.beta1": first, "optimizer.beta2": second}
     if optimizer.name == "adamw":
@@ -65,8 +69,7 @@ def _rates(s: Settings, steps: int) -> Keys:
         length = length if length is not None else max(1, steps // 5)
         return written | {"lr_scheduler.decay_ratio": float(f"{min(length, left) / max(1, steps):.9g}")}
     if length is not None and length != left:
-        why = "torchtitan decays to the last step"
-        s.nearly("lr_schedule.decay_steps", f"{left}", why)
+        s.nearly("lr_schedule.decay_steps", f"{left}", "torchtitan decays to the last step")
     return written
 
 
@@ -88,9 +91,8 @@ def _data(s: Settings, release: str) -> Keys:
         masked = release == "0.3"
         if s.take("data.document_mask") != masked:
             see = "don't see" if masked else "see"
-            s.nearly(
-                "data.document_mask", str(masked).lower(), f"documents of a row {see} each other in {release}"
-            )
+            why = f"documents of a row {see} each other in {release}"
+            s.nearly("data.document_mask", str(masked).lower(), why)
     return written
 
 
@@ -105,11 +107,11 @@ def _saves(s: Settings, steps: int) -> Keys:
     return written
 
 
-def read_training(t: Theirs, run: dict[str, Any]) -> None:
+def read_training(t: ForeignKeys, run: dict[str, Any]) -> None:
     """Everything but the network and the layout, with their defaults where they are silent."""
     for key, value in DEFAULTS.items():
         t.values.setdefault(key, value)
-    read_words(t, TRAINING, run)
+    read_rules(t, TRAINING, run)
     optimizer = run.setdefault("optimizer", {})
     name, implementation = str(t.take("optimizer.name", "AdamW")), t.take("optimizer.implementation")
     optimizer["name"] = "adamw_bf16" if implementation == "fused_opt_states_bf16" else "adamw"
@@ -125,7 +127,7 @@ def read_training(t: Theirs, run: dict[str, Any]) -> None:
     _read_rates(t, run, steps)
 
 
-def _read_rates(t: Theirs, run: dict[str, Any], steps: int) -> None:
+def _read_rates(t: ForeignKeys, run: dict[str, Any], steps: int) -> None:
     warmup = min(whole(t.take("lr_scheduler.warmup_steps")), steps)
     ratio, kind = t.take("lr_scheduler.decay_ratio"), str(t.take("lr_scheduler.decay_type", "linear"))
     least, total = t.take("lr_scheduler.min_lr_factor"), t.take("lr_scheduler.total_steps")
@@ -144,3 +146,170 @@ def _read_rates(t: Theirs, run: dict[str, Any], steps: int) -> None:
     elif decay is not None and kind != "cosine":
         schedule |= {"kind": "wsd", "decay_steps": min(decay, steps - warmup)}
     run["lr_schedule"] = schedule
+
+
+def read_values(values: dict[str, Any], world: int | None, release: str, notes: list[str]) -> Reading:
+    """A run of dotted keys with the names of 0.2; `release`: 0.1 (or older), 0.2 or 0.3."""
+    quiet = {key for key in values if key.partition(".")[0] in ASIDE_SECTIONS}
+    t = ForeignKeys(values, ASIDE | quiet)
+    t.assumed += notes
+    run: dict[str, Any] = {}
+    layers = read_model(t, run, release == "0.1")
+    _read_layout(t, run, world, release, layers)
+    read_training(t, run)
+    unread = tuple(item for item in t.unread() if item.key in values)
+    return Reading("torchtitan", run, unread, tuple(t.assumed), t.guessed)
+
+
+def _read_layout(
+    t: ForeignKeys, run: dict[str, Any], world: int | None, release: str, layers: int | None
+) -> None:
+    read_rules(t, LAYOUT, run)
+    layout = run.setdefault("layout", {})
+    tp, pp, cp = (layout.setdefault(key, 1) for key in ("tp", "pp", "cp"))
+    sequence = t.take(f"{P}.enable_sequence_parallel", True)
+    layout["sp"] = tp > 1 and (release != "0.3" or bool(sequence))
+    rotates = str(t.take(f"{P}.context_parallel_rotate_method", "allgather"))
+    layout["cp_kind"] = "ring" if cp > 1 and rotates == "alltoall" else "allgather"
+    _read_experts(t, layout, run)
+    _read_sharding(t, layout, world)
+    _read_pipeline(t, layout, layers)
+    _read_batch(t, layout)
+    _read_recompute(t, layout, release)
+    _read_precision(t, layout)
+    if t.take("training.enable_cpu_offload"):
+        layout["offload"] = "parameters"
+    assert pp >= 1
+
+
+def _read_experts(t: ForeignKeys, layout: dict[str, Any], run: dict[str, Any]) -> None:
+    ep, etp = t.take(f"{P}.expert_parallel_degree", 1), t.take(f"{P}.expert_tensor_parallel_degree", 1)
+    model = run.get("model")
+    if isinstance(model, dict) and not model.get("moe"):
+        return
+    layout["ep"] = whole(ep)
+    layout["etp"] = whole(etp) if whole(ep) > 1 else layout["tp"] if isinstance(model, dict) else 1
+
+
+def _read_sharding(t: ForeignKeys, layout: dict[str, Any], world: int | None) -> None:
+    replicas = whole(t.take(f"{P}.data_parallel_replicate_degree", 1))
+    shards = whole(t.take(f"{P}.data_parallel_shard_degree", -1))
+    policy, kind = t.take(f"{P}.fsdp_reshard_after_forward", "default"), t.take("training.data_parallel_type")
+    others, stated = layout["tp"] * layout["pp"] * layout["cp"], shards
+    if shards < 0 and world is not None and world % (replicas * others) == 0:
+        shards = world // (replicas * others)
+    elif shards < 0:
+        shards = 1
+        while (shards * layout["cp"] * layout["tp"]) % (layout.get("ep", 1) * layout.get("etp", 1)):
+            shards += 1
+        t.guess("devices", replicas * shards * others, ", the fewest for these degrees: set layout.devices")
+    layout["devices"] = replicas * shards * others
+    whole_copies = str(kind) == "ddp" or (stated == 1 and layout["cp"] == 1 and policy == "default")
+    if whole_copies:
+        layout["zero_stage"] = 0
+        return
+    layout["dp_replicate"] = replicas
+    kept = policy == "never" or (policy == "default" and layout["pp"] > 1)
+    layout["zero_stage"] = 2 if kept else 3
+    if kept:
+        t.assume("zero_stage 2: parameters stay whole from a forward to its backward")
+
+
+def _read_pipeline(t: ForeignKeys, layout: dict[str, Any], layers: int | None) -> None:
+    pp = layout["pp"]
+    name = str(t.take(f"{P}.pipeline_parallel_schedule", "1F1B"))
+    csv = t.take(f"{P}.pipeline_parallel_schedule_csv")
+    each, parts = t.take(f"{P}.pipeline_parallel_layers_per_stage"), t.take(f"{P}.module_fqns_per_model_part")
+    first, last = (t.take(f"{P}.pipeline_parallel_{end}_stage_less_layers") for end in ("first", "last"))
+    points = t.take(f"{P}.pipeline_parallel_split_points")
+    if pp == 1:
+        return
+    kinds = {foreign.lower(): ours for ours, foreign in SCHEDULES.items()}
+    kind = kinds.get(name.lower(), "1f1b")
+    if name.lower() not in kinds:
+        t.refuse(f"{P}.pipeline_parallel_schedule", "taken as 1F1B: this order isn't here")
+    if csv:
+        t.refuse(f"{P}.pipeline_parallel_schedule_csv", "an order of its own")
+    virtual = 1 if kind in ("gpipe", "1f1b") else 2
+    counts: list[int] = []
+    if parts:
+        counts = [sum(str(name).startswith("layers.") for name in part) for part in parts]
+    elif points and layers:
+        names = points.split(",") if isinstance(points, str) else points
+        starts = [
+            0,
+            *(int(str(name).rpartition(".")[2]) for name in names if str(name)[-1:].isdecimal()),
+            layers,
+        ]
+        counts = [end - start for start, end in pairwise(starts)]
+    elif layers:
+        less = (whole(1 if first is None else first), whole(1 if last is None else last))
+        stages = ceil((layers + sum(less)) / whole(each)) if each else pp * virtual
+        counts = _spread(layers, max(stages, 1), *less)
+    if counts and len(counts) % pp == 0 and all(count >= 0 for count in counts):
+        layout["stage_layers"], virtual = counts, len(counts) // pp
+    if virtual > 1 and kind in ("gpipe", "1f1b"):
+        kind = "interleaved"
+    layout |= {"schedule": kind, "virtual_stages": virtual}
+
+
+def _spread(layers: int, stages: int, first: int, last: int) -> list[int]:
+    """Their automatic cut: ends weigh as so many layers, and earlier stages take what is left over."""
+    each, left = divmod(layers + first + last, stages)
+    counts = [each + (index < left) for index in range(stages)]
+    counts[0] -= first
+    counts[-1] -= last
+    return counts
+
+
+def _read_batch(t: ForeignKeys, layout: dict[str, Any]) -> None:
+    local = whole(t.take("training.local_batch_size", DEFAULTS["training.local_batch_size"]))
+    total = whole(t.take("training.global_batch_size", -1))
+    micro, count = (
+        t.take(f"{P}.pipeline_parallel_microbatch_size"),
+        t.take(f"{P}.pipeline_parallel_microbatches"),
+    )
+    dp = layout["devices"] // (layout["tp"] * layout["pp"] * layout["cp"])
+    layout["micro_batch"] = local
+    if layout["pp"] > 1:
+        layout["micro_batch"] = max(1, local // whole(count)) if count else whole(micro or 1)
+    layout["global_batch"] = total if total > 0 else local * dp
+    if total <= 0:
+        t.follow("global_batch")
+
+
+def _read_recompute(t: ForeignKeys, layout: dict[str, Any], release: str) -> None:
+    mode = t.take("activation_checkpoint.mode", "selective")
+    option = str(t.take("activation_checkpoint.selective_ac_option", "op" if release == "0.3" else "2"))
+    budget = t.take("activation_checkpoint.memory_budget", 0.5)
+    if mode == "memory_budget":
+        layout["recompute"] = {"budget": float(budget)}
+        t.assume("recompute: their budget of 0 still keeps what full recomputation keeps")
+    elif mode == "selective" and option.isdecimal() and int(option) > 0:
+        layout["recompute"] = "full" if option == "1" else {"every": int(option)}
+    elif mode in ("selective", "full", "none"):
+        layout["recompute"] = mode
+        if mode == "selective":
+            t.assume("recompute selective: theirs keeps every second matmul's output, ours those of all")
+    else:
+        t.refuse("activation_checkpoint.mode", "this kind isn't known here")
+
+
+def _read_precision(t: ForeignKeys, layout: dict[str, Any]) -> None:
+    kind, stored = t.take("training.mixed_precision_param", "bfloat16"), t.take("training.dtype", "float32")
+    layout["precision"] = "fp32" if kind == "float32" else "bf16"
+    if stored == "bfloat16":
+        layout["precision"] = "bf16"
+        t.refuse(
+            "training.dtype", "parameters, gradients and states in 2 bytes: taken as bf16 with fp32 masters"
+        )
+    converters = t.take("model.converters") or []
+    names = converters.split(",") if isinstance(converters, str) else converters
+    ours = {foreign: key for key, foreign in CONVERTERS.items()}
+    known = [ours[part] for name in names if (part := str(name).split(".")[-1]) in ours]
+    if known:
+        layout["precision"] = known[0]
+    elif names:
+        t.refuse("model.converters", "none of these is known here")
+    if t.take("float8.enable_float8_linear"):
+        layout["precision"] = "fp8"

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from scalewright.emit.foreign import ForeignKeys
+from scalewright.emit.numbers import real_of, whole_of
 from scalewright.emit.scripts.facts import Facts
-from scalewright.emit.scripts.values import real, whole
 from scalewright.emit.settings import Settings
-from scalewright.emit.theirs import Theirs
-from scalewright.spec.run import OptimizerSpec
 
 Arguments = dict[str, Any]
 LATER = "their update k has the rate of our update k - 1, and a warm-up starts with 0"
@@ -70,8 +69,7 @@ def check_decay(s: Settings, facts: Facts, title: str) -> None:
 
 def write_optimizer(s: Settings, title: str) -> str:
     """The optimizer's name; what can't be said is reported."""
-    optimizer = s.run.optimizer
-    assert isinstance(optimizer, OptimizerSpec)
+    optimizer = s.optimizer
     name = optimizer.name
     if name in OPTIMIZERS:
         s.take("optimizer.name")
@@ -86,7 +84,9 @@ def write_optimizer(s: Settings, title: str) -> str:
     return {**OPTIMIZERS, **SMALLER}.get(name, "adamw_torch_fused")
 
 
-def read_schedule(t: Theirs, run: dict[str, Any], steps: int | None, name: str = "lr_scheduler_type") -> None:
+def read_schedule(
+    t: ForeignKeys, run: dict[str, Any], steps: int | None, name: str = "lr_scheduler_type"
+) -> None:
     """The schedule of lr_scheduler_type (or of a key that means it), its arguments and the warm-up."""
     kind = str(t.take(name, "linear")).lower()
     schedule: dict[str, Any] = {"kind": SHAPES.get(kind, "cosine")}
@@ -104,15 +104,15 @@ def read_schedule(t: Theirs, run: dict[str, Any], steps: int | None, name: str =
     if schedule["kind"] != "constant":
         schedule["min_ratio"] = _least(arguments, run)
     if schedule["kind"] == "wsd":
-        schedule["decay_steps"] = whole(arguments.get("num_decay_steps"))
+        schedule["decay_steps"] = whole_of(arguments.get("num_decay_steps"))
         if arguments.get("decay_type", "cosine") != "linear":
             t.assume("the decay of warmup_stable_decay is read as linear")
     run["lr_schedule"] = schedule
 
 
-def _warmup(t: Theirs, steps: int | None) -> int:
+def _warmup(t: ForeignKeys, steps: int | None) -> int:
     """Updates of the warm-up: a number, or (below 1) a share of the run."""
-    number, ratio = real(t.take("warmup_steps")), real(t.take("warmup_ratio"))
+    number, ratio = real_of(t.take("warmup_steps")), real_of(t.take("warmup_ratio"))
     share = number if number is not None and 0 < number < 1 else ratio if not number else None
     if share:
         if steps is None:
@@ -123,14 +123,17 @@ def _warmup(t: Theirs, steps: int | None) -> int:
 
 
 def _least(arguments: dict[str, Any], run: dict[str, Any]) -> float:
-    rate = real(arguments.get("min_lr_rate", arguments.get("min_lr_ratio")))
+    rate = real_of(arguments.get("min_lr_rate", arguments.get("min_lr_ratio")))
     if rate is None:
-        lowest, highest = real(arguments.get("min_lr", arguments.get("lr_end"))), run["optimizer"].get("lr")
+        lowest, highest = (
+            real_of(arguments.get("min_lr", arguments.get("lr_end"))),
+            run["optimizer"].get("lr"),
+        )
         rate = float(f"{lowest / highest:.9g}") if lowest and highest else 0.0
     return min(1.0, max(0.0, rate))
 
 
-def read_optimizer(t: Theirs, run: dict[str, Any], name: str = "optim") -> None:
+def read_optimizer(t: ForeignKeys, run: dict[str, Any], name: str = "optim") -> None:
     """The optimizer of `optim` (or of a key that means it)."""
     value = t.take(name)
     kind = str(value if value is not None else "adamw_torch_fused").lower()

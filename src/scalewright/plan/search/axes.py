@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from scalewright.plan.capabilities import Capabilities
 from scalewright.plan.cost.table import Unit, stage_blocks, unit_of
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES, Request, recompute_of
 from scalewright.plan.search.space import Space
 from scalewright.spec import layout_check
+from scalewright.spec.capabilities import Capabilities
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from scalewright.plan.capabilities import Capabilities
 from scalewright.plan.search.axes import Fixed, make_space
 from scalewright.plan.search.choices import Beyond, ChoiceMaker
 from scalewright.plan.search.finder import Finder, Stop
 from scalewright.plan.search.pricer import Priced, make_pricer
 from scalewright.plan.search.simplest import choose
+from scalewright.spec.capabilities import Capabilities
 
 TOP = 3
 MIN_GAIN = 0.001  # of speed: smaller gains aren't reported

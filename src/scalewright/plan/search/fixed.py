@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from scalewright.plan.capabilities import Capabilities, kind_of
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES, Request
 from scalewright.plan.search.axes import AXES, Fixed, divisors, make_space, tensor_sizes
 from scalewright.plan.search.space import Space
+from scalewright.spec.capabilities import Capabilities, kind_of
 from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.layout import Layout
 from scalewright.spec.layout_check import check_layout

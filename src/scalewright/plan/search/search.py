@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from scalewright.plan.capabilities import Capabilities, find_capabilities, of_framework, trainers_on
+from scalewright.plan.capabilities import of_framework
 from scalewright.plan.chips import Chip
 from scalewright.plan.frameworks import OURS
 from scalewright.plan.request import Request, from_question
@@ -30,6 +30,7 @@ from scalewright.plan.search.pareto import pareto
 from scalewright.plan.search.pricer import HOST_BYTES, Priced, make_pricer
 from scalewright.plan.search.shortage import too_large
 from scalewright.plan.search.simplest import choose
+from scalewright.spec.capabilities import Capabilities, find_capabilities, trainers_on
 from scalewright.spec.errors import UserError
 from scalewright.spec.huggingface import why_not_running
 from scalewright.spec.layout import Layout
@@ -48,7 +49,7 @@ def search(
     stop: Stop | None = None,
     explain: bool = True,
 ) -> Plan:
-    """The best layouts of a run, of those that the trainer can run (plan/data/capabilities.yaml).
+    """The best layouts of a run, of those that the trainer can run (spec/capabilities.yaml).
 
     `tell(done, total)` is called with the progress; the search ends with the best so far if `stop()` is true.
     Without `explain`, `pareto`, `why_not` and `beyond` stay empty.

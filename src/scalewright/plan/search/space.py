@@ -19,9 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from scalewright.plan.capabilities import Rule, forbidden
+from scalewright.plan.capabilities import forbidden
 from scalewright.plan.cost.table import RECOMPUTE, Table, Unit
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES, Request
+from scalewright.spec.capabilities import Rule
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """The check of whether DeepSpeed's engine can run a run: before a process starts, without torch.
 
-layout       by the table that `plan --framework deepspeed` has (plan/data/capabilities.yaml)
+layout       by the table that `plan --framework deepspeed` has (spec/capabilities.yaml)
 model        this tool's decoder, or a user's own module; AutoTP and Ulysses rewrite those of transformers
 the rest     what would need to come between DeepSpeed's gradient and its update
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from scalewright.plan.capabilities import find_capabilities
+from scalewright.spec.capabilities import find_capabilities
 from scalewright.spec.errors import UserError, install
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
 from scalewright.emit.emitted import Reading
+from scalewright.spec.errors import UserError
 from scalewright.spec.question import Unread
+from scalewright.spec.text.dotted import flat
 
 UNKNOWN = "not a setting that a run of ours has"
 FEWEST = ", the fewest for these sizes: set layout.devices"
 ALIKE = 0.9  # of difflib's ratio: a letter of ten, so that a key which exists isn't called a typo
 
 
-class Theirs:
+class ForeignKeys:
     """Their keys and values; `log_level` and its like, which say nothing about the run, are set aside."""
 
     def __init__(self, values: Mapping[str, Any], aside: frozenset[str] = frozenset()) -> None:
@@ -72,3 +74,43 @@ class Theirs:
         """Why a key isn't read; a key that is nearly one that readers ask for may be mistyped."""
         near = get_close_matches(key, self._taken - self.values.keys(), 1, ALIKE)
         return f"{UNKNOWN}; did you mean '{near[0]}'?" if near else UNKNOWN
+
+
+def given(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted keys that are set: null is as if the key weren't there."""
+    return {key: value for key, value in flat(document).items() if value is not None}
+
+
+def read_keys(
+    trainer: str, document: Mapping[str, Any], aside: frozenset[str], where: str,
+    *readers: Callable[[ForeignKeys, dict[str, Any]], None],
+) -> Reading:  # fmt: skip
+    """A document's keys as a run, by these readers in turn; raises UserError for a value of another kind."""
+    foreign = ForeignKeys(given(document), aside)
+    run: dict[str, Any] = {}
+    try:
+        for reader in readers:
+            reader(foreign, run)
+    except UserError:
+        raise
+    except (TypeError, ValueError, ArithmeticError) as error:
+        how = "give the file as the trainer takes it"
+        raise UserError(f"a value isn't of the kind that {trainer} has there: {error}", where, how) from None
+    return foreign.reading(trainer, run)
+
+
+def put_sources(paths: Any, weights: Iterable[Any] | None = None) -> list[dict[str, Any]]:
+    """Sources of a run from their paths: one, several, or with weights."""
+    if isinstance(paths, Mapping):
+        return [{"path": str(path), "weight": float(weight)} for path, weight in paths.items()]
+    listed = [str(path) for path in (paths if isinstance(paths, list) else [paths])]
+    shares = list(weights or ())
+    if len(shares) != len(listed) or len(listed) == 1:
+        return [{"path": path} for path in listed]
+    return [{"path": path, "weight": float(share)} for path, share in zip(listed, shares, strict=True)]
+
+
+def shortest(pattern: list[Any]) -> list[Any]:
+    """The part that a pattern of all layers repeats."""
+    size = len(pattern)
+    return next((pattern[:n] for n in range(1, size) if pattern == (pattern[:n] * size)[:size]), pattern)

@@ -2,28 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from scalewright.emit.words import Word
-
-
-def number(value: Any) -> float | int:
-    """A number of a command line; `1e-5` is one."""
-    real = float(value)
-    return (
-        int(real) if real.is_integer() and "." not in str(value) and "e" not in str(value).lower() else real
-    )
-
-
-def whole(value: Any) -> int:
-    """A whole number of a command line, where `1_000` and 1000.0 are ones."""
-    return int(float(str(value).replace("_", "")))
-
-
-def real(value: Any) -> float:
-    """A number with a fraction."""
-    return float(value)
-
+from scalewright.emit.numbers import real, whole
+from scalewright.emit.rules import Word
 
 MODEL = (
     Word("model.num_hidden_layers", "num-layers", back=whole),

@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from scalewright.emit.words import Word
-
-
-def whole(value: Any) -> int:
-    """A whole number."""
-    return int(value)
-
-
-def real(value: Any) -> float:
-    """A number with a fraction."""
-    return float(value)
-
+from scalewright.emit.numbers import real, whole
+from scalewright.emit.rules import Word
 
 LAYOUT = (
     Word("layout.tp", "parallelism.tensor_parallel_degree", back=whole),

@@ -1,0 +1,264 @@
+"""Axolotl's YAML, both ways; its words are the Trainer's, and own ones for the layout and the data.
+
+dp_replicate, dp_shard    dp_replicate_size, dp_shard_size
+tp, cp                    tensor_parallel_size, context_parallel_size
+zero_stage 2, 3           fsdp_version 2, fsdp_config.reshard_after_forward       1: deepspeed
+batch                     micro_batch_size, gradient_accumulation_steps
+samples                   rows/, made by make_inputs.py, in their order (curriculum_sampling)
+
+Words are those of Axolotl 0.19 (src/axolotl/utils/schemas/*.py, read 2026-11). It ignores keys that it
+doesn't have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+from scalewright.emit.arguments import nodes_of
+from scalewright.emit.deepspeed.read import fit_batch
+from scalewright.emit.emitted import Emitted, Reading
+from scalewright.emit.foreign import ForeignKeys
+from scalewright.emit.numbers import real_of, true, whole_of
+from scalewright.emit.rules import put, write_rules
+from scalewright.emit.scripts.facts import Facts, take_facts, take_precision
+from scalewright.emit.scripts.model import CONFIG, SAMPLES, as_yaml, read_model, render, write_config
+from scalewright.emit.scripts.sharding import Sharding, take_sharding
+from scalewright.emit.settings import Settings
+from scalewright.emit.transformers.arguments import (
+    COMMON,
+    aside,
+    read_deepspeed,
+    read_memory,
+    read_numbers,
+    read_steps,
+    write_deepspeed,
+)
+from scalewright.emit.transformers.schedule import (
+    check_decay,
+    read_optimizer,
+    read_schedule,
+    write_optimizer,
+    write_schedule,
+)
+from scalewright.spec.text.dotted import flat
+
+SIZES = {
+    "dp_replicate": "dp_replicate_size", "dp_shard": "dp_shard_size", "tp": "tensor_parallel_size",
+    "cp": "context_parallel_size",
+}  # fmt: skip
+OWN = frozenset({
+    "tokenizer_type", "tokenizer_config", "tokenizer_use_fast", "tokenizer_legacy", "model_type",
+    "trust_remote_code", "strict", "dataset_prepared_path", "dataset_processes", "dataset_num_proc",
+    "shuffle_merged_datasets", "val_set_size", "eval_batch_size", "train_on_inputs", "group_by_length",
+    "wandb_project", "wandb_entity", "wandb_watch", "wandb_name", "wandb_log_model",
+    "mlflow_experiment_name", "use_tensorboard", "early_stopping_patience", "xformers_attention",
+    "flash_attention", "flex_attention", "sdp_attention", "eager_attention", "attn_implementation",
+    "special_tokens", "loss_watchdog_threshold", "loss_watchdog_patience", "evals_per_epoch",
+    "saves_per_epoch", "eval_table_size", "eval_sample_packing", "plugins", "pad_to_sequence_len",
+    "curriculum_sampling", "fsdp_version", "chat_template", "test_datasets", "hub_model_id",
+    "fsdp_config.fsdp_version", "fsdp_config.final_state_dict_type", "fsdp_final_state_dict_type",
+    "low_cpu_mem_usage", "cut_cross_entropy", "liger_rope", "liger_rms_norm", "liger_glu_activation",
+    "liger_layer_norm", "gc_steps", "save_safetensors", "liger_fused_linear_cross_entropy",
+    "heads_k_stride", "ring_attn_func", "base_model_config", "dataset_shard_num",
+})  # fmt: skip
+TITLE, VERSION = "Axolotl", "0.19"
+FILE, INPUTS = "axolotl.yaml", "make_inputs.py"
+CONTEXTS = {"ring": ("ring", True), "allgather": ("ring", False)}
+NO_MASKS = "rows that are tokenized already have no document numbers there"
+MARKS = {"micro_batch_size", "sequence_len", "datasets", "pretraining_dataset", "num_epochs", "lr_scheduler"}
+
+
+def write(s: Settings) -> Emitted:
+    """All files; raises UserError where it would be another layout, or another network."""
+    network = write_config(s)
+    sharding = take_sharding(s, TITLE, CONTEXTS, loads=False)
+    facts = take_facts(s, NO_MASKS, own_loop=False)
+    s.assume(f"{INPUTS} writes every sample of the run to rows/, and a row's last token has no target")
+    config = _config(s, facts, sharding)
+    command = _command(s)
+    inputs = render("rows", f=facts, title=TITLE, disk=False, from_scratch=False)
+    files = {
+        FILE: as_yaml(
+            config, f"Written by `scalewright emit axolotl`, for Axolotl {VERSION}; it is started by", command
+        ),
+        INPUTS: inputs,
+        "samples.py": SAMPLES,
+        f"model/{CONFIG}": network,
+    }
+    return s.emitted(TITLE, "axolotl", VERSION, files, command)
+
+
+def _config(s: Settings, facts: Facts, sharding: Sharding) -> dict[str, Any]:
+    schedule = write_schedule(s, facts)
+    check_decay(s, facts, TITLE)
+    if facts["warmup"] == 1:
+        s.nearly("lr_schedule.warmup_steps", "2", "Axolotl makes two of one")
+    first, second = s.take("optimizer.betas")
+    config: dict[str, Any] = {
+        "base_model": facts["init"] or "./model",
+        "tokenizer_config": "./model",
+        "output_dir": f"{s.run.folder}/axolotl",
+        "datasets": [{"path": "./rows/train.parquet", "ds_type": "parquet", "type": None}],
+        "dataset_prepared_path": "./prepared",
+        "sequence_len": facts["seq_len"],
+        "sample_packing": False,
+        "shuffle_merged_datasets": False,
+        "curriculum_sampling": True,
+        "micro_batch_size": facts["micro_batch"],
+        "gradient_accumulation_steps": facts["accumulation"],
+        "max_steps": facts["steps"],
+        **write_rules(s, COMMON),
+        "adam_beta1": first,
+        "adam_beta2": second,
+        "optimizer": write_optimizer(s, TITLE),
+        "lr_scheduler": schedule.pop("lr_scheduler_type"),
+        **schedule,
+        **_memory(s),
+        **_layout(s, sharding),
+        "attn_implementation": "flash_attention_2" if s.layout.cp > 1 else "sdpa",
+        "logging_steps": 1,
+        "save_steps" if facts["save_every"] else "save_strategy": facts["save_every"] or "no",
+    }
+    if facts["valid_every"]:
+        config["test_datasets"] = [
+            {"path": "./rows/valid.parquet", "ds_type": "parquet", "type": None, "split": "train"}
+        ]
+        config |= {"eval_steps": facts["valid_every"], "eval_batch_size": facts["micro_batch"]}
+    return config
+
+
+def _memory(s: Settings) -> dict[str, Any]:
+    precision = take_precision(s, TITLE)
+    written = {"bf16": precision == "bf16", "fp16": precision == "fp16", "tf32": precision == "tf32"}
+    return {**written, "gradient_checkpointing": write_recompute(s, TITLE)}
+
+
+def write_recompute(s: Settings, title: str) -> bool:
+    """Whether layers are recomputed: all of them or none."""
+    kind = s.layout.recompute
+    if kind in ("none", "full"):
+        s.take("layout.recompute")
+    elif hasattr(kind, "budget"):
+        s.drop("layout.recompute", f"{title} has no memory budget")
+        return False
+    else:
+        s.nearly("layout.recompute", "full", f"{title} recomputes all layers or none")
+    return kind != "none"
+
+
+def _layout(s: Settings, sharding: Sharding) -> dict[str, Any]:
+    if sharding.kind == "deepspeed":
+        return {"deepspeed": write_deepspeed(s)}
+    if sharding.kind != "fsdp" and s.layout.tp == 1:
+        return {}
+    if s.layout.offload == "activations":
+        s.drop("layout.offload", "Axolotl's FSDP offloads parameters, gradients and states alone")
+    sizes = {SIZES[name]: size for name, size in sharding.sizes.items()}
+    if sharding.kind != "fsdp":
+        return sizes
+    return {
+        **sizes,
+        "fsdp_version": 2,
+        "fsdp_config": {
+            "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "reshard_after_forward": sharding.reshard,
+            "offload_params": sharding.offload,
+            "state_dict_type": "SHARDED_STATE_DICT",
+        },
+    }
+
+
+def _command(s: Settings) -> str:
+    nodes, each = nodes_of(s.layout.devices)
+    where = f" --nnodes={nodes} --node_rank=$NODE_RANK --master_addr=$MASTER_ADDR" if nodes > 1 else ""
+    return f"python {INPUTS} && axolotl train {FILE} --launcher torchrun --{where} --nproc_per_node={each}"
+
+
+def recognises(document: Any, text: str) -> bool:
+    """A YAML with a base_model and Axolotl's own names."""
+    return isinstance(document, dict) and "base_model" in document and bool(MARKS & document.keys())
+
+
+def read(document: Any, text: str, where: str) -> Reading:
+    """Such a file as a run."""
+    keys = _flattened(document)
+    foreign = ForeignKeys(keys, aside(keys, OWN))
+    run: dict[str, Any] = {}
+    read_numbers(foreign, run)
+    layout = run["layout"]
+    layout["micro_batch"] = whole_of(foreign.take("micro_batch_size")) or 1
+    layout["accumulation"] = whole_of(foreign.take("gradient_accumulation_steps")) or 1
+    if (rows := whole_of(foreign.take("batch_size"))) is not None:
+        layout["accumulation"] = max(1, rows // layout["micro_batch"])
+    _read_data(foreign, run)
+    _read_schedule(foreign, run, read_steps(foreign, run, "num_epochs"))
+    read_memory(foreign, layout)
+    if foreign.values.get("bf16", "auto") == "auto" and layout["precision"] == "fp32":
+        layout["precision"] = "bf16"
+    fit_batch(foreign, layout, _read_layout(foreign, run, where))
+    read_model(foreign, "base_model", where, run)
+    return foreign.reading("axolotl", run)
+
+
+def _flattened(document: Mapping[str, Any]) -> dict[str, Any]:
+    rest = {key: value for key, value in document.items() if key != "deepspeed"}
+    keys = {
+        key.replace("fsdp_config.fsdp_", "fsdp_config."): value
+        for key, value in flat(rest).items()
+        if value is not None
+    }
+    return keys | ({"deepspeed": document["deepspeed"]} if document.get("deepspeed") else {})
+
+
+def _read_data(t: ForeignKeys, run: dict[str, Any]) -> None:
+    put(run, "data.seq_len", whole_of(t.take("sequence_len")) or 512)
+    if (packing := t.take("sample_packing")) is not None:
+        run["data"]["document_mask"] = true(packing)
+    for key in ("datasets", "pretraining_dataset"):
+        t.refuse(key, "texts and rows of its own: prepare them, and set data.train")
+
+
+def _read_schedule(t: ForeignKeys, run: dict[str, Any], steps: int | None) -> None:
+    read_optimizer(t, run, "optimizer")
+    t.values.setdefault("lr_scheduler", "cosine")
+    if steps is not None and not {"warmup_steps", "warmup_ratio"} & t.values.keys():
+        t.values["warmup_steps"] = min(int(0.03 * steps), 100)
+        t.assume(f"a warm-up of {t.values['warmup_steps']} steps, Axolotl's default")
+    read_schedule(t, run, steps, "lr_scheduler")
+    if (ratio := real_of(t.take("cosine_min_lr_ratio"))) is not None:
+        run["lr_schedule"]["min_ratio"] = ratio
+
+
+def _read_layout(t: ForeignKeys, run: dict[str, Any], where: str) -> int | None:
+    """Sizes and stage; the devices that the sizes make, None where they aren't there."""
+    layout = run["layout"]
+    layout["zero_stage"] = 0
+    if t.values.get("gradient_checkpointing") in ("offload", "unsloth", "offload_disk"):
+        layout |= {"recompute": "full", "offload": "activations"}
+    old = t.take("sequence_parallel_degree")
+    sizes = {name: whole_of(t.take(foreign)) for name, foreign in SIZES.items()}
+    sizes["cp"] = sizes["cp"] or whole_of(old)
+    for name in ("dp_replicate", "tp", "cp"):
+        if (size := sizes[name]) is not None and size > 1:
+            layout[name] = size
+    if layout.get("tp", 1) > 1:
+        layout["sp"] = False
+    if layout.get("cp", 1) > 1:
+        layout["cp_kind"] = "ring"
+    if t.take("fsdp") or any(key.startswith("fsdp_config.") for key in t.values):
+        _read_fsdp(t, layout)
+    read_deepspeed(t, run, where)
+    known = sizes["dp_shard"] is not None or sizes["dp_replicate"] is not None
+    return prod(size or 1 for size in sizes.values()) if known else None
+
+
+def _read_fsdp(t: ForeignKeys, layout: dict[str, Any]) -> None:
+    strategy = str(t.take("fsdp_config.sharding_strategy", "")).upper()
+    keeps = str(t.take("fsdp_config.reshard_after_forward")).lower() == "false"
+    layout["zero_stage"] = 2 if keeps or strategy in ("SHARD_GRAD_OP", "2") else 3
+    if true(t.take("fsdp_config.offload_params")):
+        layout["offload"] = "parameters"
+    if true(t.take("fsdp_config.activation_checkpointing")):
+        layout["recompute"] = "full"

@@ -1,0 +1,269 @@
+"""MaxText's file, both ways: everything but the layout."""
+
+from __future__ import annotations
+
+from math import nextafter
+from typing import Any
+
+from scalewright.emit.emitted import Emitted, Reading, yaml_text
+from scalewright.emit.foreign import ForeignKeys, put_sources, read_keys
+from scalewright.emit.maxtext.layout import TITLE, hardware_of, read_layout, write_layout
+from scalewright.emit.numbers import real, whole
+from scalewright.emit.rates import put_rates, take_rates
+from scalewright.emit.rules import Fixed, Word, Words, put, read_rules, write_rules
+from scalewright.emit.settings import Settings
+
+VERSION, FILE = "0.2.5", "maxtext.yml"
+WORDS = (
+    Word("model.vocab_size", "vocab_size", back=whole),
+    Word("model.hidden_size", "base_emb_dim", back=whole),
+    Word("model.num_hidden_layers", "base_num_decoder_layers", back=whole),
+    Word("model.num_attention_heads", "base_num_query_heads", back=whole),
+    Word("model.num_key_value_heads", "base_num_kv_heads", back=whole),
+    Word("model.head_dim", "head_dim", back=whole),
+    Word("model.context", "max_position_embeddings", back=whole),  # of yarn alone
+    Word("model.norm_eps", "normalization_layer_epsilon", back=real),
+    Word("model.tie_word_embeddings", "logits_via_embedding"),
+    Word("model.qkv_bias", "attention_bias"),
+    Word("model.rope.theta", "rope_max_timescale", to=int, back=real),
+    Word("model.attention_softcap", "attn_logits_soft_cap", back=real),
+    Word("model.logit_softcap", "final_logits_soft_cap", back=real),
+    Word("train.z_loss", "z_loss_multiplier", back=real, always=False),
+    Word("data.seq_len", "max_target_length", back=whole),
+    Word("optimizer.lr", "learning_rate", back=real),
+    Word("optimizer.clip_norm", "gradient_clipping_threshold", back=real),
+    Word("seed", "init_weights_seed", back=whole),
+)  # fmt: skip
+MIXTURE = (
+    Word("model.moe.num_experts", "num_experts", back=whole),
+    Word("model.moe.top_k", "num_experts_per_tok", back=whole),
+    Word("model.moe.moe_intermediate_size", "base_moe_mlp_dim", back=whole),
+    Word("train.balance.loss", "load_balance_loss_weight", back=real, always=False),
+    Word("train.balance.capacity_factor", "capacity_factor", back=real),
+)  # fmt: skip
+FIXED = (
+    Fixed("model.norm_type", ("rmsnorm",), "MaxText's llama2 block has RMSNorm"),
+    Fixed("model.positions", ("rope",), "MaxText's llama2 block has rotary positions"),
+)
+MLPS = {
+    "swiglu": ["silu", "linear"], "geglu_tanh": ["gelu", "linear"], "gelu_tanh": ["gelu"], "relu": ["relu"],
+}  # fmt: skip
+BLOCKS = {  # norms of q and k, experts
+    (False, False): "llama2", (True, False): "qwen3", (False, True): "mixtral", (True, True): "qwen3_moe",
+}  # fmt: skip
+KINDS = {"constant": "cosine", "cosine": "cosine", "linear": "wsd", "wsd": "wsd"}
+MODELS = {  # model_name -> presets
+    "llama3.1-8b": "llama-3.1-8b", "llama3.1-70b": "llama-3.1-70b", "llama3.1-405b": "llama-3.1-405b",
+    "mixtral-8x7b": "mixtral-8x7b", "mistral-7b": "mistral-7b-v0.1", "deepseek3-671b": "deepseek-v3",
+    "qwen3-8b": "qwen3-8b", "qwen3-30b-a3b": "qwen3-30b-a3b",
+}  # fmt: skip
+TOKENIZER = "TOKENIZER"
+ASIDE = frozenset({
+    "base_config", "run_name", "base_output_directory", "hardware", "enable_checkpointing",
+    "async_checkpointing", "save_checkpoint_on_completion", "save_checkpoint_on_start", "log_period",
+    "enable_dropout", "dropout_rate", "weight_dtype", "grad_dtype", "tokenizer_path", "tokenizer_type",
+    "tokenize_train_data", "tokenize_eval_data", "dataset_type", "grain_file_type", "grain_worker_count",
+    "data_shuffle_seed", "enable_data_shuffling", "normalize_embedding_logits", "norm_topk_prob", "mlp_bias",
+    "scan_layers", "megablox", "sparse_matmul", "attention", "adamw_mask", "eval_steps", "packing",
+    "use_tokamax_splash", "context_parallel_load_balance",
+    "profiler", "gcs_metrics", "save_config_to_gcs", "jax_cache_dir", "monitor_goodput",
+    "enable_goodput_recording", "wsd_decay_style", "rope_type", "decoder_block", "reuse_example_batch",
+    "num_layers_per_pipeline_stage", "max_segments_per_seq", "dtype_mm", "enable_tensorboard",
+    "use_iota_embed", "skip_jax_distributed_system", "steps_per_checkpoint", "dcn_diloco_parallelism",
+    "ici_diloco_parallelism",
+    *(f"{net}_{axis}_parallelism" for net in ("ici", "dcn") for axis in (
+        "fsdp_transpose", "sequence", "context_usp_ulysses", "context_autoregressive", "autoregressive",
+    )),
+})  # fmt: skip
+
+
+def write(s: Settings) -> Emitted:
+    """The complete file; raises UserError where it would be another layout."""
+    rates = take_rates(s, KINDS, "")
+    total = rates.start + rates.length
+    if not rates.to_the_end:
+        s.nearly("lr_schedule.decay_steps", str(total), "MaxText's rate is 0 after the decay")
+    hardware = hardware_of(s)
+    data: Words = {
+        "base_config": "base.yml", "run_name": s.run.name, "base_output_directory": f"{s.run.folder}/maxtext",
+        "hardware": hardware, **_network(s), **write_rules(s, WORDS), **write_layout(s), "steps": rates.steps,
+        "lr_schedule_type": rates.kind, "learning_rate_schedule_steps": total,
+        "learning_rate_final_fraction": float(f"{rates.least / rates.peak:.12g}"),
+        "warmup_steps_fraction": _fraction(rates.warmup, total), **_optimizer(s), **_data(s), **_saves(s),
+    }  # fmt: skip
+    if rates.kind == "wsd":
+        data |= {"wsd_decay_steps_fraction": _fraction(rates.length, total), "wsd_decay_style": "linear"}
+    s.assume(f"hardware {hardware}; all devices are one slice: with several, move an axis from ici_ to dcn_")
+    command = f"python3 -m maxtext.trainers.pre_train.train {FILE}"
+    comments = (f"Written by `scalewright emit maxtext`, for MaxText ({VERSION}); on every host:", command)
+    return s.emitted(TITLE, "maxtext", VERSION, {FILE: yaml_text(comments, data)}, command)
+
+
+def _fraction(part: int, whole_: int) -> float:
+    """A share that, times the steps and cut to a whole number, is the part again."""
+    share = part / max(whole_, 1)
+    while int(share * whole_) < part:
+        share = nextafter(share, 2.0)  # not more: warm-up and decay together may be 1 at most
+    return share
+
+
+def _network(s: Settings) -> Words:
+    model = s.model
+    normed = model.qk_norm == "head"
+    if normed:
+        s.take("model.qk_norm")
+    block = BLOCKS[normed, model.moe is not None]
+    write_rules(s, FIXED)
+    instead = "geglu_tanh" if model.gated else "gelu_tanh"
+    mlp = s.choose("model.mlp_type", MLPS, "MaxText's GELU is the tanh form", instead)
+    written: Words = {
+        "decoder_block": block, "mlp_activations": list(mlp or ()), "base_mlp_dim": _width(s),
+        "normalize_embedding_logits": False, "enable_dropout": False, "use_qk_norm": normed,
+    }  # fmt: skip
+    scaling = s.take_scaling(TITLE, "llama3")
+    if scaling is not None:
+        written["rope_type"] = "llama3.1"
+    if model.moe:
+        written |= {**write_rules(s, MIXTURE), "norm_topk_prob": True}
+        if not s.is_all_sparse():
+            s.drop("model.moe.first_k_dense", "MaxText's mixtral block has experts in every layer")
+    return written
+
+
+def _width(s: Settings) -> int:
+    """The width of its MLPs: with experts in every layer, theirs."""
+    moe = s.model.moe
+    if moe is None or s.is_all_sparse():
+        return s.take_dense_width()
+    why = "its dense MLPs are as wide as experts"
+    s.nearly("model.intermediate_size", str(moe.moe_intermediate_size), why)
+    return moe.moe_intermediate_size
+
+
+def _optimizer(s: Settings) -> Words:
+    spec = s.optimizer
+    decay = s.take("optimizer.weight_decay")
+    if spec.name == "sgd" and not s.take("optimizer.momentum"):
+        s.take("optimizer.name")
+        return {"opt_type": "sgd", "adam_weight_decay": decay}
+    why = "MaxText has AdamW, Muon and SGD without momentum"
+    name = s.choose("optimizer.name", {"adamw": "adamw", "muon": "muon"}, why, "adamw")
+    first, second = s.take_adam()
+    written: Words = {
+        "opt_type": name, "adam_b1": first, "adam_b2": second, "adam_eps": s.take("optimizer.eps"),
+        "adam_weight_decay": decay, "adamw_mask": [".*norm.*", ".*bias.*"],
+    }  # fmt: skip
+    if name == "muon":
+        s.take("optimizer.momentum")
+        written |= {"muon_beta": spec.kept_momentum, "muon_weight_decay": decay}
+    return written
+
+
+def _data(s: Settings) -> Words:
+    paths, weights = s.take_sources()
+    valid = [source["path"] for source in s.take("data.valid")]
+    every, batches = s.take("train.valid_every"), s.values["train.valid_batches"]
+    s.assume(f"tokenizer {TOKENIZER}: put in its path; data are ArrayRecord files: convert ours, or set them")
+    mixed = [f"{path},{weight:g}" for path, weight in zip(paths, weights, strict=True)]
+    written: Words = {
+        "dataset_type": "grain", "grain_file_type": "arrayrecord",
+        "grain_train_files": ";".join(mixed) if len(paths) > 1 else paths[0], "tokenizer_path": TOKENIZER,
+        "tokenizer_type": "huggingface", "data_shuffle_seed": s.values["seed"],
+    }  # fmt: skip
+    if valid and every:
+        written |= {"grain_eval_files": ";".join(valid), "eval_interval": every, "eval_steps": batches}
+    return written
+
+
+def _saves(s: Settings) -> Words:
+    every = s.save_steps()
+    return {"enable_checkpointing": bool(every), **({"checkpoint_period": every} if every else {})}
+
+
+def recognises(document: Any, text: str) -> bool:
+    """A document with MaxText's sizes."""
+    if not isinstance(document, dict):
+        return False
+    sizes = {"base_emb_dim", "per_device_batch_size", "max_target_length"} & document.keys()
+    return bool(sizes) or any(str(key).startswith(("ici_", "dcn_")) for key in document)
+
+
+def read(document: Any, text: str, where: str) -> Reading:
+    """Such a file as a run; what base.yml fills in is filled in, too."""
+    return read_keys("maxtext", document, ASIDE, where, _read_network, read_layout, _read_training)
+
+
+def _read_network(t: ForeignKeys, run: Words) -> None:
+    name = t.take("model_name", "default")
+    if "base_emb_dim" not in t and name != "default":
+        if name in MODELS:
+            run["model"] = MODELS[name]
+        else:
+            t.refuse("model_name", "a model that isn't known here by this name: set model")
+        read_rules(t, [word for word in WORDS if not word.ours.startswith("model.")], run)
+        return
+    read_rules(t, WORDS, run)
+    model = run.setdefault("model", {})
+    sizes = {"hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 16,
+             "num_key_value_heads": 16, "head_dim": 128, "vocab_size": 32000}  # fmt: skip
+    for key, size in sizes.items():
+        model.setdefault(key, size)
+    model["intermediate_size"] = whole(t.take("base_mlp_dim", 7168))
+    activations = t.take("mlp_activations", MLPS["swiglu"])
+    names = {tuple(foreign): ours for ours, foreign in MLPS.items()}
+    model["mlp_type"] = names.get(tuple(activations), "swiglu")
+    model["norm_type"] = "rmsnorm"
+    model.setdefault("rope", {}).setdefault("theta", 10000.0)
+    if "context" not in model and (length := run.get("data", {}).get("seq_len")):
+        model["context"] = length
+    if t.values.get("rope_type") == "llama3.1":
+        model["rope"]["scaling"] = {"kind": "llama3", "factor": 8.0, "original_context": 8192}
+    block = str(t.values.get("decoder_block", "llama2"))
+    if t.take("use_qk_norm") and block.startswith("qwen3"):
+        model["qk_norm"] = "head"
+    elif block not in ("llama2", "mixtral", "mistral"):
+        t.assume(f"the network is a Llama's: theirs is {block}")
+    if whole(t.values.get("num_experts", 1)) > 1:
+        read_rules(t, MIXTURE, run)
+        model["moe"].setdefault("moe_intermediate_size", model["intermediate_size"])
+        model["moe"].setdefault("top_k", 1)
+    else:
+        t.take("num_experts"), t.take("num_experts_per_tok"), t.take("base_moe_mlp_dim")
+
+
+def _read_training(t: ForeignKeys, run: Words) -> None:
+    optimizer = run.setdefault("optimizer", {})
+    name = str(t.take("opt_type", "adamw"))
+    optimizer["name"] = name if name in ("adamw", "sgd", "muon") else "adamw"
+    if name != optimizer["name"]:
+        t.refuse("opt_type", "taken as AdamW: this optimizer isn't here")
+    optimizer["betas"] = [real(t.take("adam_b1", 0.9)), real(t.take("adam_b2", 0.95))]
+    optimizer["eps"] = real(t.take("adam_eps", 1e-8))
+    decays = {key: t.take(key) for key in ("adam_weight_decay", "muon_weight_decay")}
+    decay = decays["muon_weight_decay" if name == "muon" else "adam_weight_decay"]
+    optimizer["weight_decay"] = real(decay if decay is not None else 0.1)
+    if (beta := t.take("muon_beta")) is not None and name == "muon":
+        optimizer["momentum"] = real(beta)
+    steps = whole(t.take("steps", 150_001))
+    put(run, "train.steps", steps)
+    total = int(t.take("learning_rate_schedule_steps", -1))
+    total = total if total > 0 else steps
+    warmup = int(real(t.take("warmup_steps_fraction", 0.1)) * total)
+    optimizer.setdefault("lr", 3e-5)
+    least = real(t.take("learning_rate_final_fraction", 0.1)) * optimizer["lr"]
+    kind, length = str(t.take("lr_schedule_type", "cosine")), max(1, total - warmup)
+    late = int(real(t.take("wsd_decay_steps_fraction", 0.1)) * total)
+    if kind == "wsd":
+        kind, length = ("linear", length) if late >= total - warmup else ("wsd", late)
+    put_rates(run, kind, warmup, length, least)
+    if (files := t.take("grain_train_files")) is not None:
+        parts = [part.rpartition(",") if "," in part else (part, "", "1") for part in str(files).split(";")]
+        put(run, "data.train", put_sources([part[0] for part in parts], [part[2] for part in parts]))
+    if (held := t.take("grain_eval_files")) is not None and int(t.values.get("eval_interval", -1)) > 0:
+        put(run, "data.valid", put_sources(str(held).split(";")))
+        put(run, "train.valid_every", whole(t.take("eval_interval")))
+    every = whole(t.take("checkpoint_period", 10_000))
+    if every < steps:
+        put(run, "checkpoint.every", every)
+    for key in ("load_parameters_path", "load_full_state_path"):
+        t.refuse(key, "weights to start from aren't read: give `init`")

@@ -1,0 +1,100 @@
+"""The features of each trainer: its values of each axis, and combinations it refuses (capabilities.yaml).
+
+    find_capabilities("torchtitan").allows("schedule", "dualpipe")     False
+    ....................................missing(layout)                ["schedule dualpipe", "zero_stage 1"]
+    ....................................runs_on("tpu")                 False
+
+One without an entry counts as able to run everything; `known` is false. The planner leaves out layouts that a
+trainer lacks, and `emit` gives the reasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from scalewright.spec.base import read_yaml
+
+FILE = Path(__file__).parent / "capabilities.yaml"
+ABOVE_ONE = ">1"
+Rule = Mapping[str, Any]  # axis -> its values, or ABOVE_ONE: never all of these together
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """One trainer's entry."""
+
+    trainer: str
+    axes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    never: tuple[Rule, ...] = ()
+    source: str = ""
+    known: bool = False
+    title: str = ""  # its name in its own spelling
+    devices: tuple[str, ...] = ()  # kinds of device that it runs on; none: not known, any
+    why: Mapping[str, str] = field(default_factory=dict)  # axis -> the reason for what it lacks of it
+
+    def runs_on(self, kind: str) -> bool:
+        """Whether it runs on devices of this kind: gpu, tpu, npu, cpu or mps."""
+        return not self.devices or kind in self.devices
+
+    def allows(self, axis: str, value: Any) -> bool:
+        """Whether it has this value of an axis; of a mapping (`recompute`) only the kind counts."""
+        return axis not in self.axes or kind_of(value) in self.axes[axis]
+
+    def missing(self, layout: Mapping[str, Any]) -> list[str]:
+        """Features of a layout that it lacks: `schedule dualpipe`, `pp 2 with zero_stage 3`."""
+        keys = dict(layout)
+        for axis, size in (("schedule", "pp"), ("cp_kind", "cp"), ("sp", "tp")):
+            if keys.get(size, 1) == 1:
+                keys.pop(axis, None)
+        named = [axis for axis in self.axes if axis in keys]
+        lacks = [_words(axis, keys[axis]) for axis in named if not self.allows(axis, keys[axis])]
+        for rule in self.never:
+            if all(axis in keys and _holds(keys[axis], values) for axis, values in rule.items()):
+                lacks.append(" with ".join(_words(axis, keys[axis]) for axis in rule))
+        return lacks
+
+
+def kind_of(value: Any) -> Any:
+    """The kind of a value, as the file names it: `{every: 2}` is `every`."""
+    return next(iter(value), None) if isinstance(value, Mapping) else value
+
+
+@lru_cache(maxsize=64)
+def find_capabilities(trainer: str) -> Capabilities:
+    """A trainer's capabilities by its name in the file; without an entry it can do everything."""
+    entries = read_yaml(FILE)
+    entry = entries.get(trainer)
+    if entry is None:
+        return Capabilities(trainer, title=trainer)
+    title = entry.get("title", trainer)
+    entry = entries[entry["as"]] if "as" in entry else entry
+    axes = {axis: tuple(values) for axis, values in entry["axes"].items()}
+    never, devices = tuple(entry.get("never", ())), tuple(entry.get("devices", ()))
+    return Capabilities(trainer, axes, never, entry["source"], True, title, devices, entry.get("why", {}))
+
+
+def trainers_on(kind: str) -> list[str]:
+    """The trainers that are known to run on devices of this kind, in the file's order."""
+    entries = read_yaml(FILE)
+    return [name for name, entry in entries.items() if kind in entry.get("devices", ())]
+
+
+@lru_cache(maxsize=1)
+def titled_trainers() -> tuple[str, ...]:
+    """The trainers in use today, in the file's order: entries of their own with a title."""
+    entries = read_yaml(FILE)
+    return tuple(name for name, entry in entries.items() if "title" in entry and "as" not in entry)
+
+
+def _holds(value: Any, values: Any) -> bool:
+    return bool(value > 1) if values == ABOVE_ONE else kind_of(value) in values
+
+
+def _words(axis: str, value: Any) -> str:
+    if isinstance(value, Mapping):
+        value = " ".join(f"{key} {inner}" for key, inner in value.items())
+    return f"{axis} {value}"

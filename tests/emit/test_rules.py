@@ -1,0 +1,85 @@
+"""Rules of a trainer's words, both ways: what is taken, changed, dropped, and put back into a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from emit.limited import run_of
+from scalewright.emit.foreign import ForeignKeys
+from scalewright.emit.numbers import real, real_of, whole, whole_of
+from scalewright.emit.rules import Fixed, Lacks, Pick, Word, nested, read_rules, write_rules
+
+SIZES = (Word("model.hidden_size", "width", back=whole), Word("train.z_loss", "z", back=real, always=False))
+NORM = Pick("model.norm_type", "norm", {"rmsnorm": "RMS", "layernorm": "Layer"}, "two norms", "rmsnorm",
+            absent="Layer", unknown="rmsnorm")  # fmt: skip
+MLP = Pick("model.mlp_type", ("mlp", "gelu"), {"swiglu": ("gated", "none"), "gelu_tanh": ("plain", "tanh")},
+           "two MLPs", absent=("plain", "tanh"), back=str)  # fmt: skip
+
+
+def test_words_are_written_where_they_do_something() -> None:
+    settings = run_of()
+    assert write_rules(settings, SIZES) == {"width": 1024}
+    assert write_rules(run_of(train={"steps": 2, "z_loss": 1e-4}), SIZES) == {"width": 1024, "z": 1e-4}
+    assert "model.hidden_size" not in dict(settings.left())
+
+
+def test_a_pick_has_names_of_values() -> None:
+    settings = run_of()
+    assert write_rules(settings, [NORM, MLP]) == {"norm": "RMS", "mlp": "gated", "gelu": "none"}
+    assert not {"model.norm_type", "model.mlp_type"} & dict(settings.left()).keys()
+
+
+def test_a_value_that_a_pick_lacks_is_changed_or_dropped() -> None:
+    settings = run_of(model={**run_of().model.dump(), "norm_type": "layernorm_nobias", "mlp_type": "gelu"})
+    assert write_rules(settings, [NORM, MLP]) == {"norm": "RMS"}
+    assert [(item.key, item.written, item.why) for item in settings.changed] == [
+        ("model.norm_type", "rmsnorm", "two norms")
+    ]
+    assert ("model.mlp_type", "gelu", "two MLPs") in settings.dropped("X")
+
+
+@pytest.mark.parametrize(("foreign", "model"), [
+    ({"width": "64", "norm": "RMS", "mlp": "gated", "gelu": "none"},
+     {"hidden_size": 64, "norm_type": "rmsnorm", "mlp_type": "swiglu"}),
+    ({}, {"norm_type": "layernorm", "mlp_type": "gelu_tanh"}),  # what they have where a key is missing
+    ({"norm": "other", "mlp": "other"}, {"norm_type": "rmsnorm"}),
+])  # fmt: skip
+def test_rules_are_read(foreign: dict[str, Any], model: dict[str, Any]) -> None:
+    run: dict[str, Any] = {}
+    keys = ForeignKeys(foreign)
+    read_rules(
+        keys, [*SIZES, NORM, MLP, Fixed("model.positions", ("rope",), ""), Lacks("model.qk_norm", "")], run
+    )
+    assert run == {"model": model}
+    assert keys.unread() == ()
+
+
+def test_what_is_fixed_or_lacking() -> None:
+    fixed = Fixed("layout.recompute", ("full",), "all layers", "full")
+    settings = run_of(layout={"devices": 8, "global_batch": 8, "offload": "optimizer", "zero_stage": 1})
+    assert write_rules(settings, [fixed, Lacks("layout.offload", "no offload")]) == {}
+    assert [item.key for item in settings.changed] == ["layout.recompute"]
+    assert ("layout.offload", "optimizer", "no offload") in settings.dropped("X")
+
+
+def test_the_reason_of_an_axis_is_that_of_the_capabilities() -> None:
+    settings = run_of(layout={"devices": 8, "global_batch": 8, "offload": "optimizer", "zero_stage": 2})
+    settings.lacks = {"offload": "no offload", "zero_stage": "one stage"}
+    assert settings.choose("layout.zero_stage", {3: "on"}, instead=3) == "on"
+    assert [(item.key, item.why) for item in settings.changed] == [("layout.zero_stage", "one stage")]
+    assert ("layout.offload", "optimizer", "no offload") in settings.dropped("X")
+
+
+def test_sections_come_in_their_order() -> None:
+    assert list(nested({"b.c": 1, "a.x.y": 2, "d": 3}, "a", "b")) == ["a", "b", "d"]
+    assert nested({"a.x.y": 2}) == {"a": {"x": {"y": 2}}}
+
+
+def test_numbers() -> None:
+    assert (whole("1_000"), whole(4.0), whole(2**62 + 1)) == (1000, 4, 2**62 + 1)
+    assert (real_of("3e-4"), real_of(True), real_of("nan"), real_of([])) == (3e-4, None, None, None)
+    assert (whole_of("8"), whole_of(0), whole_of(2.5)) == (8, None, None)
+    with pytest.raises(ValueError, match="True"):
+        whole(True)
