@@ -66,7 +66,9 @@ def python_files(folder: str) -> list[Path]:
 
 
 def test_code_lines_leaves_out_what_explains() -> None:
-    text = '"""A file."""\n\n# why\nX = """\n# text\n\n"""\n\n\ndef f():\n    """Does."""\n    return X  # it\n'
+    text = (
+        '"""A file."""\n\n# why\nX = """\n# text\n\n"""\n\n\ndef f():\n    """Does."""\n    return X  # it\n'
+    )
     assert code_lines(text) == 5  # X = """, # text, """, def, return
 
 
