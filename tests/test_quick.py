@@ -1,4 +1,4 @@
-"""Which tests a change selects: over imports, lazy ones, the command line's verbs, tables of names, and data."""
+"""Which tests a change selects: by imports, lazy ones, verbs of the command line, tables of names, data."""
 
 from __future__ import annotations
 

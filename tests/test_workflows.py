@@ -1,4 +1,4 @@
-"""CI is one truth: what .github/workflows and .ci run is in the Makefile, for the versions that pyproject names.
+"""What .github/workflows and .ci run is in the Makefile, for the versions of Python that pyproject names.
 
 GitHub isn't here: the files are parsed, and `.ci/base` is run with torch and its company taken away.
 """
