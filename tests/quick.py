@@ -2,10 +2,10 @@
 
     git diff REV ──► changed files ──► imports, backwards ──► test files, by how many imports lie between
 
-An edge is an import anywhere in a file, also inside a function. A test that calls the command line has an edge to
-the verbs that it names: `call_cli("plan", ...)` to cli/verbs/plan.py, not to all of them. A module that nothing
-imports is one that a table names: its edge comes from the nearest file that calls `import_module`. Data touches
-the Python files beside it and the tests that have its name, a page the tests of pages.
+An edge is an import anywhere in a file, also inside a function. A test that calls the command line has edges
+to the verbs that it names: `call_cli("plan", ...)` to cli/verbs/plan.py, not to all. A module that nothing
+imports is named by a table: its edge comes from the nearest file that calls `import_module`. Data touch the
+Python files beside them and the tests that have their name, a page the tests of pages.
 
 As a pytest plugin (`-p quick --within SECONDS`) it skips what begins later than that, and says how many.
 """
@@ -116,7 +116,7 @@ def _text(file: str) -> str:
 
 
 def changed_since(revision: str | None) -> list[str]:
-    """Files that differ from a revision's common ancestor with HEAD, those that git doesn't have yet among them."""
+    """Files that differ from a revision's common ancestor with HEAD, or that git doesn't have yet."""
     if revision is None:
         head, main = _git("rev-parse", "HEAD"), _git("rev-parse", "--verify", "-q", "main", check=False)
         revision = "HEAD~1" if main in ([], head) else "main"
