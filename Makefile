@@ -33,7 +33,7 @@ quick: $(VENV)/.dev  ## Run the tests that a change since REV (default: main, or
 base:  ## Install the base package alone, without torch, and try what works with it
 	$(PYTHON) -m venv $(VENV)-base
 	$(VENV)-base/bin/python -m pip install --disable-pip-version-check --quiet -c constraints.txt -e .
-	PATH="$(CURDIR)/$(VENV)-base/bin:$$PATH" bash .ci/base
+	PATH="$(abspath $(VENV)-base/bin):$$PATH" bash .ci/base
 
 parity: $(VENV)/.dev  ## Compare every layout with one device, and checkpoints between layouts (two hours)
 	$(BIN)/python -m pytest tests/parity -m "parity or not parity" --save-parity comparisons/results
