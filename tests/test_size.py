@@ -25,7 +25,7 @@ BUDGET = {
     "data": 3_600,
     "diagnose": 8_450,
     "dry_run": 1_150,
-    "emit": 8_200,
+    "emit": 8_300,
     "evaluate": 240,
     "launch": 4_400,
     "learn": 480,
