@@ -9,10 +9,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
 # One worker more than cores, 5 at most: a test of several ranks waits for them for a tenth of its time.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min((os.cpu_count() or 1) + 1, 5))')
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --durations 30
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all parity gpu-kit lint format clean
+.PHONY: help demo test test-all quick base parity gpu-kit lint format clean
 
 help:  ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -25,6 +25,15 @@ test: lint  ## Install what the tests need, check style and types, run the tests
 
 test-all: lint  ## The same with the long tests
 	$(PYTEST) -m "not parity"
+
+REV ?=
+quick: $(VENV)/.dev  ## Run the tests that a change since REV (default: main, or HEAD~1 on it) can touch, for 100 s
+	PYTHONPATH=tests $(PYTEST) -m "not slow and not parity" -p quick --within 100 $$($(BIN)/python tests/quick.py $(REV))
+
+base:  ## Install the base package alone, without torch, and try what works with it
+	$(PYTHON) -m venv $(VENV)-base
+	$(VENV)-base/bin/python -m pip install --disable-pip-version-check --quiet -c constraints.txt -e .
+	PATH="$(abspath $(VENV)-base/bin):$$PATH" bash .ci/base
 
 parity: $(VENV)/.dev  ## Compare every layout with one device, and checkpoints between layouts (two hours)
 	$(BIN)/python -m pytest tests/parity -m "parity or not parity" --save-parity comparisons/results
@@ -44,7 +53,7 @@ format: $(VENV)/.dev  ## Fix style and formatting in place
 	$(BIN)/ruff format .
 
 clean:  ## Remove the environment and the tools' caches (not runs/ and data/)
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VENV)-base .mypy_cache .ruff_cache .pytest_cache
 
 $(VENV)/.made:
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.10 or newer is needed: make PYTHON=python3.11 ..." if sys.version_info < (3, 10) else 0)'

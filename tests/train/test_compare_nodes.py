@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from runs import run_data
+from scalewright import __version__
 from scalewright.launch.local import run_local
 from scalewright.launch.preflight.rule import Finding
 from scalewright.launch.rank import RankContext
@@ -90,7 +91,7 @@ def test_what_would_fail_ends_all_ranks_alike(tmp_path: Path) -> None:
     answers = nodes(tmp_path, changes)
     assert len({tuple(lines) for lines in answers}) == 1
     (line,) = answers[0]
-    assert line.startswith("error: scalewright is 0.1.0 77ac01 on")
+    assert line.startswith(f"error: scalewright is {__version__} 77ac01 on")
     assert "2 problems more" in line
     lines, *_ = nodes(tmp_path, changes, preflight="warn")
     assert lines[0].startswith("scalewright is")
