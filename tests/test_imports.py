@@ -40,7 +40,7 @@ ALLOWED: dict[str, set[str]] = {
         "track",
     },
     "dry_run": {"spec", "machine", "plan", "model", "parallel", "data", "launch", "train"},
-    "parity": {"spec", "checkpoint", "launch", "track", "train"},
+    "parity": {"spec", "parallel", "data", "checkpoint", "launch", "track", "train"},
     "bench": {"spec", "machine", "kernels"},
     "accept": {"spec", "machine", "launch", "bench"},
     "diagnose": {"spec", "plan"},

@@ -100,9 +100,7 @@ def test_it_can_be_overridden_and_nothing_is_started(tmp_path: Path, monkeypatch
     started: list[str] = []
     monkeypatch.setattr("scalewright.train.run.run_local", lambda *_, **__: started.append("workers"))
     monkeypatch.setattr("scalewright.train.run.enter", lambda *_, **__: started.append("here"))
-    monkeypatch.setattr(
-        "scalewright.train.run.resolve", lambda spec, read_data=True: resolve(spec, read_data=False)
-    )
+    monkeypatch.setattr("scalewright.train.run.with_data", lambda resolved: resolved)
     monkeypatch.setattr(preflight, "free_memory", lambda *_: 1.0)
     run = {
         "model": SMALL,

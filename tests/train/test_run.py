@@ -14,7 +14,7 @@ from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec, load_run
 from scalewright.train import run as door
 from scalewright.train import worker
-from scalewright.train.loop import seed_step
+from scalewright.train.session import seed_step
 from scalewright.train.state.claim import claim_folder
 
 KEYS = {

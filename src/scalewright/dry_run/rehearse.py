@@ -150,7 +150,7 @@ class Player:
             self.islands.hold_under_way()
         layout, executor = self.run.layout, self.step.parallel.executor
         if isinstance(executor, Pipeline):
-            plan = layout_schedule(layout, executor.pairs)
+            plan = layout_schedule(layout)
             script = self._write(executor, shorten(plan, self.mesh.index("pp")))
             return lambda pp: replay(script, plan, pp)
         step = self._run_some(executor, layout.accumulation)

@@ -52,7 +52,7 @@ class Routes:
 
     def __call__(self, session: Session) -> None:
         """Wraps every router of the rank's stages."""
-        parallel, mesh, layout = session.network.parallel, session.mesh, session.run.layout
+        parallel, mesh, layout = session.parallel, session.mesh, session.run.layout
         clock = parallel.executor.recorder = _Clock(parallel.executor.recorder)
         folder = Path(self.folder)
         folder.mkdir(parents=True, exist_ok=True)

@@ -36,20 +36,21 @@ from scalewright.train.batches import Place, in_vocabulary, sample_ids
 from scalewright.train.columns import AUX, LOSS, NORM, TOKENS
 from scalewright.train.guard.decide import Guard
 from scalewright.train.horizon import find_horizon
-from scalewright.train.loop import seed_step
 from scalewright.train.loss import build_loss
 from scalewright.train.network import build_network, first_weights, load_python
 from scalewright.train.optimizer import base_rate, build_optimizer, set_rate
+from scalewright.train.session import seed_step
+from scalewright.train.start import Start
 from scalewright.train.step import Step
 from scalewright.train.worker import own_device
 
 
-def simulate_in_turn(context: RankContext, jobs: Sequence[dict[str, Any]]) -> None:
+def simulate_in_turn(context: RankContext, starts: Sequence[Start]) -> None:
     """One process's life: it simulates one run after another."""
     if context.threads:
         torch.set_num_threads(context.threads)
-    for job in jobs:
-        simulate(job["resolved"].run, job["resolved"].seq_len, own_device(job["device"], context))
+    for start in starts:
+        simulate(start.resolved.run, start.resolved.seq_len, own_device(start.device, context))
 
 
 def simulate(run: RunSpec, seq_len: int, device: torch.device) -> None:
