@@ -14,7 +14,7 @@ from pathlib import Path
 
 from scalewright.launch.local import prepare_workers, run_local
 from scalewright.launch.rank import RankContext
-from scalewright.parity.simulate import simulate_in_turn
+from scalewright.parity.diloco_control import simulate_in_turn
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import OptimizerSpec, RunSpec
 from scalewright.spec.text.scratch import scratch_folder

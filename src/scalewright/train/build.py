@@ -1,10 +1,10 @@
 """Builds one rank, up to its first step.
 
-ranks meet    mesh ─► nodes compared ─► watchdog                                       _meet
+the ranks     mesh ─► nodes compared ─► watchdog                                       _meet
 the run       precision, compilation ─► network, optimizer, loss       _on_devices, engine.py
 the folder    held by rank 0 ─► newest checkpoint that verifies, data from there      find_origin
-the weights   that checkpoint's, with all states, or first ones                       _fill
-the records   the run's folder, events, trackers: rank 0's                            _open_record
+the weights   that checkpoint's, with all states, or first ones ─► Session            _take_up, _fill
+the records   the run's folder, events, trackers: rank 0's           write_folder, open_record
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 
 from scalewright.checkpoint.read import set_aside
 from scalewright.data.check import BackgroundCheck, unchecked
-from scalewright.data.dataset import TokenDataset, open_data
+from scalewright.data.dataset import Dataset, TokenDataset, open_data
 from scalewright.data.left_out import LeftOut
 from scalewright.launch.preflight.rule import Finding
 from scalewright.launch.rank import RankContext
@@ -42,6 +42,7 @@ from scalewright.train.network import first_weights, load_python
 from scalewright.train.precision import Peak, choose_precision, earlier_peak, find_peak
 from scalewright.train.record.record import Record
 from scalewright.train.record.run_files import open_record, write_folder
+from scalewright.train.resolve import Resolved
 from scalewright.train.session import Session
 from scalewright.train.start import Start
 from scalewright.train.state.claim import claim_folder
@@ -57,47 +58,27 @@ def build(start: Start, context: RankContext, device: torch.device, resources: E
     remarks: list[str] = []
     run = _on_devices(start.resolved.run, mesh, remarks)
     resolved = replace(start.resolved, run=run)
-    engine, loss, vocabulary = _build_engine(run, mesh), _build_loss(run, mesh), _vocabulary(run)
-    held_out = open_data(run.data, "valid", run.seed) if run.train.valid_every else None
-    valid = in_vocabulary(held_out, vocabulary) if held_out is not None else None
+    engine, loss, valid = _build_engine(run, mesh), _build_loss(resolved, mesh), None
+    if run.train.valid_every:
+        valid = in_vocabulary(open_data(run.data, "valid", run.seed), resolved.vocabulary)
     if mesh.rank == 0:
         resources.enter_context(claim_folder(run))
     barrier(mesh)
-    origin = find_origin(resolved, mesh, vocabulary)
+    origin = find_origin(resolved, mesh)
     peak = _peak(run, mesh, again=origin.reader is not None) if mesh.rank == 0 else None
     barrier(mesh)
-    place, notes = _fill(run, origin, engine, mesh)
-    guard = Guard(run.train.guard, device, fp16=run.layout.precision == "fp16")
-    guard.load(engine.state.guard_state(origin.state))
-    run_id = origin.reader.manifest.run_id if origin.reader else uuid.uuid4().hex[:12]
-    per_step, unit = run.layout.global_batch * resolved.seq_len, origin.state.get("schedule_unit")
-    horizon = find_horizon(place, resolved.steps, resolved.tokens, per_step, unit)
-    if engine.state.islands is not None:
-        engine.state.islands.last = horizon.total
-    session = Session(
-        resolved=resolved.with_steps(horizon.total),
-        horizon=horizon,
-        last=horizon.total if start.until is None else min(horizon.total, start.until),
-        mesh=mesh,
-        engine=engine,
-        loss=loss,
-        dataset=origin.dataset,
-        valid=valid,
-        run_id=from_rank_zero(run_id, mesh),
-        resumed=place.step if origin.reader else None,
-        place=place,
-        done=place.step,
-        guard=guard,
-        left_out=list(origin.state.get("left_out", [])),
-        watch=watch,
-        cut_short=bool(origin.state.get("validation_cut_short")),
-    )
+    session, notes = _take_up(resolved, origin, mesh, engine, loss, valid, watch, start.until)
     if peak is not None:
         remarks += begin_remarks(run, origin.dataset) if origin.reader is None else []
-        session.record = _open_record(session, origin, peak, notes, start, context)
-        _write_start(session, origin, remarks, findings, session.record)
+        write_folder(session, origin.changes)
+        notes += [f"set {name} aside" for name in set_aside(run.folder / "checkpoints", session.done)]
+        session.record = open_record(session, origin, peak, notes, quiet=start.quiet, tell=context.tell)
+        _write_start(session, origin, remarks, findings)
     watch.begins(session.done, session.record)
-    _check_data(session, context, resources)
+    in_files = [data for data in (session.dataset, valid) if isinstance(data, TokenDataset)]
+    if session.record is not None:
+        session.record.remark(unchecked(store for data in in_files for store in data.stores))
+    resources.enter_context(BackgroundCheck(in_files, context.local_rank, context.local_world))
     return session
 
 
@@ -105,12 +86,8 @@ def _meet(
     start: Start, context: RankContext, device: torch.device, resources: ExitStack
 ) -> tuple[Mesh, Watchdog, tuple[Finding, ...]]:
     """The ranks' process groups, their watchdog, and what is to be said of the nodes."""
-    run, model = start.resolved.run, start.resolved.model
-    layout, spec, islands = (
-        run.layout,
-        model if isinstance(model, ModelSpec) else None,
-        run.diloco is not None,
-    )
+    run, layout = start.resolved.run, start.resolved.run.layout
+    spec, islands = run.model if isinstance(run.model, ModelSpec) else None, run.diloco is not None
     mesh = make_mesh(
         make_grid(layout, spec.kv_heads if spec else None, islands=islands),
         context.rank,
@@ -150,15 +127,10 @@ def _on_devices(run: RunSpec, mesh: Mesh, remarks: list[str]) -> RunSpec:
     )
 
 
-def _build_loss(run: RunSpec, mesh: Mesh) -> Loss:
-    z_loss, mtp_weight = run.train.z_loss, run.train.mtp_weight
-    return build_loss(
-        run.loss, z_loss, load_python, mesh, _vocabulary(run), check=True, mtp_weight=mtp_weight
-    )
-
-
-def _vocabulary(run: RunSpec) -> int | None:
-    return run.model.vocab_size if isinstance(run.model, ModelSpec) else None
+def _build_loss(resolved: Resolved, mesh: Mesh) -> Loss:
+    train, words = resolved.run.train, resolved.vocabulary
+    loss, weight = resolved.run.loss, train.mtp_weight
+    return build_loss(loss, train.z_loss, load_python, mesh, words, check=True, mtp_weight=weight)
 
 
 def _peak(run: RunSpec, mesh: Mesh, *, again: bool) -> Peak:
@@ -166,6 +138,47 @@ def _peak(run: RunSpec, mesh: Mesh, *, again: bool) -> Peak:
     precision = run.layout.precision
     before = earlier_peak(run.folder, precision, mesh.world) if again else None
     return before or find_peak(run.cluster, precision, mesh.device)
+
+
+def _take_up(
+    resolved: Resolved,
+    origin: Origin,
+    mesh: Mesh,
+    engine: Engine,
+    loss: Loss,
+    valid: Dataset | None,
+    watch: Watchdog,
+    until: int | None,
+) -> tuple[Session, list[str]]:
+    """The session from where the run stands, on to its end or to step `until`; and notes."""
+    run, state = resolved.run, origin.state
+    place, notes = _fill(run, origin, engine, mesh)
+    guard = Guard(run.train.guard, mesh.device, fp16=run.layout.precision == "fp16")
+    guard.load(engine.state.guard_state(state))
+    run_id = origin.reader.manifest.run_id if origin.reader else uuid.uuid4().hex[:12]
+    per_step, unit = run.layout.global_batch * resolved.seq_len, state.get("schedule_unit")
+    horizon = find_horizon(place, resolved.steps, resolved.tokens, per_step, unit)
+    if engine.state.islands is not None:
+        engine.state.islands.last = horizon.total
+    session = Session(
+        resolved=resolved.with_steps(horizon.total),
+        horizon=horizon,
+        last=horizon.total if until is None else min(horizon.total, until),
+        mesh=mesh,
+        engine=engine,
+        loss=loss,
+        dataset=origin.dataset,
+        valid=valid,
+        run_id=from_rank_zero(run_id, mesh),
+        resumed=place.step if origin.reader else None,
+        place=place,
+        done=place.step,
+        guard=guard,
+        left_out=list(state.get("left_out", [])),
+        watch=watch,
+        cut_short=bool(state.get("validation_cut_short")),
+    )
+    return session, notes
 
 
 def _fill(run: RunSpec, origin: Origin, engine: Engine, mesh: Mesh) -> tuple[Place, list[str]]:
@@ -187,24 +200,10 @@ def _fill(run: RunSpec, origin: Origin, engine: Engine, mesh: Mesh) -> tuple[Pla
     return replace(place, left_out=left_out), notes
 
 
-def _open_record(
-    session: Session, origin: Origin, peak: Peak, notes: list[str], start: Start, context: RankContext
-) -> Record:
-    """Writes the run's folder and opens its records; `notes` become events."""
-    write_folder(session, origin.changes)
-    aside = set_aside(session.run.folder / "checkpoints", session.done)
-    notes = [*notes, *(f"set {name} aside" for name in aside)]
-    came_from = str(origin.reader.folder) if origin.reader else None
-    record = open_record(session, peak, came_from, notes, quiet=start.quiet, tell=context.tell)
-    session.state.copies = record.copies
-    return record
-
-
-def _write_start(
-    session: Session, origin: Origin, remarks: list[str], findings: tuple[Finding, ...], record: Record
-) -> None:
-    """All that is to be said of the start."""
-    step, changes = session.done, origin.changes
+def _write_start(session: Session, origin: Origin, remarks: list[str], findings: tuple[Finding, ...]) -> None:
+    """What is to be noted of the start, into rank 0's record."""
+    record, step, changes = session.record, session.done, origin.changes
+    assert record is not None
     for remark in remarks:
         record.remark(remark)
     for finding in findings:
@@ -214,14 +213,6 @@ def _write_start(
         record.event("changed", changes.line(step), step=step, changes=changes.values)
     if origin.reader is not None:
         _note_changed_islands(record, session.state.changed_islands(origin.state), step)
-
-
-def _check_data(session: Session, context: RankContext, resources: ExitStack) -> None:
-    """Reads the stores' checksums while the run trains."""
-    in_files = [data for data in (session.dataset, session.valid) if isinstance(data, TokenDataset)]
-    if session.record is not None:
-        session.record.remark(unchecked(store for data in in_files for store in data.stores))
-    resources.enter_context(BackgroundCheck(in_files, context.local_rank, context.local_world))
 
 
 def _note_changed_islands(record: Record, change: tuple[int, int] | None, step: int) -> None:

@@ -41,6 +41,11 @@ class Resolved:
         """The run's last step."""
         return self.run.train.steps or 0
 
+    @property
+    def vocabulary(self) -> int | None:
+        """Rows of the model's embedding; None where only the user's own module has them."""
+        return self.run.model.vocab_size if isinstance(self.run.model, ModelSpec) else None
+
     def with_steps(self, steps: int) -> Resolved:
         """The same run with its length in steps."""
         length = self.run.train.model_copy(update={"tokens": None, "steps": steps})

@@ -23,7 +23,6 @@ from scalewright.parallel.execute import Loss
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import Parallel
 from scalewright.spec.errors import RunError, UserError
-from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import RunSpec
 from scalewright.train.batches import Place, StepBatches, go_to_place, reading_place
 from scalewright.train.engine import Engine, Stepper
@@ -129,9 +128,7 @@ class Session:
 
     def plain_loss(self) -> Loss:
         """Cross-entropy, whatever the run trains on."""
-        model = self.run.model
-        vocabulary = model.vocab_size if isinstance(model, ModelSpec) else None
-        return build_loss(DEFAULT_LOSS, 0.0, load_python, self.mesh, vocabulary)
+        return build_loss(DEFAULT_LOSS, 0.0, load_python, self.mesh, self.resolved.vocabulary)
 
     def stops(self, stop: StopRequest) -> bool:
         """Whether any rank was asked to stop; called by all, who wait for it."""

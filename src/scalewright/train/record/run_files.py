@@ -36,6 +36,7 @@ from scalewright.train.record.record import Record
 from scalewright.train.resolve import Resolved
 from scalewright.train.session import Session
 from scalewright.train.state.changes import Changes
+from scalewright.train.state.resume import Origin
 
 METRICS, EVENTS = "metrics.jsonl", "events.jsonl"
 
@@ -76,8 +77,8 @@ def write_folder(session: Session, changes: Changes) -> None:
 
 def open_record(
     session: Session,
+    origin: Origin,
     peak: Peak,
-    resumed_from: str | None,
     notes: list[str],
     *,
     quiet: bool,
@@ -88,7 +89,7 @@ def open_record(
     resolved, run, place = session.resolved, session.run, session.place
     folder, done = run.folder, place.step
     parameters, flops = _counts(resolved, session.engine.network)
-    before = Path(resumed_from) if resumed_from else folder
+    before = origin.reader.folder if origin.reader else folder
     ours = before.resolve().parent == (folder / "checkpoints").resolve()
     lines = {name: read_saved(before, name, done) if ours else None for name in (EVENTS, METRICS)}
     events = EventsFile(folder / EVENTS)
@@ -120,10 +121,11 @@ def open_record(
         record.event("fault", metrics.note, step=done, lost=metrics.lost)
     counts = {"parameters": parameters, "flops_per_token": flops}
     facts = {"run_id": session.run_id, **counts, **_facts(run, peak)}
-    if resumed_from:
-        record.event("resume", f"resumed from step {done}", step=done, path=resumed_from, **facts)
+    if origin.reader:
+        record.event("resume", f"resumed from step {done}", step=done, path=str(before), **facts)
     else:
         record.event("start", step=done, **facts)
+    session.state.copies = record.copies
     record.expectation = expect(resolved)
     record.event("predicted", record.expectation.promise(), step=done, **record.expectation.dump())
     return record

@@ -47,14 +47,14 @@ class Origin:
         return self.reader.state if self.reader is not None else {}
 
 
-def find_origin(resolved: Resolved, mesh: Mesh, vocabulary: int | None) -> Origin:
+def find_origin(resolved: Resolved, mesh: Mesh) -> Origin:
     """Where a run goes on from. All ranks call it; raises UserError when it is another run than was saved."""
     run = resolved.run
     reader, notes = _find_resume(run, mesh)
     state = reader.state if reader is not None else {}
     samples = int(state.get("samples", 0))
     opened = open_data(run.data, "train", run.seed, earlier_positions(state), samples)
-    dataset = in_vocabulary(opened, vocabulary)
+    dataset = in_vocabulary(opened, resolved.vocabulary)
     if reader is None:
         return Origin(None, dataset, Changes(), notes)
     settings, data = run_settings(run, resolved.tokens), data_settings(dataset, run, samples)
