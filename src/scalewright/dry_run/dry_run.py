@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from scalewright.dry_run.alike import Alike, alike
 from scalewright.dry_run.rehearse import Played, rehearse
 from scalewright.dry_run.replay import RankStep, Traffic
 from scalewright.dry_run.verdict import Verdict, judge
 from scalewright.model.python import build_python_model
+from scalewright.model.torch_private import DataDependentOutputException, DynamicOutputShapeException
 from scalewright.spec.errors import UserError
 from scalewright.spec.grid import Grid, make_grid
 from scalewright.spec.groups import GroupCost, cost, plan_groups, used_axes
