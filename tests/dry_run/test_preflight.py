@@ -19,9 +19,8 @@ from scalewright.dry_run.preflight import check_memory
 from scalewright.launch.rank import RankContext
 from scalewright.spec.errors import UserError
 from scalewright.spec.shapes import new_preset
-from scalewright.train.given import read_run
 from scalewright.train.memory.need import estimate, helps
-from scalewright.train.resolve import Resolved, resolve
+from scalewright.train.resolve import Resolved, read_run, resolve
 
 GIB = float(2**30)
 SMALL = new_preset(2e6, "llama", 2048).dump()

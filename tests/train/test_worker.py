@@ -11,8 +11,7 @@ from runs import run_data
 from scalewright.launch.rank import RankContext
 from scalewright.spec.errors import UserError
 from scalewright.train import worker
-from scalewright.train.given import read_run
-from scalewright.train.resolve import resolve
+from scalewright.train.resolve import read_run, resolve
 from scalewright.train.run import enter
 from scalewright.train.start import Start
 from scalewright.train.worker import own_device

@@ -1,7 +1,7 @@
 """Private names of torch that we import or call, in one place: a new release of torch is looked at here.
 
-Seen on torch 2.13. tests/model/test_torch_private.py tries each, and finds any elsewhere. Those of FSDP, whose
-import is slow, are in parallel/shard_timers.py.
+Seen on torch 2.13. tests/model/test_torch_private.py tries each, and finds any elsewhere. Those of FSDP, slow
+to import, are in parallel/shard_timers.py.
 """
 
 from __future__ import annotations
@@ -11,29 +11,18 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch._functorch.config as functorch_config
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    FakeTensorMode,
-    unset_fake_temporarily,
-)
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode_temporarily
-from torch.utils._pytree import tree_leaves
+from torch._functorch import config
+from torch._subclasses import fake_tensor
+from torch.utils import _python_dispatch, _pytree
 from torch.utils.checkpoint import _CachedTorchDispatchMode, _CachingTorchDispatchMode
 
-__all__ = [
-    "DataDependentOutputException",
-    "DynamicOutputShapeException",
-    "FakeTensor",
-    "FakeTensorMode",
-    "TorchDispatchMode",
-    "functorch_config",
-    "tree_leaves",
-    "unset_fake_temporarily",
-]
-
+FakeTensor, FakeTensorMode = fake_tensor.FakeTensor, fake_tensor.FakeTensorMode
+unset_fake_temporarily = fake_tensor.unset_fake_temporarily
+# Raised where an operator looks at a fake tensor's values.
+NEEDS_VALUES = (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)
+TorchDispatchMode = _python_dispatch.TorchDispatchMode
+tree_leaves = _pytree.tree_leaves
+functorch_config = config
 collectives = torch.ops._c10d_functional
 grouped_mm: Any = torch._grouped_mm
 GROUPED_MM = torch.ops.aten._grouped_mm.default  # the operator that it runs
@@ -46,8 +35,10 @@ def in_backward() -> bool:
 
 def hidden_from_recomputation(function: Callable[[], Any]) -> Any:
     """Calls a function, whose operators selective recomputation neither keeps nor expects again."""
-    if isinstance(_get_current_dispatch_mode(), _CachingTorchDispatchMode | _CachedTorchDispatchMode):
-        with _pop_mode_temporarily():
+    if isinstance(
+        _python_dispatch._get_current_dispatch_mode(), _CachingTorchDispatchMode | _CachedTorchDispatchMode
+    ):
+        with _python_dispatch._pop_mode_temporarily():
             return function()
     return function()
 

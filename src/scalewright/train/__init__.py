@@ -1,6 +1,6 @@
 """Trains a run: the loop, the step, the optimizer. `scalewright.api.train` is the entry, by way of run.py.
 
-run.py       resolves (resolve.py, given.py), starts ranks (start.py), returns the end    sweep.py   many runs
+run.py       reads and resolves (resolve.py), starts ranks (start.py), returns the end    sweep.py   many runs
 worker.py    one rank: build.py and network.py make session.py, which loop.py takes (signals.py, garbage.py)
 loop.py      batches, steps, validation, saves       step.py     one optimizer step       update.py   or none
 batches.py   the samples of a rank                   horizon.py, lr.py   how far a run is; its learning rate

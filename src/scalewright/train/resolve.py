@@ -5,11 +5,14 @@ run.yaml + overrides -> model spec, layout checked against it, steps, device -> 
 
 from __future__ import annotations
 
+import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from scalewright.data.dataset import open_data
 from scalewright.launch.local import cores
@@ -20,11 +23,32 @@ from scalewright.spec.layout import Layout, RecomputeBudget
 from scalewright.spec.memory import offloads_optimizer, offloads_parameters
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
-from scalewright.spec.run import PythonRef, RunSpec
+from scalewright.spec.run import PythonRef, RunSpec, apply_override, load_run
 from scalewright.spec.trains import check_axes, check_trains
 from scalewright.train.deepspeed.check import check_deepspeed
 from scalewright.train.elementwise import check_named
 from scalewright.train.reduction import reduction_of
+
+Overrides = str | Sequence[str] | Mapping[str, Any]
+
+
+def read_overrides(overrides: Overrides) -> list[str]:
+    """Overrides as `key=value` texts, from those, from one, or from a dictionary."""
+    if isinstance(overrides, str):
+        return [overrides]
+    if isinstance(overrides, Mapping):
+        return [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
+    return list(overrides)
+
+
+def read_run(run: str | Path | dict[str, Any] | RunSpec, overrides: Sequence[str]) -> RunSpec:
+    """The run of a file, of plain data or of a RunSpec, with `key=value` overrides; raises UserError."""
+    if isinstance(run, (str, Path)):
+        return load_run(run, list(overrides))
+    data = run.dump() if isinstance(run, RunSpec) else deepcopy(run)  # the caller's own stays as it is
+    for override in overrides:
+        apply_override(data, override)
+    return RunSpec.parse(data)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from scalewright.launch.local import cores, is_worker, prepare_workers, run_local
 from scalewright.launch.meeting import with_address
@@ -35,9 +35,17 @@ from scalewright.spec.errors import RunError, Stopped, UserError
 from scalewright.spec.run import PythonRef, RunSpec
 from scalewright.track.events import EventsFile
 from scalewright.track.store import find_store
-from scalewright.train.given import Overrides, read_overrides, read_run
 from scalewright.train.record.callbacks import Callback, Callbacks
-from scalewright.train.resolve import Resolved, check_workers, device_kind, resolve, with_data
+from scalewright.train.resolve import (
+    Overrides,
+    Resolved,
+    check_workers,
+    device_kind,
+    read_overrides,
+    read_run,
+    resolve,
+    with_data,
+)
 from scalewright.train.signals import StopRequest
 from scalewright.train.start import Start
 from scalewright.train.state.choices import keep_choices
@@ -64,13 +72,9 @@ class Result:
         return asdict(self)
 
 
-class MemoryCheck(Protocol):
-    """Called before any rank starts: raises UserError for a run that needs more memory than is free.
-
-    `kind`: of the device, cpu, cuda or mps. `scalewright.api.train` passes that of `dry_run/preflight.py`.
-    """
-
-    def __call__(self, resolved: Resolved, kind: str, context: RankContext) -> None: ...
+# Called before any rank starts, with the kind of device (cpu, cuda, mps); raises UserError for a run that
+# needs more memory than is free. `scalewright.api.train` passes that of `dry_run/preflight.py`.
+MemoryCheck = Callable[[Resolved, str, RankContext], None]
 
 
 def train(
