@@ -45,6 +45,22 @@ def test_rows_have_the_promised_keys(finished):
     ] * 2
 
 
+def test_a_run_is_validated_once(tmp_path, monkeypatch):
+    """A resume validates it once more: what it takes over was read from a checkpoint."""
+    validated, parse = [], RunSpec.parse.__func__
+
+    def counted(cls, data, where=""):
+        validated.append(cls)
+        return parse(cls, data, where)
+
+    monkeypatch.setattr(RunSpec, "parse", classmethod(counted))
+    data = run_data(tmp_path, checkpoint={"at_end": True})
+    run(merge(data, {"train": {"steps": 1}}))
+    assert len(validated) == 1
+    run(merge(data, {"train": {"steps": 2}}))
+    assert len(validated) == 3
+
+
 def test_the_answer_is_that_of_the_rows(finished):
     _, result = finished
     last = rows(result.out_dir)[-1]
