@@ -153,8 +153,6 @@ def _ms(seconds: float | None) -> str:
 
 def account_ours(ours: Ours, steps: int) -> dict[str, float]:
     """Ours by part. The parts beyond the three are named so that a dear one can be found."""
-    from scalewright.train import loop as loop_module
-
     meter, step = Meter(), ours.step
     weights, gradients = step.parallel.weights, step.parallel.gradients
     targets: list[tuple[str, object, str]] = [
@@ -167,7 +165,7 @@ def account_ours(ours: Ours, steps: int) -> dict[str, float]:
         (CAST, weights, "take_gradients"),
         ("gradient sums cleared", gradients, "clear"),
         ("row written", ours.record, "step"),
-        ("seeds", loop_module, "seed_step"),
+        ("seeds", ours.session, "seed"),
     ]
     with meter.attached(targets):
         return meter.account(lambda: ours.segment(steps), steps)

@@ -37,7 +37,7 @@ ALLOWED: dict[str, set[str]] = {
         "spec", "machine", "plan", "model", "parallel", "data", "checkpoint", "evaluate", "launch", "track",
     },
     "dry_run": {"spec", "machine", "plan", "model", "parallel", "data", "launch", "train"},
-    "parity": {"spec", "checkpoint", "launch", "track", "train"},
+    "parity": {"spec", "parallel", "data", "checkpoint", "launch", "track", "train"},
     "bench": {"spec", "machine"},
     "accept": {"spec", "machine", "launch", "bench"},
     "diagnose": {"spec", "plan"},

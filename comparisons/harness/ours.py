@@ -1,6 +1,6 @@
 """Our trainer in segments: the real loop, step, reader, record and files; only where a segment ends is ours.
 
-    train(run) ──► builds everything ──► loop(job) is caught here; the job is then run a few steps at a time
+    train(run) ──► builds everything ──► loop(session) is caught here, and then run a few steps at a time
 
 A segment makes a new reader, whose thread starts cold: its first batch is not read ahead, so that no work of
 ours is done while another contestant is timed.
@@ -9,7 +9,6 @@ ours is done while another contestant is timed.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -18,10 +17,10 @@ import torch
 from scalewright.api import train
 from scalewright.spec.run import RunSpec
 from scalewright.spec.text.jsonl import read_jsonl
-from scalewright.train import session
-from scalewright.train.batches import StepBatches
-from scalewright.train.loop import Job, loop
+from scalewright.train import worker
+from scalewright.train.loop import loop
 from scalewright.train.record.record import Record
+from scalewright.train.session import Session
 from scalewright.train.signals import StopRequest
 
 
@@ -30,13 +29,11 @@ class Ours:
 
     def __init__(self, run: RunSpec, name: str = "scalewright") -> None:
         self.name = name
-        self.job = catch(run)
-        assert self.job.record is not None
-        self.spec, self.step, self.record = self.job.run, self.job.step, self.job.record
-        self.place = self.job.batches.place
+        self.session = catch(run)
+        assert self.session.record is not None
+        self.spec, self.step, self.record = self.session.run, self.session.step, self.session.record
         precision = str(self.spec.layout.precision)
         self.precision = "bf16: fp32 masters, bf16 copies" if precision == "bf16" else precision
-        self.seq_len = run.data.seq_len if hasattr(run.data, "seq_len") else 0
 
     def run(self, steps: int) -> list[float]:
         """The next steps; their losses are read back from metrics.jsonl."""
@@ -46,34 +43,31 @@ class Ours:
 
     def segment(self, steps: int) -> None:
         """The same, and nothing else."""
-        job, last = self.job, self.place.step + steps
-        model = self.step.parallel.model
-        batches = StepBatches(job.batches.dataset, self.spec.layout, self.step.mesh, model, self.place, last)
-        try:
-            loop(replace(job, batches=batches, first=self.place.step + 1, last=last), StopRequest())
-        finally:
-            batches.close()
-        self.place = self.place.after(last, self.spec.layout.global_batch, self.seq_len)
+        session = self.session
+        session.last = session.done + steps
+        loop(session, StopRequest())
+        batch, seq_len = self.spec.layout.global_batch, session.resolved.seq_len
+        session.place = session.place.after(session.done, batch, seq_len)
 
     def close(self) -> None:
         """Ends the record."""
-        self.record.close("finished", self.place.step, 0.0)
+        self.record.close("finished", self.session.done, 0.0)
 
 
 class _Caught(Exception):
     """The loop was about to begin."""
 
 
-def catch(run: RunSpec) -> Job:
-    """The job that `train` would loop over, with its record open."""
-    jobs: list[Job] = []
+def catch(run: RunSpec) -> Session:
+    """The session that `train` would loop over, with its record open."""
+    sessions: list[Session] = []
 
-    def here(job: Job, *arguments: Any) -> Any:
-        jobs.append(job)
+    def here(session: Session, *arguments: Any) -> Any:
+        sessions.append(session)
         raise _Caught
 
     threads = torch.get_num_threads()
-    with mock.patch.object(session, "loop", here), mock.patch.object(Record, "close"), suppress(_Caught):
+    with mock.patch.object(worker, "loop", here), mock.patch.object(Record, "close"), suppress(_Caught):
         train(run, quiet=True)
     torch.set_num_threads(threads)  # `train` takes OMP_NUM_THREADS; everyone here has the same
-    return jobs[0]
+    return sessions[0]

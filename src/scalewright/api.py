@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from scalewright.spec.model import ModelSpec
     from scalewright.spec.question import Question
     from scalewright.spec.run import RunSpec
-    from scalewright.train.given import Overrides
     from scalewright.train.record.callbacks import Callback
+    from scalewright.train.resolve import Overrides
     from scalewright.train.run import Result
 
 

@@ -30,7 +30,7 @@ def test_the_plan_is_a_layout_that_train_runs(monkeypatch) -> None:
 
 
 def test_the_run_file_holds_the_planned_layout(tmp_path) -> None:
-    from scalewright.train.given import read_run
+    from scalewright.train.resolve import read_run
 
     layout = make_plan(machine(2)).best[0].layout
     run = read_run(demo._run(tmp_path, layout.dump()), ())
@@ -40,7 +40,7 @@ def test_the_run_file_holds_the_planned_layout(tmp_path) -> None:
 def test_a_machine_too_busy_to_time_is_trained_on_without_a_prediction(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from scalewright.train.given import read_run
+    from scalewright.train.resolve import read_run
 
     def given_up(processes: int) -> NoReturn:
         timings.probe(processes, 1, patience=0.01)

@@ -19,9 +19,8 @@ from scalewright.dry_run.preflight import check_memory
 from scalewright.launch.rank import RankContext
 from scalewright.spec.errors import UserError
 from scalewright.spec.shapes import new_preset
-from scalewright.train.given import read_run
 from scalewright.train.memory.need import estimate, helps
-from scalewright.train.resolve import Resolved, resolve
+from scalewright.train.resolve import Resolved, read_run, resolve
 
 GIB = float(2**30)
 SMALL = new_preset(2e6, "llama", 2048).dump()
@@ -100,9 +99,7 @@ def test_it_can_be_overridden_and_nothing_is_started(tmp_path: Path, monkeypatch
     started: list[str] = []
     monkeypatch.setattr("scalewright.train.run.run_local", lambda *_, **__: started.append("workers"))
     monkeypatch.setattr("scalewright.train.run.enter", lambda *_, **__: started.append("here"))
-    monkeypatch.setattr(
-        "scalewright.train.run.resolve", lambda spec, read_data=True: resolve(spec, read_data=False)
-    )
+    monkeypatch.setattr("scalewright.train.run.with_data", lambda resolved: resolved)
     monkeypatch.setattr(preflight, "free_memory", lambda *_: 1.0)
     run = {
         "model": SMALL,

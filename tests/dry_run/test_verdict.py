@@ -10,8 +10,7 @@ from scalewright.dry_run import verdict
 from scalewright.dry_run.verdict import judge
 from scalewright.plan.terms import RISK_TERMS
 from scalewright.spec.run import RunSpec
-from scalewright.train.given import read_run
-from scalewright.train.resolve import resolve
+from scalewright.train.resolve import read_run, resolve
 
 GIB = 2**30
 

@@ -27,6 +27,7 @@ from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import Box, place
+from scalewright.spec.schedule import schedule
 from scalewright.spec.tensors import TensorSpec
 from worlds import CPU
 
@@ -169,7 +170,9 @@ def deviation(
     divisor = torch.tensor(float(sum((micro.targets >= 0).sum() for micro in micros)))
     parallel = build(spec, layout, mesh, auxiliary, **keys)
     assert isinstance(parallel.executor, Pipeline)
-    parallel.executor.pairs = pairs
+    if pairs:
+        sizes = layout.pp, layout.virtual_stages, layout.accumulation
+        parallel.executor.follow(schedule(layout.schedule, *sizes, pairs=True))
     for step in range(2):  # the second step starts from what the first left
         total = sum(parallel.executor.total(micro, loss) for micro in micros[: None if step else 1])
         losses = parallel.executor.train(micros, loss, divisor)

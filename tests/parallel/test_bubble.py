@@ -7,6 +7,7 @@ record of its actions, as the report draws it.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from itertools import chain
 from types import SimpleNamespace
 from typing import Any
@@ -56,12 +57,12 @@ class Sleeper(nn.Module):
         self.first, self.cost, self.spec = first, cost, SimpleNamespace(hidden_size=4)
         self.weight = nn.Parameter(torch.ones(4))
         self.table = nn.Parameter(torch.ones(8, 4))
-
-    def _embed(self, tokens: Tensor, _positions: Tensor | None) -> Tensor:
-        return nn.functional.embedding(tokens, self.table)
+        self.embedded: Callable[[Tensor], None] | None = None  # as `Decoder.embedded`
 
     def forward(self, inputs: Tensor) -> Tensor:
-        x = self._embed(inputs, None) if self.first else inputs
+        x = nn.functional.embedding(inputs, self.table) if self.first else inputs
+        if self.first and self.embedded is not None:
+            self.embedded(x)
         time.sleep(self.cost.forward)
         slow: Tensor = _Sleep.apply(x, self.cost.backward_input)  # type: ignore[no-untyped-call]
         weight: Tensor = _Sleep.apply(self.weight, self.cost.backward_weight)  # type: ignore[no-untyped-call]

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from few_logits import few_logits
 from parity.matrix import CHUNKED_WORDS
 from scalewright.launch.rank import RankContext
 from scalewright.parity.ranks import train_in_turn
+from scalewright.train.start import Start
 
 
-def train_eagerly(context: RankContext, jobs: Sequence[dict[str, Any]]) -> None:
+def train_eagerly(context: RankContext, starts: Sequence[Start]) -> None:
     """As `train_in_turn`, with the backend aot_eager; the control of a head in chunks has whole logits."""
     from scalewright.train import network
 
     network.parallelize = partial(network.parallelize, backend="aot_eager")
-    resolved = jobs[0]["resolved"]
+    resolved = starts[0].resolved
     if resolved.model.vocab_size == CHUNKED_WORDS and resolved.run.layout.devices > 1:
         few_logits(500)
-    train_in_turn(context, jobs)
+    train_in_turn(context, starts)

@@ -7,9 +7,10 @@ from typing import Any
 
 from scalewright.launch.rank import RankContext
 from scalewright.parity.ranks import train_in_turn
+from scalewright.train.start import Start
 
 
-def train_with_flips(context: RankContext, jobs: Sequence[dict[str, Any]]) -> None:
+def train_with_flips(context: RankContext, starts: Sequence[Start]) -> None:
     """As `train_in_turn`; where there are several ranks, every fifth token goes to the next experts."""
     from scalewright.model.router import Router
 
@@ -23,10 +24,10 @@ def train_with_flips(context: RankContext, jobs: Sequence[dict[str, Any]]) -> No
 
     if context.world > 1:
         Router.forward = flipped  # type: ignore[method-assign]  # in this worker, which ends with the run
-    train_in_turn(context, jobs)
+    train_in_turn(context, starts)
 
 
-def train_with_ties(context: RankContext, jobs: Sequence[dict[str, Any]]) -> None:
+def train_with_ties(context: RankContext, starts: Sequence[Start]) -> None:
     """As `train_in_turn`, but two experts always tie; where there are several ranks, the other one is nearer.
 
     Their logits are the same, and a layout's scores of one are a unit in the last place higher, as sums in
@@ -48,4 +49,4 @@ def train_with_ties(context: RankContext, jobs: Sequence[dict[str, Any]]) -> Non
         return router.choice(experts, logits, scores)
 
     Router.forward = tied  # type: ignore[method-assign]  # in this worker, which ends with the run
-    train_in_turn(context, jobs)
+    train_in_turn(context, starts)

@@ -184,7 +184,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gpt-oss-compiled": {"model": GPT_OSS, "train": {"compile": True}},
     "llama4": {"model": LLAMA_4},
     "llama4-compiled": {"model": LLAMA_4, "train": {"compile": True}},
-    # Islands: the control is their simulation in one process (train/simulate.py).
+    # Islands: the control is their simulation in one process (parity/diloco_control.py).
     "diloco": {"diloco": {"inner_steps": 2}},
     "diloco-tied-zloss": {
         "diloco": {"inner_steps": 2},

@@ -16,13 +16,14 @@ from parity.matrix import SCHEDULES
 from scalewright.launch.rank import RankContext
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
+from scalewright.train.start import Start
 
 HEADS = 4  # of the model, which Ulysses cuts
 LAYERS = 5  # enough for four stages, and not divisible by two
 
 
-def save_again(context: RankContext, jobs: Sequence[dict[str, Any]]) -> None:
-    """Loads the checkpoint that the first job resumes and saves it under the job's layout, then trains the
+def save_again(context: RankContext, starts: Sequence[Start]) -> None:
+    """Loads the checkpoint that the first start resumes and saves it under its layout, then trains the
     second."""
     import torch
 
@@ -36,14 +37,14 @@ def save_again(context: RankContext, jobs: Sequence[dict[str, Any]]) -> None:
         join_world(context.rank, context.world, context.rendezvous, device)
     try:
         with ExitStack() as resources:
-            rank = build(jobs[0]["resolved"], context, device, True, resources)
+            rank = build(starts[0], context, device, resources)
             rank.save(rank.done)
             if rank.record is not None:
                 rank.record.close("finished", rank.done, 0.0)
             assert rank.save_problem is None, rank.save_problem
     finally:
         leave_world()
-    enter(replace(context, attempt=1), jobs[1])
+    enter(replace(context, attempt=1), starts[1])
 
 
 def layouts(experts: bool) -> Iterator[dict[str, Any]]:

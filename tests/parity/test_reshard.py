@@ -17,6 +17,7 @@ from scalewright.launch.local import run_local
 from scalewright.spec.run import RunSpec
 from scalewright.train.resolve import resolve
 from scalewright.train.run import PRELOAD
+from scalewright.train.start import Start
 
 SAVED, LAST = 2, 4  # steps
 ADAMW = {"name": "adamw", "lr": 3e-3, "weight_decay": 0.1}
@@ -82,12 +83,12 @@ def saved(home) -> Callable[[dict[str, Any]], Path]:
 
 def check(home: Path, folder: Path, source: Path, layout: dict[str, Any]) -> None:
     """Loads `source` under a layout, in one world: saves it again at once, and goes on for two steps."""
-    jobs = []
+    starts = []
     for out in ("again", "further"):
         data = job(home, layout, out, resume=str(source), checkpoint={"at_end": False})
         spec = RunSpec.parse({**data, "out_dir": str(folder / out)})
-        jobs.append({"resolved": resolve(spec), "device": "cpu", "quiet": True})
-    run_local(save_again, (jobs,), layout["devices"], preload=PRELOAD, threads=1)
+        starts.append(Start(resolve(spec), "cpu", quiet=True))
+    run_local(save_again, (starts,), layout["devices"], preload=PRELOAD, threads=1)
 
     before, after = CheckpointReader(source), CheckpointReader(find_checkpoint(folder / "again"))
     assert_same_bits(weights(folder / "again", optimizer=True), weights(source, optimizer=True))

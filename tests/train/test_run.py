@@ -14,7 +14,7 @@ from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec, load_run
 from scalewright.train import run as door
 from scalewright.train import worker
-from scalewright.train.loop import seed_step
+from scalewright.train.session import seed_step
 from scalewright.train.state.claim import claim_folder
 
 KEYS = {
@@ -43,6 +43,22 @@ def test_rows_have_the_promised_keys(finished):
     assert [set(row) for row in rows(result.out_dir, "valid")] == [
         {"kind", "step", "loss", "bits_per_byte"}
     ] * 2
+
+
+def test_a_run_is_validated_once(tmp_path, monkeypatch):
+    """A resume validates it once more: what it takes over was read from a checkpoint."""
+    validated, parse = [], RunSpec.parse.__func__
+
+    def counted(cls, data, where=""):
+        validated.append(cls)
+        return parse(cls, data, where)
+
+    monkeypatch.setattr(RunSpec, "parse", classmethod(counted))
+    data = run_data(tmp_path, checkpoint={"at_end": True})
+    run(merge(data, {"train": {"steps": 1}}))
+    assert len(validated) == 1
+    run(merge(data, {"train": {"steps": 2}}))
+    assert len(validated) == 3
 
 
 def test_the_answer_is_that_of_the_rows(finished):

@@ -11,9 +11,9 @@ from runs import run_data
 from scalewright.launch.rank import RankContext
 from scalewright.spec.errors import UserError
 from scalewright.train import worker
-from scalewright.train.given import read_run
-from scalewright.train.resolve import resolve
+from scalewright.train.resolve import read_run, resolve
 from scalewright.train.run import enter
+from scalewright.train.start import Start
 from scalewright.train.worker import own_device
 
 
@@ -44,5 +44,4 @@ def test_each_rank_settles_its_own_environment(monkeypatch, tmp_path, asked):
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
     monkeypatch.setattr(worker, "work", lambda *_, **__: os.environ.get("CUBLAS_WORKSPACE_CONFIG"))
     run = read_run(run_data(tmp_path, deterministic=asked), [])
-    job = {"resolved": resolve(run), "device": "cpu", "quiet": True}
-    assert enter(RankContext(), job) == (":4096:8" if asked else None)
+    assert enter(RankContext(), Start(resolve(run), "cpu", quiet=True)) == (":4096:8" if asked else None)

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from scalewright.dry_run.alike import Alike, alike
 from scalewright.dry_run.rehearse import Played, rehearse
 from scalewright.dry_run.replay import RankStep, Traffic
 from scalewright.dry_run.verdict import Verdict, judge
 from scalewright.model.python import build_python_model
+from scalewright.model.torch_private import NEEDS_VALUES
 from scalewright.spec.errors import UserError
 from scalewright.spec.grid import Grid, make_grid
 from scalewright.spec.groups import GroupCost, cost, plan_groups, used_axes
@@ -29,10 +29,9 @@ from scalewright.spec.memory import offloads_parameters
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import Placement, place, place_plain
 from scalewright.spec.run import DataSpec, PythonRef, RunSpec
-from scalewright.train.given import read_run
 from scalewright.train.network import describe
 from scalewright.train.precision import choose_precision
-from scalewright.train.resolve import Resolved, device_kind, resolve
+from scalewright.train.resolve import Resolved, device_kind, read_run, resolve
 
 
 @dataclass(frozen=True)
@@ -127,7 +126,7 @@ def _rehearse(run: RunSpec, grid: Grid, like: Alike, seq_len: int) -> Played:
     try:
         bf16 = run.layout.precision == "bf16"
         return rehearse(run, grid, like.ranks[0], seq_len, bf16=bf16, on_gpu=_on_gpus(run))
-    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+    except NEEDS_VALUES as error:
         raise UserError(
             f"a part of your own looks at numbers ({error.func}), and a dry run has none",
             "loss or optimizer",

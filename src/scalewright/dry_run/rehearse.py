@@ -18,7 +18,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
@@ -28,6 +27,7 @@ from scalewright.dry_run.live_bytes import plain
 from scalewright.dry_run.pieces import PieceRecorder
 from scalewright.dry_run.replay import Bytes, RankStep, Script, Traffic, replay, shorten
 from scalewright.dry_run.watch import Tally, Watch
+from scalewright.model.torch_private import FakeTensorMode, complete_fakes, fake_store
 from scalewright.parallel.execute import Executor, GradientSync, Plain
 from scalewright.parallel.host import is_host, mark_host
 from scalewright.parallel.inputs import Micro, document_arguments, wanted_by
@@ -55,10 +55,8 @@ Played = Callable[[int], RankStep]
 @contextmanager
 def fake_world(grid: Grid, rank: int) -> Iterator[Mesh]:
     """A process group whose other ranks don't exist, and one rank's mesh in it."""
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    _complete_fakes()
-    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=grid.world)
+    complete_fakes()
+    dist.init_process_group("fake", store=fake_store(), rank=rank, world_size=grid.world)
     try:
         axes = (*USED, *ISLANDS) if grid.islands else USED
         yield make_mesh(grid, rank, CPU, axes=axes, share=False, only_own=True)
@@ -150,7 +148,7 @@ class Player:
             self.islands.hold_under_way()
         layout, executor = self.run.layout, self.step.parallel.executor
         if isinstance(executor, Pipeline):
-            plan = layout_schedule(layout, executor.pairs)
+            plan = layout_schedule(layout)
             script = self._write(executor, shorten(plan, self.mesh.index("pp")))
             return lambda pp: replay(script, plan, pp)
         step = self._run_some(executor, layout.accumulation)
@@ -275,16 +273,3 @@ class _Tallied:
         """Before a micro-batch."""
         self.tallies.append(self.watch.tally())
         self.gradients.begin(stage, last)
-
-
-def _complete_fakes() -> None:
-    """Gives fake tensors the coalesced collectives, which torch has no fake form of."""
-    from torch._C._distributed_c10d import FakeWork
-
-    for name in (
-        "allreduce_coalesced_",
-        "allgather_into_tensor_coalesced_",
-        "reduce_scatter_tensor_coalesced_",
-    ):
-        if not torch._C._dispatch_has_kernel_for_dispatch_key(f"c10d::{name}", "Meta"):
-            torch.library.register_fake(f"c10d::{name}", lambda *_, **__: FakeWork().boxed())

@@ -24,10 +24,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from scalewright.dry_run.flops import flops_of
 from scalewright.dry_run.live_bytes import Kind, LiveBytes
+from scalewright.model.torch_private import TorchDispatchMode, collectives, in_backward
 from scalewright.parallel.host import is_host
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.timers import reported_axis
@@ -65,7 +65,7 @@ _FUNCTIONAL: dict[str, str] = {  # -1: the output is counted, else the first arg
 }
 
 _DEVICE = torch.ops.prim.device.default
-_WAIT = torch.ops._c10d_functional.wait_tensor.default
+_WAIT = collectives.wait_tensor.default
 
 _DATA_PARALLEL = frozenset({"dp_shard", "dp_replicate"})
 
@@ -195,7 +195,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if torch.is_grad_enabled() and not self.updating:
             return "activations"
         space = func is torch.ops.aten.empty.memory_format
-        return "other" if self.updating or space or _in_backward() else "activations"
+        return "other" if self.updating or space or in_backward() else "activations"
 
     def _communicate(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
         name = func._opname
@@ -219,7 +219,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if axis in _DATA_PARALLEL:
             for tensor in _tensors(args):
                 self.live.tag(tensor, "buffers", over=("activations", "other"))
-        elif not _in_backward():
+        elif not in_backward():
             for tensor in _tensors(args):
                 self.live.tag(tensor, "activations", over=("other",))
 
@@ -232,10 +232,6 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 axis = "dp_replicate"
             self._axes[group_name] = (reported_axis(axis), size)
         return self._axes[group_name]
-
-
-def _in_backward() -> bool:
-    return torch._C._current_graph_task_id() != -1
 
 
 def _group(argument: Any) -> dist.ProcessGroup | None:

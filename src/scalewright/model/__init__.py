@@ -4,7 +4,7 @@ decoder.py   the network, or the layers of one stage    block.py    attention an
 attention.py, mlp.py, norm.py, rope.py, alibi.py    context.py  what tokens see, and rotary tables
 visible.py   which keys a query sees, and tiles      attend.py   attention of parts, forward and backward
 rows.py      packed rows, windows, caps, ALiBi       gpu_rows.py the same by a GPU's kernels
-few_shapes.py  sizes where each new one costs
+few_shapes.py  sizes where each new one costs        torch_private.py  private names of torch, all of them
 prediction.py  multi-token prediction: modules behind the last block
 cache.py     keys and values while generating            init.py, normals.py   first values of the weights
 load.py      a model from a folder or a preset           python.py   a user's own nn.Module

@@ -81,6 +81,7 @@ class Decoder(nn.Module):
         )
         self.compiled = False  # whether the blocks are (parallel/parallelize.py sets it)
         self.lender: Callable[[], nn.Module] | None = None  # the embedding, where another cut holds it
+        self.embedded: Callable[[Tensor], None] | None = None  # called with embeddings (parallel/pipeline.py)
         learned, normed = first and spec.positions == "learned", first and spec.embedding_norm
         embeds = first or (predicts and not borrows)
         self.embed = nn.Embedding(spec.vocab_size, d) if embeds else None
@@ -234,6 +235,8 @@ class Decoder(nn.Module):
                 raise UserError(problem, f"model '{self.spec.name}'", "use shorter rows")
             positions = torch.arange(before, before + length, device=tokens.device)[None]
         x = self._embed(tokens, positions) if self.first else tokens
+        if self.first and self.embedded is not None:
+            self.embedded(x)
         return x, self.context(x, length, positions, documents, cache, packing)
 
     def _embed(self, tokens: Tensor, positions: Tensor | None) -> Tensor:

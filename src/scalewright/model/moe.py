@@ -22,11 +22,11 @@ from itertools import accumulate, pairwise
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
 
 from scalewright.model.few_shapes import costs_by_shape, even_rows
 from scalewright.model.mlp import MLP, hidden_units
 from scalewright.model.router import Choice, Kept, Router, tally
+from scalewright.model.torch_private import FakeTensor, grouped_mm
 from scalewright.spec.model import ModelSpec
 
 
@@ -142,7 +142,7 @@ class Stack(nn.Module):
         """As `forward`, with another bias, or none."""
         if sizes is None:
             ends = counts.cumsum(0).to(torch.int32)
-            out: Tensor = torch._grouped_mm(rows, self.weight.transpose(-2, -1), offs=ends)
+            out: Tensor = grouped_mm(rows, self.weight.transpose(-2, -1), offs=ends)
             if bias is None:
                 return out
             return out + bias.repeat_interleave(counts, dim=0, output_size=len(rows))

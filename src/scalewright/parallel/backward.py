@@ -31,10 +31,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch._functorch.config as functorch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, Node
+
+from scalewright.model.torch_private import functorch_config
 
 _Edge = tuple[Node, int]  # a node, and which of its outputs
 
@@ -47,7 +48,7 @@ def in_parts() -> Iterator[None]:
     still to be used, unless `donated_buffer` is off. The setting is the calling thread's alone (torch 2.13),
     while a GPU's backward has a thread of its own unless that is turned off, too.
     """
-    with functorch.patch(donated_buffer=False), torch.autograd.set_multithreading_enabled(False):
+    with functorch_config.patch(donated_buffer=False), torch.autograd.set_multithreading_enabled(False):
         yield
 
 

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
+from scalewright.model.torch_private import GROUPED_MM
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.recompute_budget import Choice, products
 
 PRODUCTS = frozenset(
-    {torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.linear.default}
-    | ({torch.ops.aten._grouped_mm.default} if hasattr(torch.ops.aten, "_grouped_mm") else set())
+    {torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.linear.default, GROUPED_MM}
 )
 CORE = "attention.core"
 # PyTorch's, ours (model/rows.py), and those of a GPU for packed rows (model/gpu_rows.py)

@@ -30,7 +30,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from scalewright.model.alibi import local_slopes
 from scalewright.model.attend import Part, Scores
@@ -40,6 +39,7 @@ from scalewright.model.context import Context, View, rope_of, temperature_of
 from scalewright.model.decoder import Decoder
 from scalewright.model.gpu_rows import Packing
 from scalewright.model.latent_attention import LatentAttention
+from scalewright.model.torch_private import FakeTensor, unset_fake_temporarily
 from scalewright.model.visible import Span, Visible, first_keys
 from scalewright.parallel.functions import AxisGroup, axis_group, local_part, swap
 from scalewright.parallel.mesh import Mesh

@@ -34,8 +34,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
+from scalewright.model.torch_private import FakeTensor, collectives
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.timers import Span
 
@@ -125,8 +125,8 @@ def local_part(x: Tensor, dim: int, group: AxisGroup) -> Tensor:
 def reduced(x: Tensor, group: AxisGroup) -> Tensor:
     """The sum of x over the group's ranks."""
     with _clock(group):
-        started = torch.ops._c10d_functional.all_reduce(x.contiguous(), "sum", group.name)
-        out: Tensor = torch.ops._c10d_functional.wait_tensor(started)
+        started = collectives.all_reduce(x.contiguous(), "sum", group.name)
+        out: Tensor = collectives.wait_tensor(started)
     return out
 
 
@@ -141,11 +141,11 @@ def gathered(x: Tensor, dim: int, group: AxisGroup) -> Tensor:
     x, size = x.contiguous(), group.size
     with _clock(group):
         if torch.compiler.is_compiling() or isinstance(x, FakeTensor):
-            started = torch.ops._c10d_functional.all_gather_into_tensor(x, size, group.name)
+            started = collectives.all_gather_into_tensor(x, size, group.name)
         else:
             whole = x.new_empty(size * x.shape[0], *x.shape[1:])
-            started = torch.ops._c10d_functional.all_gather_into_tensor_out(x, size, group.name, out=whole)
-        out: Tensor = torch.ops._c10d_functional.wait_tensor(started)  # [size * x.shape[0], ...]
+            started = collectives.all_gather_into_tensor_out(x, size, group.name, out=whole)
+        out: Tensor = collectives.wait_tensor(started)  # [size * x.shape[0], ...]
     if dim == 0:
         return out
     if torch.compiler.is_compiling():  # the form that inductor fuses with matrix products: see above
@@ -161,8 +161,8 @@ def scattered(x: Tensor, dim: int, group: AxisGroup) -> Tensor:
         cut = x.reshape(*x.shape[:dim], group.size, -1, *x.shape[dim + 1 :])
         parts = cut.movedim(dim, 0).flatten(0, 1).contiguous()
     with _clock(group):
-        started = torch.ops._c10d_functional.reduce_scatter_tensor(parts, "sum", group.size, group.name)
-        out: Tensor = torch.ops._c10d_functional.wait_tensor(started)
+        started = collectives.reduce_scatter_tensor(parts, "sum", group.size, group.name)
+        out: Tensor = collectives.wait_tensor(started)
     return out
 
 
@@ -171,8 +171,8 @@ def swapped(x: Tensor, split: int, join: int, group: AxisGroup) -> Tensor:
     parts = torch.unflatten(x, split, (group.size, -1)).movedim(split, 0).contiguous()
     with _clock(group):
         ones = [1] * group.size
-        started = torch.ops._c10d_functional.all_to_all_single(parts, ones, ones, group.name)
-        out: Tensor = torch.ops._c10d_functional.wait_tensor(started)  # [size, ...]
+        started = collectives.all_to_all_single(parts, ones, ones, group.name)
+        out: Tensor = collectives.wait_tensor(started)  # [size, ...]
     return out.movedim(0, join).flatten(join, join + 1)
 
 
@@ -184,16 +184,14 @@ def exchanged(x: Tensor, send: list[int], receive: list[int], group: AxisGroup) 
 def sent(x: Tensor, send: list[int], receive: list[int], group: AxisGroup) -> Tensor:
     """The same, on its way: its numbers are there when it has `arrived`."""
     with _clock(group):
-        started: Tensor = torch.ops._c10d_functional.all_to_all_single(
-            x.contiguous(), receive, send, group.name
-        )
+        started: Tensor = collectives.all_to_all_single(x.contiguous(), receive, send, group.name)
     return started
 
 
 def arrived(coming: Tensor, group: AxisGroup) -> Tensor:
     """The tensor that was on its way, when all of it is there."""
     with _clock(group):
-        out: Tensor = torch.ops._c10d_functional.wait_tensor(coming)
+        out: Tensor = collectives.wait_tensor(coming)
     return out
 
 
@@ -217,7 +215,7 @@ def send_on(x: Tensor, group: AxisGroup) -> Sent:
     count = len(x)
     to = [count * (rank == (group.index + 1) % group.size) for rank in range(group.size)]
     since = [count * (rank == (group.index - 1) % group.size) for rank in range(group.size)]
-    return Sent(torch.ops._c10d_functional.all_to_all_single(x.contiguous(), since, to, group.name), group)
+    return Sent(collectives.all_to_all_single(x.contiguous(), since, to, group.name), group)
 
 
 def _clock(group: AxisGroup) -> AbstractContextManager[None]:

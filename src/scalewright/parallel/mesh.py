@@ -20,8 +20,8 @@ from urllib.parse import unquote, urlparse
 import torch
 import torch.distributed as dist
 from torch.distributed import FileStore, PrefixStore, TCPStore  # type: ignore[attr-defined]
-from torch.distributed.distributed_c10d import _set_pg_timeout
 
+from scalewright.model.torch_private import set_group_timeout
 from scalewright.parallel.timers import Timers
 from scalewright.spec.grid import Grid
 from scalewright.spec.groups import HEADS, HOST, USED, AxisGroups, plan_groups
@@ -192,7 +192,7 @@ def set_timeout(mesh: Mesh, seconds: float) -> None:
     """
     groups = [group for axis, group in mesh.groups.items() if axis not in ("control", HEADS)]
     for group in {id(group): group for group in groups}.values():
-        _set_pg_timeout(timedelta(seconds=seconds), group)
+        set_group_timeout(timedelta(seconds=seconds), group)
 
 
 def _meeting_point(

@@ -21,8 +21,7 @@ it has arrived, the graph after its backward, or after the weight part. The sche
 
 Where the authors of dualpipev compute a forward and a backward together, to hide one's communication behind
 the other's work, we do the forward first: the two are of different micro-batches, so that neither reads the
-other's tensors, and the order between them changes no number. `pairs` puts the receives of both before, as
-such a runtime would.
+other's tensors, and the order between them changes no number.
 
 A loss may sit on any stage: the last has the token loss, and every stage may leave an auxiliary loss behind.
 """
@@ -66,12 +65,13 @@ class Pipeline:
         self.layout, self.mesh, self.gradients = layout, mesh, gradients
         self.cuts = cast(dict[int, Decoder], stages.stages)
         self.dtype = dtype
-        self.pairs = False  # whether both receives of a pair come first (dualpipev)
         self.recorder = Recorder()
         self.rank = mesh.index("pp")
         self.messages = Messages(mesh)
         self.sequence_parts = mesh.size("tp") if layout.sp else 1  # as `Decoder.sequence_parts`
-        self.embedded = _watch_embedding(self.cuts[0]) if 0 in self.cuts else None
+        self.embedding: GradientEdge | None = None  # the first stage's newest, which its first block takes
+        if 0 in self.cuts:
+            self.cuts[0].embedded = self._note_embedding
         self._plans: dict[int, _Plan] = {}
 
     def train(self, micros: Sequence[Micro], loss: Loss, divisor: Tensor) -> Tensor:
@@ -128,10 +128,13 @@ class Pipeline:
         """
         self._plans[plan.micro_batches] = self._make_plan(plan, {})
 
+    def _note_embedding(self, hidden: Tensor) -> None:
+        self.embedding = get_gradient_edge(hidden) if hidden.requires_grad else None
+
     def _plan(self, micros: int) -> _Plan:
         if micros not in self._plans:
             layout = self.layout
-            plan = schedule(layout.schedule, layout.pp, layout.virtual_stages, micros, self.pairs)
+            plan = schedule(layout.schedule, layout.pp, layout.virtual_stages, micros)
             self._plans[micros] = self._make_plan(plan, acknowledgements(plan, self.rank))
         return self._plans[micros]
 
@@ -154,20 +157,6 @@ class _Plan:
 def _last_backwards(actions: Sequence[Action]) -> frozenset[int]:
     last = {a.stage: i for i, a in enumerate(actions) if a.kind in ("backward", "backward_weight")}
     return frozenset(last.values())
-
-
-def _watch_embedding(cut: Decoder) -> list[GradientEdge | None]:
-    """A list of one item: the edge of the first stage's newest embedding, which its first block takes."""
-    newest: list[GradientEdge | None] = [None]
-    embed = cut._embed
-
-    def run(tokens: Tensor, positions: Tensor | None) -> Tensor:
-        hidden = embed(tokens, positions)
-        newest[0] = get_gradient_edge(hidden) if hidden.requires_grad else None
-        return hidden
-
-    cut._embed = run  # type: ignore[method-assign]
-    return newest
 
 
 @dataclass
@@ -230,8 +219,8 @@ class _StepState:
             loss, extra = run_losses(cut, inputs, micro, self.loss)
         else:
             out: Tensor = cut(inputs, **micro.arguments)
-        if graph.input is None and self.pipeline.embedded is not None:
-            graph.boundary, self.pipeline.embedded[0] = self.pipeline.embedded[0], None
+        if graph.input is None:
+            graph.boundary, self.pipeline.embedding = self.pipeline.embedding, None
         auxiliary = take_auxiliary(cut)
         if is_last:
             auxiliary = extra if auxiliary is None else extra + auxiliary

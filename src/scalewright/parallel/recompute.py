@@ -20,15 +20,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode_temporarily
 from torch.utils.checkpoint import (
     CheckpointPolicy,
-    _CachedTorchDispatchMode,
-    _CachingTorchDispatchMode,
     checkpoint,
     create_selective_checkpoint_contexts,
 )
 
+from scalewright.model.torch_private import hidden_from_recomputation
 from scalewright.parallel.budget import PRODUCTS, budget_contexts, marks
 from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery
 from scalewright.spec.model import ModelSpec
@@ -102,10 +100,6 @@ def outside_recomputation(module: nn.Module) -> None:
 
 def _unseen(hook: Callable[..., Any]) -> Callable[..., Any]:
     def run(*arguments: Any, **keywords: Any) -> Any:
-        mode = _get_current_dispatch_mode()
-        if isinstance(mode, _CachingTorchDispatchMode | _CachedTorchDispatchMode):
-            with _pop_mode_temporarily():
-                return hook(*arguments, **keywords)
-        return hook(*arguments, **keywords)
+        return hidden_from_recomputation(partial(hook, *arguments, **keywords))
 
     return run

@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from scalewright.model.torch_private import collectives
 from scalewright.parallel.mesh import Mesh
 from scalewright.spec.diloco import BLOCK, WireDtype
 
@@ -104,13 +105,13 @@ class Mean:
 def gathering(tensor: Tensor, ranks: int, group: dist.ProcessGroup | None) -> Tensor:
     """Starts to gather every rank's tensor, one after the other along dimension 0; `arrived` waits for it."""
     assert group is not None
-    started: Tensor = torch.ops._c10d_functional.all_gather_into_tensor(tensor, ranks, group.group_name)
+    started: Tensor = collectives.all_gather_into_tensor(tensor, ranks, group.group_name)
     return started
 
 
 def arrived(started: Tensor) -> Tensor:
     """What `gathering` gathers."""
-    gathered: Tensor = torch.ops._c10d_functional.wait_tensor(started)
+    gathered: Tensor = collectives.wait_tensor(started)
     return gathered
 
 

@@ -2,4 +2,5 @@
 
 setup.py (layouts.py, models.py)   both runs, small enough for this machine (room.py)
 ranks.py, result.py                the ranks' numbers, and when they count as equal
+diloco_control.py                  the control of runs with islands: DiLoCo in one process
 """

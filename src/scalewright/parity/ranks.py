@@ -11,21 +11,21 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from scalewright.launch.local import prepare_workers, run_local
 from scalewright.launch.rank import RankContext
+from scalewright.parity.diloco_control import simulate_in_turn
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import OptimizerSpec, RunSpec
 from scalewright.spec.text.scratch import scratch_folder
 from scalewright.train.resolve import resolve
 from scalewright.train.routes import Routes
 from scalewright.train.run import PRELOAD, enter
-from scalewright.train.simulate import simulate_in_turn
+from scalewright.train.start import Start
 
 # Precisions that keep so few bits that another layout's rounding decides which experts a token goes to.
 ROUNDED = ("tf32", "fp16", "bf16")
-Target = Callable[[RankContext, Sequence[dict[str, Any]]], None]
+Target = Callable[[RankContext, Sequence[Start]], None]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Left:
 class Runs:
     """Trains runs in temporary folders; a run that was trained already is not trained again.
 
-    `target` is what every rank does with its jobs.
+    `target` is what every rank does with its starts.
     """
 
     def __init__(self, target: Target | None = None) -> None:
@@ -78,19 +78,19 @@ class Runs:
         variants[-1] = (name, last.replace(checkpoint={"at_end": True}))
         routes = folder / "routes" if writes else None
         source = routes if replays is None else replays.routes
-        jobs = [
-            _job(
+        starts = [
+            _start(
                 variant.replace(out_dir=str(folder / name)),
                 None if source is None else Routes(str(source / name), replay=replays is not None),
             )
             for name, variant in variants
         ]
         if simulated:
-            start(jobs, 1, simulate_in_turn)
+            _in_one_world(starts, 1, simulate_in_turn)
         else:
-            apart = [[job] for job in jobs] if run.engine == "deepspeed" else [jobs]
+            apart = [[start] for start in starts] if run.engine == "deepspeed" else [starts]
             for together in apart:  # DeepSpeed lives once in a process
-                start(together, run.layout.devices, self._target)
+                _in_one_world(together, run.layout.devices, self._target)
         return Left(folder / "own", folder / name, routes)
 
 
@@ -113,18 +113,18 @@ def routes_tokens(run: RunSpec) -> bool:
     return isinstance(run.model, ModelSpec) and run.model.moe is not None and run.diloco is None
 
 
-def start(jobs: Sequence[dict[str, Any]], world: int, target: Target) -> None:
-    """Trains the runs of some jobs, of one layout, one after another in one world of processes."""
+def _in_one_world(starts: Sequence[Start], world: int, target: Target) -> None:
+    """Trains runs of one layout, one after another in one world of processes."""
     prepare_workers(PRELOAD)
-    run_local(target, (jobs,), world, preload=PRELOAD)
+    run_local(target, (starts,), world, preload=PRELOAD)
 
 
-def _job(run: RunSpec, prepare: Routes | None) -> dict[str, Any]:
+def _start(run: RunSpec, prepare: Routes | None) -> Start:
     device = "cpu" if run.device == "auto" else run.device
-    return {"resolved": resolve(run), "device": device, "quiet": True, "prepare": prepare}
+    return Start(resolve(run), device, quiet=True, prepare=prepare)
 
 
-def train_in_turn(context: RankContext, jobs: Sequence[dict[str, Any]]) -> None:
+def train_in_turn(context: RankContext, starts: Sequence[Start]) -> None:
     """One rank's life: it joins a world of its own for each run."""
-    for number, job in enumerate(jobs):
-        enter(replace(context, attempt=number), job)
+    for number, start in enumerate(starts):
+        enter(replace(context, attempt=number), start)

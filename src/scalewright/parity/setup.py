@@ -2,7 +2,7 @@
 
 run ──model, layout, data that fit──► layout's run     out_dir, tracking, saves: none of the user's
                                  └──► control's run    the same on one device; with `diloco` islands of one
-                                                       device each, simulated (train/simulate.py)
+                                                       device each, simulated (diloco_control.py)
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def check_schedule(layout: Layout) -> None:
     raise UserError(problem.what, "layout", how)
 
 
-def layout_schedule(layout: Layout, pairs: bool = False) -> Schedule:
+def layout_schedule(layout: Layout) -> Schedule:
     """The schedule of one step of a layout; raises UserError as `check_schedule` does."""
     check_schedule(layout)
-    return schedule(layout.schedule, layout.pp, layout.virtual_stages, layout.accumulation, pairs)
+    return schedule(layout.schedule, layout.pp, layout.virtual_stages, layout.accumulation)

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from scalewright.model.moe import MoE
 from scalewright.model.router import Choice, Kept
+from scalewright.model.torch_private import in_backward
 from scalewright.parallel.collectives import all_sum, gather_json
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.stages import add_auxiliary, stages_of
@@ -160,7 +161,7 @@ class _Watch:
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # it keeps counts, and sums them over ranks
     def __call__(self, choice: Choice, rows: int) -> None:
         if torch.is_grad_enabled():
-            self.balance.take(self.stage, self.layer, choice, rows, _again())
+            self.balance.take(self.stage, self.layer, choice, rows, in_backward())
 
 
 @dataclass(frozen=True)
@@ -176,15 +177,10 @@ class _Limit:
         if not torch.is_grad_enabled():
             return None
         kept = self.capacity.kept(choice, rows)
-        if not _again():
+        if not in_backward():
             drops, dropped = self.balance.drops, (~kept.slots).sum()
             drops[self.layer] = drops[self.layer] + dropped if self.layer in drops else dropped
         return kept
-
-
-def _again() -> bool:
-    """Whether a backward runs the forward a second time."""
-    return torch._C._current_graph_task_id() != -1
 
 
 def _by_sequence(experts: Tensor, rows: int, number: int) -> Tensor:

@@ -1,7 +1,10 @@
 """Builds one rank, up to its first step.
 
-precision, mesh -> network -> optimizer -> newest checkpoint that verifies, or first weights
-               -> data from the sample that is next -> the run's folder and records (rank 0)
+the ranks     mesh ─► nodes compared ─► watchdog                                       _meet
+the run       precision, compilation ─► network, optimizer, loss       _on_devices, engine.py
+the folder    held by rank 0 ─► newest checkpoint that verifies, data from there      find_origin
+the weights   that checkpoint's, with all states, or first ones ─► Session            _take_up, _fill
+the records   the run's folder, events, trackers: rank 0's           write_folder, open_record
 """
 
 from __future__ import annotations
@@ -13,13 +16,14 @@ from datetime import timedelta
 
 import torch
 
-from scalewright.checkpoint.read import CheckpointReader, set_aside
+from scalewright.checkpoint.read import set_aside
 from scalewright.data.check import BackgroundCheck, unchecked
-from scalewright.data.dataset import TokenDataset, open_data
-from scalewright.data.left_out import LeftOut, Range
+from scalewright.data.dataset import Dataset, TokenDataset, open_data
+from scalewright.data.left_out import LeftOut
 from scalewright.launch.preflight.rule import Finding
 from scalewright.launch.rank import RankContext
 from scalewright.parallel.collectives import barrier, from_rank_zero
+from scalewright.parallel.execute import Loss
 from scalewright.parallel.mesh import Mesh, make_mesh
 from scalewright.spec.grid import make_grid
 from scalewright.spec.groups import used_axes
@@ -30,133 +34,71 @@ from scalewright.train.batches import Place, go_to_place, in_vocabulary
 from scalewright.train.compare_nodes import look_together
 from scalewright.train.engine import Engine, build_own
 from scalewright.train.guard.decide import Guard
-from scalewright.train.hangs.patience import Patience
 from scalewright.train.hangs.watchdog import Watchdog
 from scalewright.train.horizon import find_horizon
 from scalewright.train.initial import begin_remarks
 from scalewright.train.loss import build_loss
-from scalewright.train.network import Network, first_weights, load_python
+from scalewright.train.network import first_weights, load_python
 from scalewright.train.precision import Peak, choose_precision, earlier_peak, find_peak
 from scalewright.train.record.record import Record
 from scalewright.train.record.run_files import open_record, write_folder
 from scalewright.train.resolve import Resolved
 from scalewright.train.session import Session
+from scalewright.train.start import Start
 from scalewright.train.state.claim import claim_folder
-from scalewright.train.state.resume import check_optimizer, find_resume, open_again
-from scalewright.train.state.run_state import RunState
+from scalewright.train.state.resume import Origin, check_optimizer, find_origin
 
 
-def build(
-    resolved: Resolved,
-    context: RankContext,
-    device: torch.device,
-    quiet: bool,
-    resources: ExitStack,
-    patience: Patience | None = None,
-    findings: tuple[Finding, ...] = (),
-) -> Session:
-    """Builds everything up to the first step; `resources` hold the run's folder and watch.
+def build(start: Start, context: RankContext, device: torch.device, resources: ExitStack) -> Session:
+    """Builds everything up to the first step; `resources` hold the run's folder, its watchdog and checks.
 
-    `findings`: what is to be said of the start; raises UserError where nodes don't fit each other.
+    Raises UserError where nodes don't fit each other, or the folder holds another run.
     """
-    model = resolved.model
-    layout, spec = resolved.run.layout, model if isinstance(model, ModelSpec) else None
-    mesh = make_mesh(
-        make_grid(layout, spec.kv_heads if spec else None, islands=resolved.run.diloco is not None),
-        context.rank,
-        device,
-        axes=used_axes(layout, spec, islands=resolved.run.diloco is not None),
-        host_sums=offloads_parameters(layout),
-        timeout=timedelta(seconds=resolved.run.train.timeouts.start_s),
-    )
-    findings = look_together(resolved.run, context, mesh, findings)
-    watchdog = Watchdog(context, mesh, resolved.run.folder, resolved.run.train.timeouts, patience)
-    watch = resources.enter_context(watchdog)
+    mesh, watch, findings = _meet(start, context, device, resources)
     remarks: list[str] = []
-    run = _on_devices(resolved.run, mesh, remarks)
-    engine = _build_engine(run, mesh)
-    network, state = engine.network, engine.state
-    vocabulary = model.vocab_size if isinstance(model, ModelSpec) else None
-    loss = build_loss(
-        run.loss,
-        run.train.z_loss,
-        load_python,
-        mesh,
-        vocabulary,
-        check=True,
-        mtp_weight=run.train.mtp_weight,
-    )
-    valid = (
-        in_vocabulary(open_data(run.data, "valid", run.seed), vocabulary) if run.train.valid_every else None
-    )
+    run = _on_devices(start.resolved.run, mesh, remarks)
+    resolved = replace(start.resolved, run=run)
+    engine, loss, valid = _build_engine(run, mesh), _build_loss(resolved, mesh), None
+    if run.train.valid_every:
+        valid = in_vocabulary(open_data(run.data, "valid", run.seed), resolved.vocabulary)
     if mesh.rank == 0:
         resources.enter_context(claim_folder(run))
     barrier(mesh)
-    reader, notes = find_resume(run, mesh)
-    dataset, changes = open_again(resolved, run, reader, vocabulary)
-    peak = _peak(run, mesh, again=reader is not None) if mesh.rank == 0 else None
+    origin = find_origin(resolved, mesh)
+    peak = _peak(run, mesh, again=origin.reader is not None) if mesh.rank == 0 else None
     barrier(mesh)
-    words = dataset.vocab_size if dataset.tokenizer_path is not None else None
-    begin, old = _begin(run, reader, network, state, mesh, words)
-    if reader is None:
-        remarks += begin_remarks(run, dataset) if mesh.rank == 0 else []
-    left_out: list[Range] = list(reader.state.get("left_out", [])) if reader else []
-    begin = replace(begin, left_out=LeftOut.of([*run.train.guard.leave_out, *left_out]))
-    if reader is not None and "data" not in changes.broken:
-        go_to_place(dataset, reader.state)
-    guard = Guard(run.train.guard, device, fp16=run.layout.precision == "fp16")
-    guard.load(state.guard_state(reader.state) if reader else {})
-    run_id = from_rank_zero(reader.manifest.run_id if reader else uuid.uuid4().hex[:12], mesh)
-    per_step = run.layout.global_batch * resolved.seq_len
-    unit = reader.state.get("schedule_unit") if reader else None
-    horizon = find_horizon(begin, resolved.steps, resolved.tokens, per_step, unit)
-    if state.islands is not None:
-        state.islands.last = horizon.total
-    run = run.replace(train={**run.train.dump(), "steps": horizon.total})
-    resolved = replace(resolved, run=run, steps=horizon.total)
-    record = None
-    if mesh.rank == 0 and peak is not None:
-        write_folder(run, dataset, begin.step if reader else None, changes, engine.files)
-        notes += old + [f"set {name} aside" for name in set_aside(run.folder / "checkpoints", begin.step)]
-        came_from = str(reader.folder) if reader else None
-        record = open_record(
-            resolved, run, peak, network, begin, run_id, came_from, notes, quiet=quiet, tell=context.tell
-        )
-        for remark in remarks:
-            record.remark(remark)
-        for finding in findings:
-            record.event(
-                "preflight", f"preflight: {finding.line}", rule=finding.rule, severity=finding.severity
-            )
-        if changes.values:
-            record.event("changed", changes.line(begin.step), step=begin.step, changes=changes.values)
-    if reader is not None and record is not None:
-        _note_changed_islands(record, state.changed_islands(reader.state), begin.step)
-    watch.begins(begin.step, record)
-    in_files = [data for data in (dataset, valid) if isinstance(data, TokenDataset)]
-    if record is not None:
-        record.remark(unchecked(store for data in in_files for store in data.stores))
+    session, notes = _take_up(resolved, origin, mesh, engine, loss, valid, watch, start.until)
+    if peak is not None:
+        remarks += begin_remarks(run, origin.dataset) if origin.reader is None else []
+        write_folder(session, origin.changes)
+        notes += [f"set {name} aside" for name in set_aside(run.folder / "checkpoints", session.done)]
+        session.record = open_record(session, origin, peak, notes, quiet=start.quiet, tell=context.tell)
+        _write_start(session, origin, remarks, findings)
+    watch.begins(session.done, session.record)
+    in_files = [data for data in (session.dataset, valid) if isinstance(data, TokenDataset)]
+    if session.record is not None:
+        session.record.remark(unchecked(store for data in in_files for store in data.stores))
     resources.enter_context(BackgroundCheck(in_files, context.local_rank, context.local_world))
-    return Session(
-        run=run,
-        horizon=horizon,
-        tokens=resolved.tokens,
-        seq_len=resolved.seq_len,
-        mesh=mesh,
-        engine=engine,
-        loss=loss,
-        dataset=dataset,
-        valid=valid,
-        record=record,
-        run_id=run_id,
-        resumed=begin.step if reader is not None else None,
-        place=begin,
-        done=begin.step,
-        guard=guard,
-        left_out=left_out,
-        watch=watch,
-        cut_short=bool(reader and reader.state.get("validation_cut_short")),
+    return session
+
+
+def _meet(
+    start: Start, context: RankContext, device: torch.device, resources: ExitStack
+) -> tuple[Mesh, Watchdog, tuple[Finding, ...]]:
+    """The ranks' process groups, their watchdog, and what is to be said of the nodes."""
+    run, layout = start.resolved.run, start.resolved.run.layout
+    spec, islands = run.model if isinstance(run.model, ModelSpec) else None, run.diloco is not None
+    mesh = make_mesh(
+        make_grid(layout, spec.kv_heads if spec else None, islands=islands),
+        context.rank,
+        device,
+        axes=used_axes(layout, spec, islands=islands),
+        host_sums=offloads_parameters(layout),
+        timeout=timedelta(seconds=run.train.timeouts.start_s),
     )
+    findings = look_together(run, context, mesh, start.findings)
+    watchdog = Watchdog(context, mesh, run.folder, run.train.timeouts, start.patience)
+    return mesh, resources.enter_context(watchdog), findings
 
 
 def _build_engine(run: RunSpec, mesh: Mesh) -> Engine:
@@ -176,11 +118,19 @@ def _on_devices(run: RunSpec, mesh: Mesh, remarks: list[str]) -> RunSpec:
     )
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     compiled = run.train.compile if run.train.compile != "auto" else mesh.device.type == "cuda"
-    return run.replace(
-        layout={**run.layout.dump(), "precision": precision},
-        train={**run.train.dump(), "compile": compiled},
-        device=mesh.device.type,
+    return run.model_copy(
+        update={
+            "layout": run.layout.model_copy(update={"precision": precision}),
+            "train": run.train.model_copy(update={"compile": compiled}),
+            "device": mesh.device.type,
+        }
     )
+
+
+def _build_loss(resolved: Resolved, mesh: Mesh) -> Loss:
+    train, words = resolved.run.train, resolved.vocabulary
+    loss, weight = resolved.run.loss, train.mtp_weight
+    return build_loss(loss, train.z_loss, load_python, mesh, words, check=True, mtp_weight=weight)
 
 
 def _peak(run: RunSpec, mesh: Mesh, *, again: bool) -> Peak:
@@ -190,25 +140,79 @@ def _peak(run: RunSpec, mesh: Mesh, *, again: bool) -> Peak:
     return before or find_peak(run.cluster, precision, mesh.device)
 
 
-def _begin(
-    run: RunSpec,
-    reader: CheckpointReader | None,
-    network: Network,
-    state: RunState,
+def _take_up(
+    resolved: Resolved,
+    origin: Origin,
     mesh: Mesh,
-    words: int | None,
-) -> tuple[Place, list[str]]:
-    """First weights (for data of so many `words`), or a checkpoint's with all that goes with them.
+    engine: Engine,
+    loss: Loss,
+    valid: Dataset | None,
+    watch: Watchdog,
+    until: int | None,
+) -> tuple[Session, list[str]]:
+    """The session from where the run stands, on to its end or to step `until`; and notes."""
+    run, state = resolved.run, origin.state
+    place, notes = _fill(run, origin, engine, mesh)
+    guard = Guard(run.train.guard, mesh.device, fp16=run.layout.precision == "fp16")
+    guard.load(engine.state.guard_state(state))
+    run_id = origin.reader.manifest.run_id if origin.reader else uuid.uuid4().hex[:12]
+    per_step, unit = run.layout.global_batch * resolved.seq_len, state.get("schedule_unit")
+    horizon = find_horizon(place, resolved.steps, resolved.tokens, per_step, unit)
+    if engine.state.islands is not None:
+        engine.state.islands.last = horizon.total
+    session = Session(
+        resolved=resolved.with_steps(horizon.total),
+        horizon=horizon,
+        last=horizon.total if until is None else min(horizon.total, until),
+        mesh=mesh,
+        engine=engine,
+        loss=loss,
+        dataset=origin.dataset,
+        valid=valid,
+        run_id=from_rank_zero(run_id, mesh),
+        resumed=place.step if origin.reader else None,
+        place=place,
+        done=place.step,
+        guard=guard,
+        left_out=list(state.get("left_out", [])),
+        watch=watch,
+        cut_short=bool(state.get("validation_cut_short")),
+    )
+    return session, notes
 
-    Returns where the run then stands, and notes.
-    """
+
+def _fill(run: RunSpec, origin: Origin, engine: Engine, mesh: Mesh) -> tuple[Place, list[str]]:
+    """First weights, or a checkpoint's with all that goes with them; where the run then stands, and notes."""
+    reader, state, dataset = origin.reader, engine.state, origin.dataset
+    place, notes = Place(), list(origin.notes)
     if reader is None:
-        first_weights(run, network, mesh, words)
+        words = dataset.vocab_size if dataset.tokenizer_path is not None else None
+        first_weights(run, engine.network, mesh, words)
         if state.islands is not None:
             state.islands.begin(from_first=isinstance(run.model, PythonRef))
-        return Place(), []
-    check_optimizer(run, reader)
-    return state.restore(reader)
+    else:
+        check_optimizer(run, reader)
+        place, more = state.restore(reader)
+        notes += more
+        if "data" not in origin.changes.broken:
+            go_to_place(dataset, reader.state)
+    left_out = LeftOut.of([*run.train.guard.leave_out, *origin.state.get("left_out", [])])
+    return replace(place, left_out=left_out), notes
+
+
+def _write_start(session: Session, origin: Origin, remarks: list[str], findings: tuple[Finding, ...]) -> None:
+    """What is to be noted of the start, into rank 0's record."""
+    record, step, changes = session.record, session.done, origin.changes
+    assert record is not None
+    for remark in remarks:
+        record.remark(remark)
+    for finding in findings:
+        line = f"preflight: {finding.line}"
+        record.event("preflight", line, rule=finding.rule, severity=finding.severity)
+    if changes.values:
+        record.event("changed", changes.line(step), step=step, changes=changes.values)
+    if origin.reader is not None:
+        _note_changed_islands(record, session.state.changed_islands(origin.state), step)
 
 
 def _note_changed_islands(record: Record, change: tuple[int, int] | None, step: int) -> None:

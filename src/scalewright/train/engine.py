@@ -36,10 +36,6 @@ class Stepper(Protocol):
     """One optimizer step at a time."""
 
     @property
-    def mesh(self) -> Mesh: ...
-    @property
-    def parallel(self) -> Parallel: ...
-    @property
     def optimizer(self) -> torch.optim.Optimizer:
         """Whose groups hold the learning rate."""
 

@@ -5,11 +5,14 @@ run.yaml + overrides -> model spec, layout checked against it, steps, device -> 
 
 from __future__ import annotations
 
+import json
 import math
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from scalewright.data.dataset import open_data
 from scalewright.launch.local import cores
@@ -20,11 +23,32 @@ from scalewright.spec.layout import Layout, RecomputeBudget
 from scalewright.spec.memory import offloads_optimizer, offloads_parameters
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
-from scalewright.spec.run import PythonRef, RunSpec
+from scalewright.spec.run import PythonRef, RunSpec, apply_override, load_run
 from scalewright.spec.trains import check_axes, check_trains
 from scalewright.train.deepspeed.check import check_deepspeed
 from scalewright.train.elementwise import check_named
 from scalewright.train.reduction import reduction_of
+
+Overrides = str | Sequence[str] | Mapping[str, Any]
+
+
+def read_overrides(overrides: Overrides) -> list[str]:
+    """Overrides as `key=value` texts, from those, from one, or from a dictionary."""
+    if isinstance(overrides, str):
+        return [overrides]
+    if isinstance(overrides, Mapping):
+        return [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
+    return list(overrides)
+
+
+def read_run(run: str | Path | dict[str, Any] | RunSpec, overrides: Sequence[str]) -> RunSpec:
+    """The run of a file, of plain data or of a RunSpec, with `key=value` overrides; raises UserError."""
+    if isinstance(run, (str, Path)):
+        return load_run(run, list(overrides))
+    data = run.dump() if isinstance(run, RunSpec) else deepcopy(run)  # the caller's own stays as it is
+    for override in overrides:
+        apply_override(data, override)
+    return RunSpec.parse(data)
 
 
 @dataclass(frozen=True)
@@ -32,10 +56,24 @@ class Resolved:
     """A run with no blanks, ready to be handed to workers."""
 
     run: RunSpec
-    steps: int
     seq_len: int  # tokens per sequence
     variables: Mapping[str, str] = field(default_factory=dict)  # the trackers', from the environment
     tokens: float | None = None  # that the run is to consume; None: its length is given in steps
+
+    @property
+    def steps(self) -> int:
+        """The run's last step."""
+        return self.run.train.steps or 0
+
+    @property
+    def vocabulary(self) -> int | None:
+        """Rows of the model's embedding; None where only the user's own module has them."""
+        return self.run.model.vocab_size if isinstance(self.run.model, ModelSpec) else None
+
+    def with_steps(self, steps: int) -> Resolved:
+        """The same run with its length in steps."""
+        length = self.run.train.model_copy(update={"tokens": None, "steps": steps})
+        return replace(self, run=self.run.model_copy(update={"train": length}))
 
     @property
     def model(self) -> ModelSpec | PythonRef:
@@ -48,7 +86,7 @@ class Resolved:
 def resolve(run: RunSpec, *, read_data: bool = True) -> Resolved:
     """Fills a run's nulls and checks it against its model and data; raises UserError.
 
-    `read_data` false leaves the data unopened: a dry run can do without them.
+    `read_data` false leaves the data to `with_data`: a dry run can do without them.
     """
     model = _trained_model(run)
     check_trainable(model, run.layout, run.stated_seq_len)
@@ -68,11 +106,37 @@ def resolve(run: RunSpec, *, read_data: bool = True) -> Resolved:
             "train.guard.spike",
             "set checkpoint.every, or use spike: skip",
         )
-    seq_len = _check_data(run, model) if read_data else run.seq_len
-    steps = _steps(run, seq_len)
-    length = {**run.train.dump(), "tokens": None, "steps": steps}
-    whole = run.replace(model=model.dump(), out_dir=str(run.folder), train=length)
-    return Resolved(whole, steps, seq_len, tokens=run.train.tokens)
+    whole = run.model_copy(update={"model": model, "out_dir": str(run.folder)})
+    resolved = _with_steps(whole, run.seq_len, run.train.tokens)
+    return with_data(resolved) if read_data else resolved
+
+
+def with_data(resolved: Resolved) -> Resolved:
+    """The run when its training data have been opened; raises UserError for missing data or words.
+
+    A user's own data that don't state how long their sequences are, are asked for one sample.
+    """
+    run, model = resolved.run, resolved.model
+    data = open_data(run.data, "train", run.seed)
+    if isinstance(model, ModelSpec) and data.vocab_size and data.vocab_size > model.vocab_size:
+        raise UserError(
+            f"the data's vocabulary {data.vocab_size} is more than the model's vocab_size {model.vocab_size}",
+            "model",
+            f"use vocab_size {data.vocab_size}, or prepare the data with the model's tokenizer",
+        )
+    if run.stated_seq_len is not None:
+        return resolved
+    seq_len = int(data.batch([0]).tokens.shape[1])
+    check_trainable(model, run.layout, seq_len)
+    return _with_steps(run, seq_len, resolved.tokens)
+
+
+def _with_steps(run: RunSpec, seq_len: int, tokens: float | None) -> Resolved:
+    """A checked run, its length in steps."""
+    steps = run.train.steps or 0
+    if tokens is not None:
+        steps = max(1, math.ceil(tokens / (run.layout.global_batch * seq_len)))
+    return Resolved(run, seq_len, tokens=tokens).with_steps(steps)
 
 
 def _trained_model(run: RunSpec) -> ModelSpec | PythonRef:
@@ -140,31 +204,6 @@ def check_trainable(model: ModelSpec | PythonRef, layout: Layout, seq_len: int |
             "layout",
             "use selective, full or {every: 2}",
         )
-
-
-def _steps(run: RunSpec, seq_len: int) -> int:
-    if run.train.tokens is not None:
-        return max(1, math.ceil(run.train.tokens / (run.layout.global_batch * seq_len)))
-    return run.train.steps or 0
-
-
-def _check_data(run: RunSpec, model: ModelSpec | PythonRef) -> int:
-    """Opens a run's training data; raises UserError where there are none, or where the model lacks words.
-
-    Gives the tokens of a sequence. A user's own data without such an argument are asked for one sample.
-    """
-    data = open_data(run.data, "train", run.seed)
-    if isinstance(model, ModelSpec) and data.vocab_size and data.vocab_size > model.vocab_size:
-        raise UserError(
-            f"the data's vocabulary {data.vocab_size} is more than the model's vocab_size {model.vocab_size}",
-            "model",
-            f"use vocab_size {data.vocab_size}, or prepare the data with the model's tokenizer",
-        )
-    if run.stated_seq_len is not None:
-        return run.stated_seq_len
-    seq_len = int(data.batch([0]).tokens.shape[1])
-    check_trainable(model, run.layout, seq_len)
-    return seq_len
 
 
 def device_kind(run: RunSpec) -> tuple[str, int]:

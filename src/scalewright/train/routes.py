@@ -27,6 +27,7 @@ from torch import Tensor
 
 from scalewright.model.moe import MoE
 from scalewright.model.router import Choice, Router
+from scalewright.model.torch_private import in_backward
 from scalewright.parallel.execute import Recorder
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.stages import stages_of
@@ -52,7 +53,7 @@ class Routes:
 
     def __call__(self, session: Session) -> None:
         """Wraps every router of the rank's stages."""
-        parallel, mesh, layout = session.network.parallel, session.mesh, session.run.layout
+        parallel, mesh, layout = session.parallel, session.mesh, session.run.layout
         clock = parallel.executor.recorder = _Clock(parallel.executor.recorder)
         folder = Path(self.folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -125,7 +126,7 @@ class _Writer:
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # it copies to the host
     def write(self, choose: Choose, rows: Tensor) -> Choice:
         choice = choose(rows)
-        again = torch._C._current_graph_task_id() != -1  # a backward runs the forward a second time
+        again = in_backward()  # a backward runs the forward a second time
         if torch.is_grad_enabled() and not again:
             top_k = choice.experts.shape[1]
             experts = choice.experts.view(self.layout.micro_batch, -1, top_k)

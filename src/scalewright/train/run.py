@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from scalewright.launch.local import cores, is_worker, prepare_workers, run_local
 from scalewright.launch.meeting import with_address
@@ -35,10 +35,19 @@ from scalewright.spec.errors import RunError, Stopped, UserError
 from scalewright.spec.run import PythonRef, RunSpec
 from scalewright.track.events import EventsFile
 from scalewright.track.store import find_store
-from scalewright.train.given import Overrides, read_overrides, read_run
 from scalewright.train.record.callbacks import Callback, Callbacks
-from scalewright.train.resolve import Resolved, check_workers, device_kind, resolve
+from scalewright.train.resolve import (
+    Overrides,
+    Resolved,
+    check_workers,
+    device_kind,
+    read_overrides,
+    read_run,
+    resolve,
+    with_data,
+)
 from scalewright.train.signals import StopRequest
+from scalewright.train.start import Start
 from scalewright.train.state.choices import keep_choices
 from scalewright.train.state.claim import check_folder, check_free
 
@@ -63,13 +72,9 @@ class Result:
         return asdict(self)
 
 
-class MemoryCheck(Protocol):
-    """Called before any rank starts: raises UserError for a run that needs more memory than is free.
-
-    `kind`: of the device, cpu, cuda or mps. `scalewright.api.train` passes that of `dry_run/preflight.py`.
-    """
-
-    def __call__(self, resolved: Resolved, kind: str, context: RankContext) -> None: ...
+# Called before any rank starts, with the kind of device (cpu, cuda, mps); raises UserError for a run that
+# needs more memory than is free. `scalewright.api.train` passes that of `dry_run/preflight.py`.
+MemoryCheck = Callable[[Resolved, str, RankContext], None]
 
 
 def train(
@@ -108,28 +113,29 @@ def train(
             check_free(spec)
         busy = mark()
         find_store(spec.track, variables)
-        resolve(spec, read_data=False)  # what can't be is refused before a process starts
+        resolved = resolve(spec, read_data=False)  # what can't be is refused before a process starts
         if local:
             prepare_workers(PRELOAD)
-        resolved = replace(resolve(spec), variables=variables)
+        resolved = replace(with_data(resolved), variables=variables)
         check_folder(resolved.run, force)
         kind, count = device_kind(resolved.run)
-        job = {"resolved": resolved, "device": kind, "until": steps, "quiet": quiet, "busy": busy}
         try:
             if local:
                 check_workers(resolved.run, kind, count, simulate, nodes)
             else:
                 _check_world(context, world)
             file = Path(run) if isinstance(run, str | Path) else None
-            job["findings"] = look_here(resolved.run, context, kind, file)
+            findings = look_here(resolved.run, context, kind, file)
             if check_memory is not None:
                 check_memory(resolved, kind, replace(context, local_world=here) if nodes > 1 else context)
+            start = Start(resolved, kind, steps, quiet, busy, findings)
             if local:
                 threads = None if kind == "cpu" else max(1, cores() // here)
-                job["busy"] = others_busy(busy)  # here, since the fork server works for the run, too
+                # counted here, since the fork server works for the run, too
+                start = replace(start, busy=others_busy(busy))
                 answer = run_local(
                     enter,
-                    (job,),
+                    (start,),
                     here,
                     preload=PRELOAD,
                     threads=threads,
@@ -140,7 +146,7 @@ def train(
                 )
             else:
                 heard = replace(context, tell=callbacks) if callbacks else context
-                answer = enter(heard, {**job, "stop": stop})
+                answer = enter(heard, start, stop)
         except Stopped:
             if not (local and callbacks.stopped):  # local workers get a callback's wish as a signal
                 raise
@@ -190,22 +196,22 @@ def _note_fault(run: RunSpec, error: Exception) -> None:
 PRELOAD = ("scalewright.train.worker", "torch._dynamo")
 
 
-def enter(context: RankContext, job: dict[str, Any]) -> dict[str, Any]:
-    """One rank's entry, in whatever process it lives; `job` has the arguments of `work`."""
+def enter(context: RankContext, start: Start, stop: StopRequest | None = None) -> dict[str, Any]:
+    """One rank's entry, in whatever process it lives; the arguments and the answer are those of `work`."""
     from scalewright.train.worker import work
 
-    run = job["resolved"].run
+    run, kind = start.resolved.run, start.device
     if run.deterministic:
         make_deterministic()  # here, since the fork server's environment is older than the run
     if run.engine == "deepspeed":
-        describe_rank(context.rank, context.world, context.local_rank, job["device"])
-    if job["device"] == "cuda":
+        describe_rank(context.rank, context.world, context.local_rank, kind)
+    if kind == "cuda":
         use_expandable_segments()  # before the first allocation
-    if job["device"] == "cpu":
+    if kind == "cpu":
         keep_few_kernels()
     keep_flight_records(run.folder / "hangs")
     raise_file_limit()
-    return work(context, **job)
+    return work(context, start, stop)
 
 
 def check_caller(run: RunSpec) -> None:

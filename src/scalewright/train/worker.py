@@ -1,59 +1,56 @@
-"""One rank's whole life: join the others, build (train/build.py), train (train/session.py), leave."""
+"""One rank's whole life.
+
+join the others ─► build.py ─► loop.py ─► (a spike: back to a checkpoint, loop.py) ─► records closed ─► leave
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from datetime import timedelta
 from typing import Any
 
 import torch
 
-from scalewright.launch.preflight.rule import Finding
 from scalewright.launch.rank import RankContext
 from scalewright.launch.stop import STOP_FILE, save_at
 from scalewright.machine.load import CpuMark, others_busy, too_many_threads
 from scalewright.machine.processor import read_processor
+from scalewright.parallel.collectives import gather_json
 from scalewright.parallel.mesh import join_world, leave_world
-from scalewright.spec.errors import Stopped, UserError
-from scalewright.spec.run import RunSpec
+from scalewright.spec.errors import RunError, Stopped, UserError
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.run import DataSpec, RunSpec
+from scalewright.spec.text.jsonl import read_jsonl
+from scalewright.track.tracker import Status
 from scalewright.train.build import build
-from scalewright.train.hangs.patience import Patience
+from scalewright.train.columns import StopReason
+from scalewright.train.garbage import garbage_at_steps
+from scalewright.train.guard.rewind import Rewind
+from scalewright.train.leak_probe import check_leaks
+from scalewright.train.loop import loop
 from scalewright.train.memory.history import keep_history
 from scalewright.train.memory.out_of_memory import memory_explained
-from scalewright.train.resolve import Resolved
+from scalewright.train.network import types_explained
+from scalewright.train.record.callbacks import answer
 from scalewright.train.session import Session
 from scalewright.train.signals import StopRequest
+from scalewright.train.start import Start
 
 
-def work(
-    context: RankContext,
-    resolved: Resolved,
-    *,
-    device: str,
-    until: int | None = None,
-    quiet: bool = False,
-    busy: CpuMark | float | None = None,
-    patience: Patience | None = None,
-    findings: tuple[Finding, ...] = (),
-    prepare: Callable[[Session], None] | None = None,
-    stop: StopRequest | None = None,
-) -> dict[str, Any]:
+def work(context: RankContext, start: Start, stop: StopRequest | None = None) -> dict[str, Any]:
     """Trains as one rank; the answer has the keys of `train.run.Result`. Raises Stopped after a signal, not
     after a callback's "stop", on all ranks alike.
 
-    `busy`: how busy others keep this machine (see `_thread_remark`). `patience`: the watchdog's.
-    `findings`: by the look at this start. `prepare` is called with what was built, before it trains: parity
-    attaches to it. `stop`: what hears signals already; a local worker is ended by one until it has joined.
+    `stop`: what hears signals already; a local worker is ended by one until it has joined.
     """
     started = time.perf_counter()
-    place = own_device(device, context)
+    run, device = start.resolved.run, own_device(start.device, context)
     if context.threads:
         torch.set_num_threads(context.threads)
-    if device == "cuda":
-        torch.cuda.set_device(place)
-    run = resolved.run
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     if run.deterministic:
         torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.benchmark = False
@@ -63,25 +60,25 @@ def work(
                 context.rank,
                 context.world,
                 context.rendezvous,
-                place,
+                device,
                 attempt=context.attempt,
                 shared_store=context.shared_store,
                 timeout=timedelta(seconds=run.train.timeouts.start_s),
             )
-    keep_history(run.profile.memory, place)
+    keep_history(run.profile.memory, device)
     together = False
     try:
         with (
-            memory_explained(run, resolved.seq_len, context.rank, place),
+            memory_explained(run, start.resolved.seq_len, context.rank, device),
             _stop_request(run, context, stop) as stop,
-            ExitStack() as kept,
+            ExitStack() as resources,
         ):
-            session = build(resolved, context, place, quiet, kept, patience, findings)
-            if session.record is not None and device == "cpu":
-                session.record.remark(_thread_remark(context, busy))
-            if prepare is not None:
-                prepare(session)
-            answer = session.train(stop, until, started)
+            session = build(start, context, device, resources)
+            if session.record is not None and device.type == "cpu":
+                session.record.remark(_thread_remark(context, start.busy))
+            if start.prepare is not None:
+                start.prepare(session)
+            answer = _train(session, stop, started)
         together = True
         return answer
     except Stopped:  # which all ranks had agreed on
@@ -89,6 +86,90 @@ def work(
         raise
     finally:
         leave_world(together=together)
+
+
+def _train(session: Session, stop: StopRequest, started: float) -> dict[str, Any]:
+    """Runs the loop and closes the records, whatever happens; how the run ended (rank 0's counts)."""
+    run, record, total = session.run, session.record, session.horizon.total
+    stopped: StopReason | None = None
+    status: Status = "failed"
+    cause = ""
+    if record is not None:
+        record.console.ends_at(session.last)
+        if session.done >= session.last:
+            at = f"this run is at step {session.done}, and its last is {session.last}"
+            record.console.message(f"nothing to do: {at}")
+    try:
+        _probe(session)
+        if run.checkpoint.every or run.checkpoint.at_end:
+            session.state.check_first()
+        with garbage_at_steps():
+            stopped = _stops_first(session, stop) or _loop_again(session, stop)
+        counts = session.counter.together()  # of a call that had enough steps
+        if counts is not None and record is not None:
+            record.event("measured", step=session.done, **counts)
+        session.watch.ends()
+        if not stopped:
+            session.health.check_end(session.done)
+        if record is not None:
+            record.metrics.writer.look()
+        status = "stopped" if stopped else "finished"
+        cause = stop.cause or "another rank was asked" if stopped == "signal" else stopped or ""
+    finally:
+        if record is not None:
+            record.close(status, session.done, time.perf_counter() - started, cause)
+    if session.save_problem:
+        raise RunError(session.save_problem)
+    if stopped == "signal":
+        stop.saved()
+        where = f"stopped at step {session.done} of {total} and saved ({cause})"
+        if session.done == session.place.step:
+            where = f"stopped before step {session.done + 1} of {total} ({cause})"
+        raise Stopped(f"{where}; the same command goes on from there")
+    return _answer(session, time.perf_counter() - started)
+
+
+def _probe(session: Session) -> None:
+    """Looks for documents that see each other, where a layout makes the masks by parts."""
+    data, model, layout = session.run.data, session.run.model, session.run.layout
+    if layout.cp == 1 or not isinstance(model, ModelSpec) or (isinstance(data, DataSpec) and not data.masked):
+        return
+    loss, seq_len = session.plain_loss(), session.resolved.seq_len
+    check_leaks(session.parallel, session.mesh, loss, layout.micro_batch, seq_len, model.vocab_size)
+
+
+def _stops_first(session: Session, stop: StopRequest) -> StopReason | None:
+    """A signal that came while this rank was built; else makes up the validation that a stop cut short.
+
+    What else asks to stop waits for a step: a run whose every call comes to its time limit goes on.
+    """
+    if any(gather_json(stop.signalled, session.mesh)):
+        return "signal"
+    if session.cut_short:
+        with session.watch.phase("validate"):
+            session.validate(session.done, stop)
+    return "signal" if session.cut_short else None
+
+
+def _loop_again(session: Session, stop: StopRequest) -> StopReason | None:
+    """Loops to the end, back to checkpoints where a spike asks for it; what stopped it, if anything."""
+    while True:
+        try:
+            with types_explained(session.run, session.parallel.model):
+                return loop(session, stop)
+        except Rewind as rewind:
+            session.go_back(rewind.target)
+
+
+def _answer(session: Session, seconds: float) -> dict[str, Any]:
+    """How the run ended, also one that was finished before this call."""
+    last: Mapping[str, Mapping[str, Any]] = {}
+    outcome: dict[str, float | None] = {}
+    if (record := session.record) is not None:
+        last, outcome = record.last, record.expectation.outcome()
+        if "train" not in last:  # nothing was left to do
+            last = {row["kind"]: row for row in read_jsonl(record.metrics.path)}
+    return {**answer(str(session.run.folder), session.done, last, session.resumed, seconds), **outcome}
 
 
 def _stop_request(

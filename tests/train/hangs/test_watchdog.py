@@ -33,6 +33,7 @@ from scalewright.train.hangs.verdict import Position, Waiting
 from scalewright.train.hangs.watchdog import STEADY, Watchdog
 from scalewright.train.resolve import Resolved, resolve
 from scalewright.train.run import PRELOAD
+from scalewright.train.start import Start
 from scalewright.train.worker import work
 from worlds import one_rank
 
@@ -41,7 +42,7 @@ SHORT = {"tick_s": 0.1, "step_s": 1.0, "answer_s": 1.0, "stalled_s": 2.0, "grace
 
 def watched(context: RankContext, resolved: Resolved, patience: dict[str, float]) -> Any:
     """A rank's life with little patience."""
-    return work(context, resolved, device="cpu", quiet=True, patience=Patience(**patience))
+    return work(context, Start(resolved, "cpu", quiet=True, patience=Patience(**patience)))
 
 
 def train_wrong(folder: Path, how: str, steady_s: float, **changes: Any) -> Any:

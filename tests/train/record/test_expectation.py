@@ -62,7 +62,7 @@ def test_a_run_says_what_it_expected_and_what_came(
 )
 def test_a_note_where_nobody_can_say(home: Path, tmp_path: Path, changes: dict[str, Any], why: str) -> None:
     resolved = resolve(RunSpec.parse(run_data(tmp_path, **changes)), read_data=False)
-    found = expect(resolved, resolved.run)
+    found = expect(resolved)
     assert found.p50 is None
     assert re.search(why, found.note)
     assert found.promise().startswith("no prediction of a step's time: ")
@@ -73,11 +73,11 @@ def test_a_planner_that_fails_stops_nothing(tmp_path: Path, monkeypatch: pytest.
     def fail(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(expectation, "predict", fail)
+    monkeypatch.setattr(expectation, "price", fail)
     resolved = resolve(RunSpec.parse(run_data(tmp_path, device="cuda", cluster="dgx-h100")), read_data=False)
-    assert expect(resolved, resolved.run).note == "ZeroDivisionError: a bug"
+    assert expect(resolved).note == "ZeroDivisionError: a bug"
     monkeypatch.undo()
-    assert expect(resolved, resolved.run).p50 is not None  # the cluster that the run names
+    assert expect(resolved).p50 is not None  # the cluster that the run names
 
 
 def test_what_a_slower_step_lost_its_time_to() -> None:

@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
+from scalewright.model.torch_private import tree_leaves
 from scalewright.parallel.collectives import all_sum, gather_json
 from scalewright.parallel.cross_entropy import CrossEntropy
 from scalewright.parallel.execute import Loss

@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 import scalewright
+from scalewright.model.torch_private import flight_dumps
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.messages import Messages
 from scalewright.parallel.timers import reported_axis
@@ -84,13 +85,9 @@ def flights(*, stacks: bool = False) -> list[dict[str, Any]]:
 
     `stacks`: with the lines of source of each, for which torch may take seconds the first time.
     """
-    import torch._C._distributed_c10d as c10d
-
     entries: list[dict[str, Any]] = []
-    for name in ("_dump_fr_trace", "_dump_nccl_trace"):
-        dump = getattr(c10d, name, None)
-        if dump is not None:
-            entries += pickle.loads(dump(True, stacks, False)).get("entries", [])
+    for dump in flight_dumps():
+        entries += pickle.loads(dump(True, stacks, False)).get("entries", [])
     return entries
 
 

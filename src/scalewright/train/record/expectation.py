@@ -120,16 +120,15 @@ def compare(predicted: float, low: float, high: float, measured: float, blame: s
     return line + (" (other work on this machine counts, too)" if measured > high else "")
 
 
-def expect(resolved: Resolved, run: RunSpec) -> Expectation:
+def expect(resolved: Resolved) -> Expectation:
     """The prediction for a run whose precision and device are chosen; a note where there can be none."""
     if not isinstance(resolved.model, ModelSpec):
         return Expectation(note="the model is the user's own, and its operators can't be counted")
     try:
-        place, note = _place(run)
+        place, note = _place(resolved.run)
         if place is None:
             return Expectation(note=note)
-        question = Question(run.model_copy(update={"model": resolved.model}), place, length=resolved.seq_len)
-        prediction = price(question)
+        prediction = price(Question(resolved.run, place, length=resolved.seq_len))
     except (UserError, RunError) as error:
         return Expectation(note=str(error))
     except Exception as error:  # a planner that fails is no reason not to train

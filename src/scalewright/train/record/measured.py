@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from torch.utils._pytree import tree_leaves
 
+from scalewright.model.torch_private import tree_leaves
 from scalewright.parallel.collectives import gather_json
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import Parallel

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from scalewright.data.dataset import Dataset
 from scalewright.launch.attempt import attempt_facts
 from scalewright.launch.settings import present_environment
 from scalewright.spec.base import write_yaml
@@ -29,41 +28,36 @@ from scalewright.track.fanout import Fanout
 from scalewright.track.metrics import MetricsFile
 from scalewright.track.open import open_trackers
 from scalewright.track.saved import read_saved
-from scalewright.train.batches import Place
 from scalewright.train.initial import keep_origin
 from scalewright.train.network import Network
 from scalewright.train.precision import Peak
 from scalewright.train.record.expectation import expect
 from scalewright.train.record.record import Record
 from scalewright.train.resolve import Resolved
+from scalewright.train.session import Session
 from scalewright.train.state.changes import Changes
+from scalewright.train.state.resume import Origin
 
 METRICS, EVENTS = "metrics.jsonl", "events.jsonl"
 
 
-def write_folder(
-    run: RunSpec,
-    dataset: Dataset,
-    resumed: int | None,
-    changes: Changes,
-    files: Mapping[str, str] | None = None,
-) -> None:
-    """The resolved run file, an engine's `files` and the tokenizer, so that the folder stands alone; raises
+def write_folder(session: Session, changes: Changes) -> None:
+    """The resolved run file, an engine's own files and the tokenizer, so that the folder stands alone; raises
     UserError.
 
-    A run that goes on (`resumed`: from that step) keeps its tokenizer.json; one that was allowed to change it
-    has the old one beside it.
+    A run that goes on keeps its tokenizer.json; one that was allowed to change it has the old one beside it.
     """
+    run, resumed = session.run, session.resumed
     folder = run.folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
         seen = environment(environ=present_environment())
-        write_yaml(folder / "run.yaml", run.replace(environment=seen).dump())
-        for name, text in (files or {}).items():
+        write_yaml(folder / "run.yaml", run.model_copy(update={"environment": seen}).dump())
+        for name, text in session.engine.files.items():
             write_whole(folder / name, text)
         if resumed is None:
             keep_origin(run)
-        tokenizer: Path | None = dataset.tokenizer_path
+        tokenizer: Path | None = session.dataset.tokenizer_path
         if tokenizer is not None and tokenizer.exists():
             kept = folder / "tokenizer.json"
             if resumed is not None and kept.exists():
@@ -82,22 +76,20 @@ def write_folder(
 
 
 def open_record(
-    resolved: Resolved,
-    run: RunSpec,
+    session: Session,
+    origin: Origin,
     peak: Peak,
-    network: Network,
-    place: Place,
-    run_id: str,
-    resumed_from: str | None,
     notes: list[str],
     *,
     quiet: bool,
     tell: Callable[[str, dict[str, Any]], bool | None] | None = None,
 ) -> Record:
-    """Rank 0's writers, opened to go on from `place`; `notes` and then start or resume become events."""
+    """Rank 0's writers, opened to go on from where the run stands; `notes` and then start or resume become
+    events."""
+    resolved, run, place = session.resolved, session.run, session.place
     folder, done = run.folder, place.step
-    parameters, flops = _counts(resolved, network)
-    before = Path(resumed_from) if resumed_from else folder
+    parameters, flops = _counts(resolved, session.engine.network)
+    before = origin.reader.folder if origin.reader else folder
     ours = before.resolve().parent == (folder / "checkpoints").resolve()
     lines = {name: read_saved(before, name, done) if ours else None for name in (EVENTS, METRICS)}
     events = EventsFile(folder / EVENTS)
@@ -127,12 +119,14 @@ def open_record(
         record.event("fault", note, step=done)
     if metrics.note:
         record.event("fault", metrics.note, step=done, lost=metrics.lost)
-    facts = {"run_id": run_id, "parameters": parameters, "flops_per_token": flops, **_facts(run, peak)}
-    if resumed_from:
-        record.event("resume", f"resumed from step {done}", step=done, path=resumed_from, **facts)
+    counts = {"parameters": parameters, "flops_per_token": flops}
+    facts = {"run_id": session.run_id, **counts, **_facts(run, peak)}
+    if origin.reader:
+        record.event("resume", f"resumed from step {done}", step=done, path=str(before), **facts)
     else:
         record.event("start", step=done, **facts)
-    record.expectation = expect(resolved, run)
+    session.state.copies = record.copies
+    record.expectation = expect(resolved)
     record.event("predicted", record.expectation.promise(), step=done, **record.expectation.dump())
     return record
 

@@ -49,7 +49,7 @@ def _earlier(run: RunSpec) -> dict[str, Any]:
     if not folders and run.resume != "auto":
         folders = checkpoints_at(Path(run.resume))
     for folder in folders:
-        with suppress(UserError):  # a damaged save, which `find_resume` will pass, too
+        with suppress(UserError):  # a damaged save, which `find_origin` will pass, too
             settings = read_state(folder).get("run")
             if settings is None:  # an older release kept them in the run's folder alone
                 settings = read_yaml(folder.parent.parent / "run.yaml")

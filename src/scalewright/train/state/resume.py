@@ -7,7 +7,10 @@ never    an earlier run in the folder is renamed out of the way
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from scalewright.checkpoint.format import read_manifest
 from scalewright.checkpoint.read import CheckpointReader, damage, find_checkpoint, newest_verified
@@ -29,7 +32,38 @@ from scalewright.train.state.changes import (
 from scalewright.train.state.run_state import optimizer_name
 
 
-def find_resume(run: RunSpec, mesh: Mesh) -> tuple[CheckpointReader | None, list[str]]:
+@dataclass(frozen=True)
+class Origin:
+    """The checkpoint that a run goes on from, its training data from there on, and what has changed since."""
+
+    reader: CheckpointReader | None  # None: it begins
+    dataset: Dataset
+    changes: Changes
+    notes: list[str]  # on checkpoints that were passed over
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        """The checkpoint's state.json; empty for a run that begins."""
+        return self.reader.state if self.reader is not None else {}
+
+
+def find_origin(resolved: Resolved, mesh: Mesh) -> Origin:
+    """Where a run goes on from. All ranks call it; raises UserError when it is another run than was saved."""
+    run = resolved.run
+    reader, notes = _find_resume(run, mesh)
+    state = reader.state if reader is not None else {}
+    samples = int(state.get("samples", 0))
+    opened = open_data(run.data, "train", run.seed, earlier_positions(state), samples)
+    dataset = in_vocabulary(opened, resolved.vocabulary)
+    if reader is None:
+        return Origin(None, dataset, Changes(), notes)
+    settings, data = run_settings(run, resolved.tokens), data_settings(dataset, run, samples)
+    changes = find_changes(state, settings, data, reader.manifest.model)
+    check_promises(changes, run.allow_changes, reader.folder)
+    return Origin(reader, dataset, changes, notes)
+
+
+def _find_resume(run: RunSpec, mesh: Mesh) -> tuple[CheckpointReader | None, list[str]]:
     """The checkpoint to continue from, and what was wrong with newer ones.
 
     Checkpoints that are all damaged are an error: a run that began anew there would bury them.
@@ -76,25 +110,6 @@ def _further(given: Path, root: Path, mesh: Mesh) -> Path | None:
     if newest is None or read_manifest(newest).step <= read_manifest(given).step:
         return None
     return newest
-
-
-def open_again(
-    resolved: Resolved, run: RunSpec, reader: CheckpointReader | None, vocabulary: int | None
-) -> tuple[Dataset, Changes]:
-    """The run's training data, each source from its place in the checkpoint, and what has changed since.
-
-    Raises UserError when it is another run than the one that was saved.
-    """
-    state = reader.state if reader is not None else {}
-    samples = int(state.get("samples", 0))
-    opened = open_data(run.data, "train", run.seed, earlier_positions(state), samples)
-    dataset = in_vocabulary(opened, vocabulary)
-    if reader is None:
-        return dataset, Changes()
-    settings, data = run_settings(run, resolved.tokens), data_settings(dataset, run, samples)
-    changes = find_changes(state, settings, data, reader.manifest.model)
-    check_promises(changes, run.allow_changes, reader.folder)
-    return dataset, changes
 
 
 def check_optimizer(run: RunSpec, reader: CheckpointReader) -> None:

@@ -25,31 +25,32 @@ from scalewright.data.dataset import open_data
 from scalewright.launch.rank import RankContext
 from scalewright.parallel.inputs import micro_batches, wanted_by
 from scalewright.parallel.mesh import Mesh, make_mesh
+from scalewright.parallel.parallelize import Parallel
 from scalewright.parallel.weights import Weight
 from scalewright.parallel.wire import pack, unpack
 from scalewright.spec.diloco import BLOCK, DilocoSpec, WireDtype
 from scalewright.spec.grid import make_grid
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import RunSpec
-from scalewright.train.balance import Balance
 from scalewright.train.batches import Place, in_vocabulary, sample_ids
 from scalewright.train.columns import AUX, LOSS, NORM, TOKENS
+from scalewright.train.engine import Stepper, build_own
 from scalewright.train.guard.decide import Guard
 from scalewright.train.horizon import find_horizon
-from scalewright.train.loop import seed_step
 from scalewright.train.loss import build_loss
-from scalewright.train.network import build_network, first_weights, load_python
-from scalewright.train.optimizer import base_rate, build_optimizer, set_rate
-from scalewright.train.step import Step
+from scalewright.train.network import first_weights, load_python
+from scalewright.train.optimizer import base_rate, set_rate
+from scalewright.train.session import seed_step
+from scalewright.train.start import Start
 from scalewright.train.worker import own_device
 
 
-def simulate_in_turn(context: RankContext, jobs: Sequence[dict[str, Any]]) -> None:
+def simulate_in_turn(context: RankContext, starts: Sequence[Start]) -> None:
     """One process's life: it simulates one run after another."""
     if context.threads:
         torch.set_num_threads(context.threads)
-    for job in jobs:
-        simulate(job["resolved"].run, job["resolved"].seq_len, own_device(job["device"], context))
+    for start in starts:
+        simulate(start.resolved.run, start.resolved.seq_len, own_device(start.device, context))
 
 
 def simulate(run: RunSpec, seq_len: int, device: torch.device) -> None:
@@ -57,7 +58,7 @@ def simulate(run: RunSpec, seq_len: int, device: torch.device) -> None:
     where the run saves one at its end."""
     assert run.diloco is not None
     islands = _islands(run, device)
-    outer = Outer(run.diloco, [list(island.step.parallel.weights) for island in islands], run)
+    outer = Outer(run.diloco, [list(island.parallel.weights) for island in islands], run)
     vocabulary = run.model.vocab_size if isinstance(run.model, ModelSpec) else None
     data = in_vocabulary(open_data(run.data, "train", run.seed), vocabulary)
     batch, place = run.layout.global_batch, Place()
@@ -79,7 +80,7 @@ def simulate(run: RunSpec, seq_len: int, device: torch.device) -> None:
     lines = [json.dumps({"kind": "train", **row}) + "\n" for row in rows]
     (run.folder / "metrics.jsonl").write_text("".join(lines))
     if run.checkpoint.at_end:
-        outer.give(islands[0].step.parallel.weights)
+        outer.give(islands[0].parallel.weights)
         _save(run, islands[0], horizon.total)
 
 
@@ -87,13 +88,14 @@ def simulate(run: RunSpec, seq_len: int, device: torch.device) -> None:
 class _Island:
     """A whole network of its own, on one device."""
 
-    step: Step
+    step: Stepper
+    parallel: Parallel
     mesh: Mesh
 
     def train(self, batch: Any, micro_batch: int) -> list[float]:
         """An inner step; its report."""
         micros = micro_batches(
-            batch, micro_batch, self.mesh.device, wanted_by(self.step.parallel.model, trains=True)
+            batch, micro_batch, self.mesh.device, wanted_by(self.parallel.model, trains=True)
         )
         counted = torch.tensor(int(np.count_nonzero(batch.targets != IGNORED)), device=self.mesh.device)
         report: list[float] = self.step(micros, counted).tolist()
@@ -102,11 +104,11 @@ class _Island:
 
 def _islands(run: RunSpec, device: torch.device) -> list[_Island]:
     """Networks, each with its optimizer and guard, alike in the beginning."""
-    count, half = run.layout.dp_replicate, run.layout.precision == "bf16"
+    count = run.layout.dp_replicate
     alone = run.layout.replace(
         devices=1, dp_replicate=1, zero_stage=0, global_batch=run.layout.global_batch // count
     )
-    one = run.replace(layout=alone.dump(), diloco=None)
+    one = run.model_copy(update={"layout": alone, "diloco": None})
     mesh = make_mesh(make_grid(alone), 0, device)
     vocabulary = run.model.vocab_size if isinstance(run.model, ModelSpec) else None
     loss = build_loss(
@@ -114,20 +116,10 @@ def _islands(run: RunSpec, device: torch.device) -> list[_Island]:
     )
     islands = []
     for _ in range(count):
-        network = build_network(one, mesh, bf16=half)
-        first_weights(one, network, mesh)
-        parallel = network.parallel
-        optimizer = build_optimizer(run.optimizer, parallel.weights, load_python, mesh, half=half)
-        step = Step(
-            parallel,
-            optimizer,
-            loss,
-            mesh,
-            getattr(run.optimizer, "clip_norm", 0.0),
-            guard=Guard(run.train.guard, device, fp16=run.layout.precision == "fp16"),
-            balance=Balance.of(run.train.balance, mesh, parallel.model),
-        )
-        islands.append(_Island(step, mesh))
+        engine = build_own(one, mesh)
+        first_weights(one, engine.network, mesh)
+        guard = Guard(run.train.guard, device, fp16=run.layout.precision == "fp16")
+        islands.append(_Island(engine.make_step(loss, guard), engine.network.parallel, mesh))
     return islands
 
 
@@ -146,7 +138,7 @@ def _row(reports: list[list[float]]) -> dict[str, Any]:
 def _save(run: RunSpec, island: _Island, step: int) -> None:
     save(
         run.folder / "checkpoints",
-        island.step.parallel.weights,
+        island.parallel.weights,
         {},
         island.mesh,
         step=step,

@@ -1,0 +1,29 @@
+"""What one rank is started with: plain data, made once by train/run.py, and handed to every worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scalewright.launch.preflight.rule import Finding
+from scalewright.machine.load import CpuMark
+from scalewright.train.hangs.patience import Patience
+from scalewright.train.resolve import Resolved
+
+if TYPE_CHECKING:  # which imports torch
+    from scalewright.train.session import Session
+
+
+@dataclass(frozen=True)
+class Start:
+    """A run to train here, and how."""
+
+    resolved: Resolved
+    device: str  # its kind: cpu, cuda or mps
+    until: int | None = None  # the step that this call ends with; null: the run's last
+    quiet: bool = False
+    busy: CpuMark | float | None = None  # cores that others keep busy, or the mark since which to count them
+    findings: tuple[Finding, ...] = ()  # of the preflight rules on this node
+    patience: Patience | None = None  # the watchdog's
+    prepare: Callable[[Session], None] | None = None  # called before it trains: parity attaches to it
