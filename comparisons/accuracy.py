@@ -35,9 +35,7 @@ def main() -> None:
         with open(peer_file, newline="", encoding="utf-8") as file:
             answers: list[dict[str, Any]] = list(csv.DictReader(file))
         version = re.sub(r".*llm-analysis-|\.csv$", "", peer_file.name)
-        figures.peer = {
-            **compare_peer(figures, answers), "version": version, "file": peer_file.name,
-        }  # fmt: skip
+        figures.peer = {**compare_peer(figures, answers), "version": version, "file": peer_file.name}
     write(figures, Path(options.out) if options.out else None, date)
 
 

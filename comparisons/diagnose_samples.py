@@ -113,7 +113,7 @@ def tensor_parallel(folder: Path, result: Result) -> None:
     """Eight ranks: who is late, and how much of the collectives is transfer."""
     ranks = read_ranks(sorted(folder.glob("rank*.json.gz")))
     transfer = sum(int(group.transfer.sum()) for group in ranks.matched) / 1e6
-    late = {str(some.rank): some.cause for some in ranks.stragglers}
+    late = {str(straggler.rank): straggler.cause for straggler in ranks.stragglers}
     result.put("tensor_parallel", {"transfer_ms": transfer, "late": late})
     named = " and ".join(f"rank {rank} ({cause})" for rank, cause in late.items())
     result.say(

@@ -65,7 +65,7 @@ def main() -> int:
     result.say(
         table(["layout", "kinds of rank", "s", "CPU s", "memory, GB"], list(map(row, measured.values())))
     )
-    kept = all(one["cpu_s"] < CPU_SECONDS and one["max_rss_bytes"] < BYTES for one in measured.values())
+    kept = all(case["cpu_s"] < CPU_SECONDS and case["max_rss_bytes"] < BYTES for case in measured.values())
     result.put("promise", {"cpu_s": CPU_SECONDS, "max_rss_bytes": BYTES, "kept": kept})
     result.close()
     return int(not kept)

@@ -51,10 +51,7 @@ class Row(NamedTuple):
 LAYOUTS: dict[str, tuple[str, dict[str, Any]]] = {
     "8B on 8: ZeRO-3": ("llama-3.1-8b", {"devices": 8, "zero_stage": 3}),
     "8B on 64: tp 8, ZeRO-1": ("llama-3.1-8b", {"devices": 64, "tp": 8, "zero_stage": 1}),
-    "70B on 512: tp 8, pp 8, ZeRO-1": (
-        "llama-3.1-70b",
-        {"devices": 512, "tp": 8, "pp": 8, "zero_stage": 1},
-    ),
+    "70B on 512: tp 8, pp 8, ZeRO-1": ("llama-3.1-70b", {"devices": 512, "tp": 8, "pp": 8, "zero_stage": 1}),
     "70B on 1,024: tp 8, pp 8, ZeRO-1": (
         "llama-3.1-70b",
         {"devices": 1024, "tp": 8, "pp": 8, "zero_stage": 1},

@@ -46,8 +46,8 @@ GEMMA: dict[str, Any] = {
     "tie_word_embeddings": True, "embedding_scale": 5.7,
 }  # fmt: skip
 MOE: dict[str, Any] = {
-    "moe": {"num_experts": 4, "top_k": 2, "moe_intermediate_size": 32, "num_shared_experts": 1},
-}  # fmt: skip
+    "moe": {"num_experts": 4, "top_k": 2, "moe_intermediate_size": 32, "num_shared_experts": 1}
+}
 MLA: dict[str, Any] = {
     "num_key_value_heads": 4, "rope": {"interleaved": True},
     "mla": {
@@ -85,7 +85,7 @@ KINDS: list[Kind] = [
     ("llama", "bf16", (MASKED, VALID, SAVES), {**TWO, "zero_stage": 3}, {}),
     ("latent", "bf16", (MASKED,), {**TWO, "zero_stage": 1}, {}),
     ("llama", "fp32", (MASKED,), {**TWO, "zero_stage": 0}, {}),
-]  # fmt: skip
+]
 
 
 def title(kind: Kind) -> str:
@@ -203,7 +203,7 @@ def show(answers: dict[str, dict[str, Any]], base: float, result: Result) -> Non
         f"Steps of {SAMPLES} rows of {LENGTH} tokens. MiB of resident memory, of the rank that has most of "
         f"it: growth per 1,000 steps after the first fifth of them (allowed: {GROWS:.0f}), the highest, the "
         f"tensors that the dry run counts, and what is beside those and the {base:.0f} of a process that has "
-        f"imported the trainer (allowed: {BESIDE:.0f}).",
+        f"imported the trainer (allowed: {BESIDE:.0f})."
     )
     heads = ["", "steps", "growth", "highest", "dry run", "beside", "seconds", "holds"]
     rows = [

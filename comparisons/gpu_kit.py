@@ -101,7 +101,7 @@ def constraints(path: Path, needs: list[str]) -> list[str]:
     """`>=1.0` and `==2.0` of all who need this wheel: an older one that is there won't do."""
     name = name_of(path.name.split("-")[0])
     found = [re.findall(r"(?:>=|==)\s*[\d.]+", line.split(";")[0]) for line in needs if name_of(line) == name]
-    return sorted({some.replace(" ", "") for line in found for some in line})
+    return sorted({match.replace(" ", "") for line in found for match in line})
 
 
 def pip(folder: Path, tag: str, more: list[str], names: list[str], optional: bool = False) -> None:

@@ -36,8 +36,8 @@ from harness.result import Result, facts_text, table
 from harness.share import measured_share, shares
 from loop import SEQ_LEN, TINY, Case, figures, name_of, spread
 
-from scalewright.bench.calibrate import calibrate, measured_step
-from scalewright.bench.fit import Line, fit_line
+from scalewright.bench.correct import calibrate, measured_step
+from scalewright.bench.message_fit import Line, fit_line
 from scalewright.machine.local import timed_cluster
 from scalewright.machine.timings import probe
 from scalewright.plan.predict import predict
@@ -196,10 +196,10 @@ def go_round(result: Result, options: argparse.Namespace, place: Place, folder: 
     every = [Case(name_of(layout), layout, price(layout, cluster)) for layout in layouts(model)]
     cases = {case.name: case for case in spread(every, options.most)}
     folders: list[Path] = []
-    for some in batched(list(cases.values()), TOGETHER):
-        folders += run(some, model, folder, options.steps, place)
+    for batch in batched(list(cases.values()), TOGETHER):
+        folders += run(batch, model, folder, options.steps, place)
         result.put("measured", {path.name: measured_step(path) for path in folders})
-        for case in some:
+        for case in batch:
             took = result.data["measured"][case.name]
             print(f"{case.name}: predicted {case.predicted_s:.3f} s, took {took:.3f} s", flush=True)
     loads.append(load_average())
@@ -240,7 +240,9 @@ def alone(place: Place, group: int, stride: int, sharing: int) -> list[Timed]:
 
 def link(timed: Sequence[Timed]) -> Line:
     """The start and rate of a message between hosts, by all rings whose messages they are."""
-    line = fit_line([some.message for some in timed], [[some.seconds / some.messages] for some in timed])
+    line = fit_line(
+        [timing.message for timing in timed], [[timing.seconds / timing.messages] for timing in timed]
+    )
     assert line is not None  # more than two sizes
     return line
 

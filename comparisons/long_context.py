@@ -21,8 +21,8 @@ from harness.live_memory import measure
 from harness.result import Result, facts_text, table
 
 import scalewright as sw
+from scalewright.spec.common.jsonl import read_jsonl
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.text.jsonl import read_jsonl
 
 MODEL = {"vocab_size": 512, "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2,
          "num_attention_heads": 4, "num_key_value_heads": 2}  # fmt: skip
@@ -39,9 +39,7 @@ def main() -> int:
     result.say("Hardware and versions:", "", facts_text(result.data["facts"]))
     layouts: dict[str, dict[str, Any]] = {"one process": {"devices": 1}}
     for kind in options.kinds:
-        layouts[f"cp {RANKS}, {kind}"] = {
-            "devices": RANKS, "cp": RANKS, "cp_kind": kind, "zero_stage": 0
-        }  # fmt: skip
+        layouts[f"cp {RANKS}, {kind}"] = {"devices": RANKS, "cp": RANKS, "cp_kind": kind, "zero_stage": 0}
     answers = {}
     for name, keys in layouts.items():
         held = measure(model, keys, options.seq_len)

@@ -33,10 +33,10 @@ from harness.facts import facts, load_average
 from harness.result import Result, facts_text, table
 
 from scalewright.api import train
-from scalewright.bench.calibrate import calibrate, measured_step
+from scalewright.bench.correct import calibrate, measured_step
 from scalewright.machine.local import timed_cluster
 from scalewright.machine.timings import cpu_timings
-from scalewright.plan.measured.rank import kendall_tau, regret
+from scalewright.plan.fitting.rank import kendall_tau, regret
 from scalewright.plan.predict import predict
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import ClusterSpec

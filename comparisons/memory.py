@@ -105,7 +105,7 @@ def show(setting: Setting, cases: dict[str, dict[str, Any]], result: Result) -> 
         f"A Llama of {setting.weights / 4e6:.1f}M parameters ({shape.num_hidden_layers} layers, hidden "
         f"{shape.hidden_size}), {setting.seq_len} tokens a row, AdamW in fp32. MB (1e6 bytes) on a rank; "
         "where ranks differ, first and last. The last column divides the fullest rank's peak by that of one "
-        "device with the same micro-batch.",
+        "device with the same micro-batch."
     )
     heads = [
         "",

@@ -93,7 +93,7 @@ def run_one(name: str, precision: str, options: argparse.Namespace, work: Path, 
     steps = plan.warm_up + plan.rounds * plan.most + traced
     samples, kind = setting.samples(steps), "masters" if precision == "bf16" else precision
     ours = Ours(setting.run("ours", precision, steps + 1000), OURS)
-    loops = [bare(each, setting, samples, kind, BareLoopOurLoss) for each in (BARE, AGAIN)]
+    loops = [bare(setup, setting, samples, kind, BareLoopOurLoss) for setup in (BARE, AGAIN)]
     result.say(f"## {name}, {precision}")
     found = contest([ours, *loops], plan, tell=lambda text: print(text, flush=True))
     accounts = {OURS: account_ours(ours, traced), BARE: account_bare(loops[0], traced)}
@@ -136,10 +136,7 @@ def show(result: Result, answer: dict[str, Any], found: Contest) -> None:
         f"A step of the bare loop takes {step.show('{:.3f}')} s; {found.plan.rounds} rounds of"
         f" {found.steps} steps. The aim is {AIM:.0%}.",
         "",
-        table(
-            ["beyond the bare loop, share of its step", "ours", "the bare loop again"],
-            rows,
-        ),
+        table(["beyond the bare loop, share of its step", "ours", "the bare loop again"], rows),
     )
     accounts = answer["cpu_s_per_step_by_part"]
     parts = list(dict.fromkeys(part for account in accounts.values() for part in account))

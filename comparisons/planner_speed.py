@@ -19,7 +19,7 @@ import numpy as np
 from harness.facts import facts
 from harness.result import Result, facts_text, table
 
-from scalewright.plan.measured.runs import MEASURED, read_table
+from scalewright.plan.fitting.runs import MEASURED, read_table
 from scalewright.plan.predict import predict_rows
 from scalewright.plan.search.axes import make_space
 from scalewright.plan.search.goal import Goal
@@ -44,7 +44,7 @@ def main() -> None:
     rounds = 1 if options.quick else 5
     result = Result("planner-speed", "How fast the planner is", facts(), options.out)
     result.say(facts_text(result.data["facts"]))
-    rows = [searched(one, rounds, result) for one in SEARCHES[: 1 if options.quick else None]]
+    rows = [searched(entry, rounds, result) for entry in SEARCHES[: 1 if options.quick else None]]
     result.say(table(["search", "layouts", "priced in full", "CPU s", "s", "first, CPU s"], rows))
     some = 20_000 if options.quick else 300_000
     tables = read_table(MEASURED)[: 200 if options.quick else None]

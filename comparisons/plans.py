@@ -120,7 +120,7 @@ def numbers(outcome: Outcome, cpu: float) -> dict[str, Any]:
         "published": case.published, "techniques": techniques(best["layout"]), "cpu_s": cpu,
         **{key: best[key] for key in keys}, "usable_gib": best["device"]["usable_gib"],
         "assumed": outcome.answer["assumed"], "simpler_than": best["simpler_than"],
-        "beyond": [_some(one, "needs", "gain_pct", "layout") for one in outcome.answer["beyond"]],
+        "beyond": [_some(faster, "needs", "gain_pct", "layout") for faster in outcome.answer["beyond"]],
         "asked": _some(outcome.answer["asked"], "why", "layout", "slower_pct", "fits"),
     }  # fmt: skip
 

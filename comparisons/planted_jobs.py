@@ -162,7 +162,7 @@ def case(kind: str, seed: str) -> dict[str, Any]:
     promised = first["gain_pct"][promise] if first else None
     right = (first["cause"] if first else "") in causes if causes else first is None
     near = promised is not None and abs(promised - true) <= NEAR * abs(true)
-    causes_found = [some["cause"] for some in verdicts]
+    causes_found = [verdict["cause"] for verdict in verdicts]
     return {
         "seed": seed,
         "causes": causes_found,
@@ -182,15 +182,15 @@ def length_of(job: AnyJob, folder: Path | None = None) -> float:
 
 def met(kind: str, cases: list[dict[str, Any]]) -> bool:
     """Whether a kind's aims are met."""
-    right = sum(some["right"] for some in cases) / len(cases)
+    right = sum(entry["right"] for entry in cases) / len(cases)
     return right >= FIRST and (kind == "clean" or statistics.median(errors(cases)) <= NEAR)
 
 
 def errors(cases: list[dict[str, Any]]) -> list[float]:
     """Of the promise, as a part of the truth, where the cause was right."""
-    return [abs(some["promised"] / some["true"] - 1) for some in cases if some["right"] and some["true"]] or [
-        1.0
-    ]
+    return [
+        abs(entry["promised"] / entry["true"] - 1) for entry in cases if entry["right"] and entry["true"]
+    ] or [1.0]
 
 
 def text(cases: dict[str, list[dict[str, Any]]]) -> str:
@@ -205,9 +205,9 @@ def text(cases: dict[str, list[dict[str, Any]]]) -> str:
             f"{sum(x['near'] for x in some)} of {len(some)}" if off else "",
             f"{100 * statistics.median(off):.1f}" if off else "", f"{100 * max(off):.1f}" if off else "",
         ])  # fmt: skip
-    right = sum(x["right"] for some in cases.values() for x in some)
+    right = sum(x["right"] for group in cases.values() for x in group)
     near = sum(x["near"] for kind, some in cases.items() for x in some if kind != "clean")
-    count = sum(len(some) for some in cases.values())
+    count = sum(len(group) for group in cases.values())
     faulty = count - len(cases.get("clean", []))
     heads = ["planted", "first cause", "right", "promise", "gain within 10%", "median error, %", "largest, %"]
     return "\n".join([

@@ -33,7 +33,7 @@ from harness.result import Result, facts_text, table
 from scalewright.api import train
 from scalewright.machine.local import timed_cluster
 from scalewright.machine.timings import cpu_timings
-from scalewright.plan.measured.rank import kendall_tau, regret
+from scalewright.plan.fitting.rank import kendall_tau, regret
 from scalewright.plan.predict import predict
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.layout import Layout
@@ -82,7 +82,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "dp2-recompute-full": {"micro_batch": 2, "recompute": "full", "zero_stage": 3},
     "tp2-recompute-full": {"tp": 2, "micro_batch": 2, "recompute": "full"},
     "pp2-recompute-selective": {"pp": 2, "micro_batch": 1, "recompute": "selective"},
-}  # fmt: skip
+}
 SOME = ("one-device", "dp2-zero0", "dp2-zero3", "tp2-no-sp", "pp2-1f1b")  # of the other settings
 QUICK = ("one-device", "dp2-zero1", "pp2-1f1b")
 
@@ -148,7 +148,7 @@ def main() -> None:
             for case in cases if number % 2 == 0 else reversed(cases):
                 ask(case, places[case.layout.devices])
                 case.measured.append(measure(case, folder / f"{number}-{case.setting}-{case.name}"))
-                result.put("cases", [one.dump() for one in cases if one.measured])
+                result.put("cases", [entry.dump() for entry in cases if entry.measured])
             result.put("timings", {count: place.dump()["measured"] for count, place in places.items()})
         result.put("load_averages", [*loads, load_average()])
         show(result, cases)

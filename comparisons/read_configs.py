@@ -21,9 +21,9 @@ from harness.result import Result, facts_text, table
 import scalewright as sw
 from scalewright.emit.question import Question, question
 from scalewright.emit.read import read_file
+from scalewright.spec.common.formatting import short_time
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
-from scalewright.spec.text.words import short_time
 
 MODEL = "llama-3.2-1b"  # where a file has none
 DEVICES = (8, 64, 512)

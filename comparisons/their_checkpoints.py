@@ -3,7 +3,7 @@
     python comparisons/their_checkpoints.py torchtitan=PYTHON deepspeed=PYTHON ...       a minute each
 
 PYTHON is one that has the trainer and this package's dependencies; each trains and saves a small model by
-itself, on CPU processes with Gloo (`tests/checkpoint/theirs/make_*.py`). A trainer may be named twice, with
+itself, on CPU processes with Gloo (`tests/checkpoint/foreign/make_*.py`). A trainer may be named twice, with
 two versions.
 
     pip install --no-deps torchtitan torchdata torchao triton      pip install deepspeed

@@ -26,18 +26,14 @@ def fake(processes: int = 2, narrow: float = 0.5) -> Timings:
     for precision, times in (("fp32", 1.0), ("bf16", narrow)):
         for phase, slower in (("forward", 1.0), ("backward", 2.0)):
             for what in ("linear", "attention"):
-                curves.append(
-                    straight(what, times * FLOPS / slower, phase=phase, precision=precision)
-                )  # fmt: skip
+                curves.append(straight(what, times * FLOPS / slower, phase=phase, precision=precision))
             curves += [straight(what, BYTES / slower, phase=phase, precision=precision) for what in MOVES]
     curves += [
         straight("add", 1e9),
         straight("optimizer", 1e9),
         {"what": "watched", "sizes": [1], "seconds": [4e-6]},
     ]
-    curves += [
-        straight(kind, LINK, 3e-4) for kind in ("all_reduce", "all_gather", "reduce_scatter", "send")
-    ]  # fmt: skip
+    curves += [straight(kind, LINK, 3e-4) for kind in ("all_reduce", "all_gather", "reduce_scatter", "send")]
     return Timings.parse({"processes": processes, "threads": 1, "curves": curves})
 
 
@@ -51,7 +47,7 @@ def machine(processes: int = 2, **keys: Any) -> ClusterSpec:
     levels = [
         {"name": "device", "kind": "memory", "size": 1, "bytes_per_s": 1e10, "latency_s": 0},
         {"name": "node", "kind": "loopback", "size": processes, "bytes_per_s": LINK, "latency_s": 3e-5},
-    ]  # fmt: skip
+    ]
     return ClusterSpec.parse({
         "name": "local", "device": device, "devices_per_node": processes, "nodes": 1,
         "levels": levels[: 1 if processes == 1 else 2],

@@ -27,10 +27,10 @@ from scalewright.data.dataset import open_data
 from scalewright.data.documents import fragments
 from scalewright.data.pieces import cut_pieces
 from scalewright.launch import detect, targets
-from scalewright.launch.job import Job, Written
+from scalewright.launch.job import LaunchJob, Written
 from scalewright.launch.preflight import rules
-from scalewright.launch.preflight.facts import Facts, Machine, Place
-from scalewright.launch.preflight.rule import Said, Subject
+from scalewright.launch.preflight.facts import Facts, Machine, ProcessPlace
+from scalewright.launch.preflight.rule import RuleFailure, Subject
 from scalewright.launch.rank import find_context
 from scalewright.launch.starters import STARTERS, Starter
 from scalewright.plan import frameworks, request
@@ -313,7 +313,7 @@ def test_a_bundled_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 # -- a launcher -------------------------------------------------------------------------------------
 
 
-def write(job: Job) -> Written:
+def write(job: LaunchJob) -> Written:
     """What the throw-away target makes of a job."""
     return Written({"job": f"{job.name} x {job.world}\n"}, ("start", "job"))
 
@@ -322,12 +322,12 @@ def test_a_rule_before_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
     subject = Subject(EXAMPLE)
 
     @subject.rule(EXAMPLE, "warn", "a name that shouts", "this file", at=("node",), needs=("several ranks",))
-    def shouts(facts: Facts) -> Said | None:
+    def shouts(facts: Facts) -> RuleFailure | None:
         host = facts.machine.host
-        return Said(f"{host} shouts", "host", "write it small") if host.isupper() else None
+        return RuleFailure(f"{host} shouts", "host", "write it small") if host.isupper() else None
 
     monkeypatch.setattr(rules, "RULES", (*rules.RULES, *subject.rules))
-    facts = Facts(place=Place(world=2), machine=Machine(host="NODE"))
+    facts = Facts(place=ProcessPlace(world=2), machine=Machine(host="NODE"))
     (found,) = rules.check(facts, "node")
     assert (found.rule, found.line) == (EXAMPLE, "NODE shouts (host): write it small")
     assert rules.check(facts, "submit") == ()
@@ -343,7 +343,7 @@ def test_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (context.rank, context.world, context.rendezvous) == (1, 3, "tcp://node-a:29500")
     assert context.whole_node
     monkeypatch.setitem(targets.TARGETS, EXAMPLE, __name__)
-    written = targets.find_target(EXAMPLE)(Job("tiny", 2, 8, LaunchSpec(), "run.yaml"))
+    written = targets.find_target(EXAMPLE)(LaunchJob("tiny", 2, 8, LaunchSpec(), "run.yaml"))
     assert written.files == {"job": "tiny x 16\n"}
 
 

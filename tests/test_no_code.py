@@ -21,8 +21,8 @@ SAFE_LOADERS = {"_Loader", "_Fastest", "loader"}  # subclasses, or names, of yam
 ENVIRONMENT = {"os.environ", "os.getenv", "os.putenv"}
 # Bytes that torch's flight recorder makes in this very process: they come from no file and no other rank
 OWN_BYTES = {("train/hangs/position.py", "pickle.loads(dump(True, stacks, False))")}
-# Opcodes, in an interpreter that can't import or call: test_pickles.py, checkpoint/theirs/test_hostile.py
-OPCODES = {("spec/text/pickles.py", "pickle")}
+# Opcodes, in an interpreter that can't import or call: test_pickles.py, checkpoint/foreign/test_hostile.py
+OPCODES = {("spec/common/pickles.py", "pickle")}
 # Variables that are set for a library, in a process of ours, before it is imported
 WRITES = {"machine/ranks.py", "data/workers.py"}
 

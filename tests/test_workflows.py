@@ -94,14 +94,15 @@ def test_what_the_base_package_does_in_ci(tmp_path: Path) -> None:
     command.chmod(0o755)
     done = subprocess.run(
         ["bash", ROOT / ".ci" / "base"],
-        env=os.environ | {
+        env=os.environ
+        | {
             "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT / 'src'}",
         },
         capture_output=True,
         text=True,
         timeout=280,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     no_torch = [sys.executable, "-c", "import torch"]
     assert subprocess.run(no_torch, env={"PYTHONPATH": str(tmp_path)}, capture_output=True).returncode == 1

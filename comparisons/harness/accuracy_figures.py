@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from scalewright.plan.constants import facts
-from scalewright.plan.measured.calibrate import held_out_error
-from scalewright.plan.measured.fit import (
+from scalewright.plan.fitting.calibrate import held_out_error
+from scalewright.plan.fitting.fit import (
     LEFT_OUT,
     groups_of,
     left_out,
@@ -30,9 +30,9 @@ from scalewright.plan.measured.fit import (
     of_unknown_trainers,
     source_errors,
 )
-from scalewright.plan.measured.rank import rankings
-from scalewright.plan.measured.runs import MEASURED, Runs, once_a_layout, read_table, runs_of
-from scalewright.plan.measured.score import baselines, layout_groups, memory_of_kind, score
+from scalewright.plan.fitting.rank import rankings
+from scalewright.plan.fitting.runs import MEASURED, Runs, once_a_layout, read_table, runs_of
+from scalewright.plan.fitting.score import baselines, layout_groups, memory_of_kind, score
 from scalewright.plan.predict import Predictions, predict_table
 
 PROFILE_ROWS = (4, 8, 16)
@@ -125,9 +125,10 @@ def over_sources(figures: Figures, kind: str | None) -> dict[str, float]:
     errors = source_errors(figures.runs, seconds)
     cut = len(errors) // 10
     return {
-        "mean": float(errors.mean()), "trimmed": float(errors[cut : len(errors) - cut].mean()),
+        "mean": float(errors.mean()),
+        "trimmed": float(errors[cut : len(errors) - cut].mean()),
         "median": float(np.median(errors)),
-    }  # fmt: skip
+    }
 
 
 def in_words(key: str) -> str:
@@ -186,12 +187,13 @@ def compare_peer(figures: Figures, answers: list[dict[str, Any]]) -> dict[str, A
         at = asked & (figures.runs.source == source)
         far = {name: np.abs(value[at] / figures.runs.seconds[at] - 1) for name, value in every.items()}
         sources[source] = {"rows": int(at.sum())} | {n: 100 * float(np.median(e)) for n, e in far.items()}
-    counted = [one for one in sources.values() if one["rows"] >= 5]
+    counted = [entry for entry in sources.values() if entry["rows"] >= 5]
     return {
         "expressed": int(np.isfinite(seconds["iteration_s"]).sum()), "timed": int(asked.sum()),
         "refused": dict(Counter(row["refused"] for row in rows if row.get("refused")).most_common()),
         "sources": sources,
-        "mean": {name: float(np.mean([one[name] for one in counted])) for name in every} if counted else {},
+        "mean": {name: float(np.mean([entry[name] for entry in counted])) for name in every}
+        if counted else {},
         "ranking": {name: _ranking(figures, value, asked) for name, value in every.items()},
         "memory": _peer_memory(figures, seconds["memory_gib"]),
     }  # fmt: skip
@@ -204,8 +206,8 @@ def _ranking(figures: Figures, seconds: np.ndarray, rows: np.ndarray) -> dict[st
     groups = rankings(*layout_groups(part, predicted)) if len(part) else []
     return {
         "groups": len(groups),
-        "tau": float(np.mean([one.tau for one in groups])) if groups else None,
-        "regret": [one.regret for one in groups],
+        "tau": float(np.mean([group.tau for group in groups])) if groups else None,
+        "regret": [group.regret for group in groups],
     }
 
 
@@ -222,7 +224,8 @@ def _peer_memory(figures: Figures, gib: np.ndarray) -> dict[str, Any]:
         at = at_all & (figures.runs.source == source)
         real = figures.runs.memory[at]
         found[source] = {
-            "rows": int(at.sum()), "it": 100 * float(np.median(np.abs(gib[at] / real - 1))),
+            "rows": int(at.sum()),
+            "it": 100 * float(np.median(np.abs(gib[at] / real - 1))),
             "ours": 100 * float(np.median(np.abs(ours[at] / real - 1))),
-        }  # fmt: skip
+        }
     return found

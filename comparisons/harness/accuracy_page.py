@@ -25,7 +25,7 @@ def page(figures: Figures, date: str) -> str:
     theirs = np.abs(rival_errors(figures)[best])[figures.plain]
     nearer = 100 * float((np.abs(figures.error())[figures.plain] < theirs).mean())
     far = [name for name, one in out["sources"].items() if one["rows"] >= 10 and one["median_error_pct"] > 25]
-    refused = ": " + "; ".join(f"{one['id']}: {one['error']}" for one in shipped["refused"][:40])
+    refused = ": " + "; ".join(f"{refusal['id']}: {refusal['error']}" for refusal in shipped["refused"][:40])
     words = {
         "date": date, "rows": f"{shipped['rows']:,}", "plain": f"{int(figures.plain.sum()):,}",
         "fitted": figures.constants["fitted"], "constants": figures.constants["all"], "nearer": pct(nearer),
@@ -80,7 +80,7 @@ def head(f: Figures) -> str:
         ["rows expressed", pct(f.shipped["expressed_pct"]), "≥ 95"],
         ["memory: mean over sources of the median", pct(f.shipped["memory"]["median_error_pct"]), "≤ 8"],
         ["fits or not, balanced, of nanotron's runs", pct(fit.get("balanced_pct")), "≥ 96"],
-    ]  # fmt: skip
+    ]
     return table(["%", "here", "aim"], rows)
 
 
@@ -94,8 +94,8 @@ def over(f: Figures) -> str:
 def groups(f: Figures, kind: str, title: str) -> str:
     """Errors of every group that was left out."""
     rows = [
-        [one["group"], str(one["rows"]), pct(one["left_out"]), pct(one["bias"], True), pct(one["shipped"])]
-        for one in by_group(f, kind)
+        [row["group"], str(row["rows"]), pct(row["left_out"]), pct(row["bias"], True), pct(row["shipped"])]
+        for row in by_group(f, kind)
     ]
     return table([title, "rows", "left out", "bias", "shipped"], rows)
 
@@ -153,10 +153,11 @@ def ranked(found: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, An
         return [g for g in mine if int(g["group"][4]) <= most]
 
     return {
-        "vTrain multi-node": of("vtrain-multi"), "vTrain single node": of("vtrain-single"),
+        "vTrain multi-node": of("vtrain-multi"),
+        "vTrain single node": of("vtrain-single"),
         "nanotron, up to 128 devices": of("ultrascale-playbook", 128),
         "nanotron, all": of("ultrascale-playbook"),
-    }  # fmt: skip
+    }
 
 
 def memory(f: Figures) -> str:
@@ -183,12 +184,14 @@ def fits(f: Figures) -> str:
 
 def profiles(f: Figures) -> str:
     """What a few rows of a table do for the others."""
-    whole = {s: by for s, by in f.profiles.items() if all("median_error_pct" in one for one in by.values())}
+    whole = {
+        s: by for s, by in f.profiles.items() if all("median_error_pct" in entry for entry in by.values())
+    }
     if not whole:
         return "No source here has enough rows."
     rows = []
     for source, by in whole.items():
-        pairs = ((one["before_median_error_pct"], one["median_error_pct"]) for one in by.values())
+        pairs = ((entry["before_median_error_pct"], entry["median_error_pct"]) for entry in by.values())
         rows.append([source, *(f"{pct(before)} → {pct(after)}" for before, after in pairs)])
     return table(["source", *(f"K = {many}" for many in next(iter(whole.values())))], rows)
 
@@ -233,13 +236,13 @@ def beyond() -> dict[str, str]:
     """Runs that papers print and no table of ours holds."""
     found = elsewhere()
     rows = [
-        [one["run"], one["paper"], f"{one['published']:.0f}", f"{one['predicted']:.0f}",
-         pct(one["error_pct"], True), "yes" if one["in_band"] else "no"]
-        for one in found
+        [entry["run"], entry["paper"], f"{entry['published']:.0f}", f"{entry['predicted']:.0f}",
+         pct(entry["error_pct"], True), "yes" if entry["in_band"] else "no"]
+        for entry in found
     ]  # fmt: skip
-    errors = np.array([one["error_pct"] for one in found])
+    errors = np.array([entry["error_pct"] for entry in found])
     head = ["run", "from", "published tokens/s a device", "predicted", "error of step time, %", "in band"]
-    inside = sum(bool(one["in_band"]) for one in found)
+    inside = sum(bool(entry["in_band"]) for entry in found)
     return {
         "table": table(head, rows), "median": pct(float(np.median(np.abs(errors)))),
         "bias": pct(float(np.median(errors)), True), "inside": f"{inside} of {len(found)}",
@@ -258,7 +261,7 @@ def worst(f: Figures) -> str:
         if of_one[source] <= WORST_OF_ONE and len(rows) < WORST:
             r, row = f.runs.requests[i], f.runs.rows[i]
             layout = f"{r.devices} × {r.chip.name}, tp {r.tp} pp {r.pp} ep {r.ep} mbs {r.micro_batch}"
-            far = [pct(100 * float(one[i]), True) for one in (error, shipped)]
+            far = [pct(100 * float(errors[i]), True) for errors in (error, shipped)]
             why = row_reason(row, r, float(error[i]))
             rows.append([str(row["id"]), source, r.model.name, layout, *far, why])
     return table(["row", "source", "model", "layout", "left out", "shipped", "why"], rows)

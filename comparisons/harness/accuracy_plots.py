@@ -20,7 +20,7 @@ from matplotlib.axes import Axes
 
 from harness.accuracy_figures import Figures, in_words
 from scalewright.plan.cost.band import SIGMA
-from scalewright.plan.measured.fit import of_unknown_trainers
+from scalewright.plan.fitting.fit import of_unknown_trainers
 from scalewright.plan.predict import predict_table
 
 COLORS = {"volta": "#7f7f7f", "ampere": "#0072b2", "hopper": "#009e73", "blackwell": "#d55e00",
@@ -83,12 +83,7 @@ def _sources(figures: Figures, axes: Axes) -> None:
     for shift, values, color, label in (
         (-0.27, [out[n]["median_error_pct"] for n in names], "#0072b2", "ours, source left out"),
         (0.0, [shipped[n]["median_error_pct"] for n in names], "#56b4e9", "ours, as shipped"),
-        (
-            0.27,
-            [shipped[n][key] for n in names],
-            "#bbbbbb",
-            f"half of the peak, {in_words(best)} FLOPs",
-        ),
+        (0.27, [shipped[n][key] for n in names], "#bbbbbb", f"half of the peak, {in_words(best)} FLOPs"),
     ):
         axes.barh(y - shift, values, 0.26, color=color, label=label)
     axes.set(yticks=y, yticklabels=[f"{n} ({int(out[n]['rows'])})" for n in names], xlim=(0, 60),
@@ -107,8 +102,7 @@ def _size(figures: Figures, axes: Axes) -> None:
         axes.scatter(sizes[at], np.clip(100 * error[at], -60, 100), s=8, alpha=0.5, color=COLORS[family],
                      label=family, lw=0)  # fmt: skip
     axes.axhline(0, color="black", lw=0.8)
-    axes.set(xscale="log", xlabel="parameters", ylim=(-62, 102),
-             ylabel="predicted / measured - 1, %")  # fmt: skip
+    axes.set(xscale="log", xlabel="parameters", ylim=(-62, 102), ylabel="predicted / measured - 1, %")
     axes.legend(frameon=False, ncols=3)
 
 

@@ -19,7 +19,7 @@ FAR_SOURCES = {
     " layout.",
     "maxtext-tpu": "neither batch nor layout is stated: both are assumed.",
     "nemo-longseq": "sequences up to 1M tokens; its times follow from TFLOP/s, and offload isn't stated.",
-}  # fmt: skip
+}
 
 WHY = {
     "stalled": "slow like the stalled runs of that cluster (a fault that grows with devices), not marked",
@@ -35,7 +35,7 @@ WHY = {
     "vtrain-multi": "1.3 to 1.6 times as slow as with twice the micro-batch: the host, unseen by us",
     "vtrain-single": "tens of milliseconds to 2 s a step on models of 0.3B parameters: launches decide",
     "llm-foundry-mpt": "micro-batch 1 under FSDP: gathers of every micro-batch hide less than assumed",
-}  # fmt: skip
+}
 
 
 def row_reason(row: Mapping[str, Any], request: Request, error: float) -> str:

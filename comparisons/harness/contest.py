@@ -54,8 +54,8 @@ class Plan:
 
 def contest(contestants: Sequence[Contestant], plan: Plan, tell: Callable[[str], None] = print) -> Contest:
     """Warms everyone up, then times them in turns."""
-    people = {each.name: each for each in contestants}
-    times = {each.name: Timed(each.precision) for each in contestants}
+    people = {contestant.name: contestant for contestant in contestants}
+    times = {contestant.name: Timed(contestant.precision) for contestant in contestants}
     pace: dict[str, float] = {}
     for name, each in people.items():
         times[name].losses += each.run(1)  # sets up lazily built state, so it's no measure of the pace

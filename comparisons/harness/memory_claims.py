@@ -187,8 +187,8 @@ def in_flight(setting: Setting, keys: dict[str, Any], found: Found, one: Found) 
     alive, peaks = peak_activations(plan), list(peak_activations(plan, sizes))
     peaks[plan.rank_of[-1]] += setting.logits(keys)  # the loss makes its probabilities beside them
     kept, all_of_it = (
-        activation_bytes(setting.model, one, setting.seq_len, kernels="cpu")
-        for one in (layout, layout.replace(recompute="none"))
+        activation_bytes(setting.model, candidate, setting.seq_len, kernels="cpu")
+        for candidate in (layout, layout.replace(recompute="none"))
     )
     rebuilt = (all_of_it - kept) / setting.model.num_hidden_layers  # of one block
     # 8%: a stage's output waits to be sent. 20%: while a block runs again, all that it makes counts

@@ -55,7 +55,7 @@ def traced(folder: Path, result: Result) -> None:
         if most is not None:
             memory = diagnose([path])["memory"]
             held = ", ".join(
-                f"{some['owner']} {some['bytes'] / GIB:.2f}" for some in memory["top_stacks"][:3]
+                f"{stack['owner']} {stack['bytes'] / GIB:.2f}" for stack in memory["top_stacks"][:3]
             )
             rows.append([f"{path.parent.name}/{path.name}", f"{memory['peak_bytes']:,}", f"{most:,}", held])
             assert memory["peak_bytes"] == most

@@ -15,11 +15,11 @@ from unittest import mock
 import torch
 
 from scalewright.api import train
+from scalewright.spec.common.jsonl import read_jsonl
 from scalewright.spec.run import RunSpec
-from scalewright.spec.text.jsonl import read_jsonl
 from scalewright.train import worker
 from scalewright.train.loop import loop
-from scalewright.train.record.record import Record
+from scalewright.train.metrics.record import Record
 from scalewright.train.session import Session
 from scalewright.train.signals import StopRequest
 

@@ -9,7 +9,7 @@ from typing import Any
 from harness.plan_cases import Outcome
 from harness.result import table
 from scalewright.cli.search_tables import words
-from scalewright.spec.text.words import decimal, gib, short_time
+from scalewright.spec.common.formatting import decimal, gib, short_time
 
 WIDTH = 145
 SIGNED = {"yes": "**Signed.**", "layout": "**Layout signed, step time not.**", "no": "**Not yet.**"}

@@ -109,10 +109,10 @@ def growth(samples: list[Sample], warm: int) -> float:
     later = [sample for sample in samples if sample[0] >= warm]
     part = max(1, len(later) // 5)
     ends = later[:part], later[-part:]
-    start, end = (statistics.median(step for step, _ in some) for some in ends)
+    start, end = (statistics.median(step for step, _ in entry) for entry in ends)
     if end <= start:
         raise ValueError(f"{len(later)} samples after step {warm} are too few")
     before, after = (
-        [statistics.median(rank) for rank in zip(*(h for _, h in some), strict=True)] for some in ends
+        [statistics.median(rank) for rank in zip(*(h for _, h in entry), strict=True)] for entry in ends
     )
     return max(b - a for a, b in zip(before, after, strict=True)) * 1000 / max(500, end - start)

@@ -21,7 +21,7 @@ STEP = (  # of a truth, and of an answer
 )  # fmt: skip
 NEAR = 1e-6  # relative: truths are rounded to seven digits
 TRUTHS_ERRORS = {
-    ("2024-lora-phi2", "model"): "the sample's path has no organisation: out/finetune/lora-phi-2",
+    ("2024-lora-phi2", "model"): "the sample's path has no organisation: out/finetune/lora-phi-2"
 }
 SIZE = 100e6  # bytes of the generated log
 
@@ -34,7 +34,7 @@ def training_logs(folder: Path, result: Result) -> None:
         if path.parent.name == "nccl":
             continue
         name = path.name.removesuffix(".truth.json")
-        [sample] = (some for some in path.parent.glob(f"{name}*") if some != path)
+        [sample] = (file for file in path.parent.glob(f"{name}*") if file != path)
         truth = json.loads(path.read_text())
         log = diagnose([sample])["log"]
         fields = list(_fields(log, truth))

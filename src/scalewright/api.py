@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from scalewright.spec.model import ModelSpec
     from scalewright.spec.question import Question
     from scalewright.spec.run import RunSpec
-    from scalewright.train.record.callbacks import Callback
+    from scalewright.train.metrics.callbacks import Callback
     from scalewright.train.resolve import Overrides
     from scalewright.train.run import Result
 
@@ -68,7 +68,7 @@ def predict(
     given = _given(layout) | {key: value for key, value in keys.items() if value is not None}
     place = find_place(cluster, given.get("devices"))
     question, notes = ask(
-        model, place, seq_len, framework=framework, version=software_version, options=options,
+        model, place, seq_len, framework=framework, software_version=software_version, options=options,
         optimizer=optimizer, diloco=diloco,
     )  # fmt: skip
     stated = defaults.resolve_sizes(given, place, question.seq_len)
@@ -165,7 +165,7 @@ def plan(
 
     place = find_place(cluster, devices)
     question, notes = ask(
-        model, place, seq_len, framework=framework, version=software_version, options=options,
+        model, place, seq_len, framework=framework, software_version=software_version, options=options,
         optimizer=optimizer, diloco=diloco,
     )  # fmt: skip
     counts = [defaults.check_whole("devices", count) for count in scaling or ()]
@@ -269,7 +269,7 @@ def train(
     Raises UserError for a mistake in the run, RunError when it failed, Stopped when a signal asked it to stop
     and it saved.
     """
-    from scalewright.dry_run.preflight import check_memory
+    from scalewright.dry_run.fits_here import check_memory
     from scalewright.train.run import train as train_run
 
     return train_run(

@@ -39,7 +39,7 @@ def states(answer: dict[str, Any]) -> dict[str, str]:
 
 
 def check(answer: dict[str, Any], name: str) -> dict[str, Any]:
-    return next(some for some in answer["checks"] if some["name"] == name)
+    return next(entry for entry in answer["checks"] if entry["name"] == name)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def check(answer: dict[str, Any], name: str) -> dict[str, Any]:
 def test_a_sound_machine_is_accepted(tmp_path: Path, command: list[str]) -> None:
     out = tmp_path / "accept"
     code, answer = accept(command, run_file(tmp_path), "--out", str(out))
-    assert [some["name"] for some in answer["checks"]] == NAMES
+    assert [entry["name"] for entry in answer["checks"]] == NAMES
     for name in ("pairs", "links", "loss", "resume"):  # the rest depends on the machine
         assert check(answer, name)["state"] == "passed", check(answer, name)
     assert check(answer, "training")["state"] in ("passed", "warned")

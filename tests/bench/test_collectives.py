@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from scalewright.bench.collectives import Job, fits, make_buffers, measure
+from scalewright.bench.collectives import CollectivesJob, fits, make_buffers, measure
 from scalewright.launch.local import run_local
 from scalewright.launch.rank import RankContext
 from scalewright.spec.collectives import COLLECTIVES
 from scalewright.spec.errors import UserError
 
-QUICK = Job(least_bytes=64, most_bytes=256, iterations=3, warmup=1, group=2, stride=2)
+QUICK = CollectivesJob(least_bytes=64, most_bytes=256, iterations=3, warmup=1, group=2, stride=2)
 
 
 def spoil(context: RankContext, kind: str) -> list[int]:
@@ -55,26 +55,26 @@ def test_every_collective_on_groups_of_two() -> None:
 
 
 def test_groups_are_those_of_a_grid() -> None:
-    assert Job(group=2, stride=2).groups(8) == [(0, 2), (1, 3), (4, 6), (5, 7)]
-    assert Job().groups(3) == [(0, 1, 2)]
+    assert CollectivesJob(group=2, stride=2).groups(8) == [(0, 2), (1, 3), (4, 6), (5, 7)]
+    assert CollectivesJob().groups(3) == [(0, 1, 2)]
 
 
 @pytest.mark.parametrize(
     ("job", "world", "text"),
     [
-        (Job(kinds=("all_redcue",)), 2, "did you mean 'all_reduce'"),
-        (Job(), 1, "two processes"),
-        (Job(group=2), 3, "don't cover 3"),
-        (Job(least_bytes=8, most_bytes=4), 2, "above the largest"),
+        (CollectivesJob(kinds=("all_redcue",)), 2, "did you mean 'all_reduce'"),
+        (CollectivesJob(), 1, "two processes"),
+        (CollectivesJob(group=2), 3, "don't cover 3"),
+        (CollectivesJob(least_bytes=8, most_bytes=4), 2, "above the largest"),
     ],
 )
-def test_jobs_that_cannot_be(job: Job, world: int, text: str) -> None:
+def test_jobs_that_cannot_be(job: CollectivesJob, world: int, text: str) -> None:
     with pytest.raises(UserError, match=text):
         job.check(world)
 
 
 def test_sizes_are_whole_numbers_of_every_rank() -> None:
-    assert Job(least_bytes=10, most_bytes=100).sizes(3) == [12, 24, 48, 84]
+    assert CollectivesJob(least_bytes=10, most_bytes=100).sizes(3) == [12, 24, 48, 84]
 
 
 def test_a_start_is_shared_by_the_messages_of_a_ring() -> None:

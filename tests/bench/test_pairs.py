@@ -21,16 +21,16 @@ LAZY_S = 0.02
 @pytest.mark.parametrize("ranks", [2, 3, 4, 7, 10])
 def test_every_pair_meets_once_and_nobody_has_two_partners(ranks: int) -> None:
     table = rounds(ranks, 100)
-    met = [pair for some in table for pair in some]
+    met = [pair for row in table for pair in row]
     assert sorted(met) == list(combinations(range(ranks), 2))
-    for some in table:
-        assert len({rank for pair in some for rank in pair}) == 2 * len(some)
+    for row in table:
+        assert len({rank for pair in row for rank in pair}) == 2 * len(row)
 
 
 def test_of_many_ranks_each_has_a_pair_in_as_many_rounds_as_asked() -> None:
     table = rounds(1000, 8)
     assert len(table) == 8
-    assert all(len(some) == 500 for some in table)
+    assert all(len(row) == 500 for row in table)
 
 
 def world(hosts: int, ranks: int, rate: Callable[[int, int], float]) -> list[dict[str, Any]]:

@@ -17,8 +17,8 @@ from scalewright.checkpoint.convert import convert
 from scalewright.data.prepare import prepare
 from scalewright.data.shards import open_shards
 from scalewright.serve.load import load_for_generation
+from scalewright.spec.common.formatting import markdown_text
 from scalewright.spec.ends import json_object
-from scalewright.spec.text.words import markdown_text
 
 MODEL = {
     "vocab_size": 320, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,

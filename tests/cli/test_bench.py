@@ -7,7 +7,7 @@ import json
 import pytest
 from tests.fake_machine import machine
 
-from scalewright.bench.calibrate import Factors, correct
+from scalewright.bench.correct import Factors, correct
 from scalewright.plan.predict import price
 from scalewright.spec.base import write_yaml
 from scalewright.spec.question import Question

@@ -12,7 +12,7 @@ import pytest
 from tests.test_malicious import build
 
 import scalewright.cli
-from scalewright.spec.text.words import printable
+from scalewright.spec.common.formatting import printable
 
 HOSTILE = (
     "a\x1b]0;x\x07\x1b[2J\x9b1m\u202eb"  # sets the title, clears the screen, colours, turns the line round

@@ -8,7 +8,7 @@ import pytest
 
 from scalewright.cli.output import print_table
 from scalewright.report.page import Page, Section, render
-from scalewright.spec.text.words import counted, printable
+from scalewright.spec.common.formatting import counted, printable
 from scalewright.track.panel import panel
 from scalewright.track.progress import DisplayState
 from scalewright.train.sweep import Row, Sweep

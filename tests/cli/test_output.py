@@ -50,7 +50,7 @@ def test_working_is_seen_on_a_terminal_only(monkeypatch, capsys):
 
 
 def test_a_columns_name_can_t_move_the_cursor(capsys):
-    from scalewright.spec.text.words import printable
+    from scalewright.spec.common.formatting import printable
 
     print_table(["setting", "run \x9b2J\u202e\x1b]0;x\x07"], [["lr", "1"]])
     out = capsys.readouterr().out

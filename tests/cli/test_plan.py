@@ -56,24 +56,24 @@ def test_every_promised_key(found):
 
 
 def test_the_best_is_first_and_each_is_what_predict_says(found):
-    times = [one["step_time_s"]["p50"] for one in found["best"]]
+    times = [entry["step_time_s"]["p50"] for entry in found["best"]]
     assert times == sorted(times)
     assert len(times) <= 5
-    for one in found["best"]:
-        again = sw.predict("llama-3.2-1b", "dgx-h100", one["layout"], 2048, tokens=1e11, price=2.0)
-        assert again["step_time_s"]["p50"] == pytest.approx(one["step_time_s"]["p50"], rel=1e-9)
-        assert again["memory_gib"] == pytest.approx(one["memory_gib"], rel=1e-9)
+    for entry in found["best"]:
+        again = sw.predict("llama-3.2-1b", "dgx-h100", entry["layout"], 2048, tokens=1e11, price=2.0)
+        assert again["step_time_s"]["p50"] == pytest.approx(entry["step_time_s"]["p50"], rel=1e-9)
+        assert again["memory_gib"] == pytest.approx(entry["memory_gib"], rel=1e-9)
 
 
 def test_the_front_falls_in_memory_as_it_rises_in_time(found):
-    points = [(one["step_time_s"]["p50"], one["memory_gib"]["peak"]) for one in found["pareto"]]
+    points = [(entry["step_time_s"]["p50"], entry["memory_gib"]["peak"]) for entry in found["pareto"]]
     assert points == sorted(points)
     assert [gib for _, gib in points] == sorted((gib for _, gib in points), reverse=True)
 
 
 def test_the_command_says_the_same_as_python(call_cli, found):
     again = planned(call_cli, "--tokens", "1e11", "--price", "2")
-    assert [one["layout"] for one in again["best"]] == [one["layout"] for one in found["best"]]
+    assert [entry["layout"] for entry in again["best"]] == [entry["layout"] for entry in found["best"]]
     nodes = call_cli(
         "plan", "llama-3.2-1b", "--cluster", "dgx-h100", "--nodes", "1", "--seq-len", "2048",
         "--global-batch-tokens", str(64 * 2048), "--json",
@@ -82,20 +82,20 @@ def test_the_command_says_the_same_as_python(call_cli, found):
 
 
 def test_fixed_axes_are_kept(call_cli):
-    for one in planned(call_cli, "--fix", "tp=2,zero-stage=1", "--top", "3")["best"]:
-        assert (one["layout"]["tp"], one["layout"]["zero_stage"]) == (2, 1)
-    assert {one["layout"]["pp"] for one in planned(call_cli, "--fix", "pp=[2,4]")["best"]} <= {2, 4}
+    for entry in planned(call_cli, "--fix", "tp=2,zero-stage=1", "--top", "3")["best"]:
+        assert (entry["layout"]["tp"], entry["layout"]["zero_stage"]) == (2, 1)
+    assert {item["layout"]["pp"] for item in planned(call_cli, "--fix", "pp=[2,4]")["best"]} <= {2, 4}
 
 
 def test_headroom_is_left(call_cli):
-    for one in planned(call_cli, "--memory-headroom", "0.5")["best"]:
-        assert one["memory_gib"]["peak"] <= 0.5 * one["device"]["usable_gib"]
+    for entry in planned(call_cli, "--memory-headroom", "0.5")["best"]:
+        assert entry["memory_gib"]["peak"] <= 0.5 * entry["device"]["usable_gib"]
 
 
 @pytest.mark.parametrize("aim", ["cost", "energy", "tokens-per-dollar"])
 def test_objectives(call_cli, aim):
     best = planned(call_cli, "--objective", aim, "--price", "2")["best"]
-    values = [one["objective_value"] for one in best]
+    values = [entry["objective_value"] for entry in best]
     assert values == sorted(values, reverse=aim == "tokens-per-dollar")
 
 

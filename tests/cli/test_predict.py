@@ -11,7 +11,7 @@ import pytest
 from tests.cli.blocked import run_without_torch
 
 import scalewright as sw
-from scalewright.plan.measured.runs import MEASURED, read_table
+from scalewright.plan.fitting.runs import MEASURED, read_table
 
 ASKED = ["llama-3.1-8b", "--cluster", "dgx-h100", "--seq-len", "4096"]
 LAYOUT = ["--devices", "64", "--tp", "4", "--pp", "2", "--zero-stage", "1", "--global-batch", "128"]
@@ -60,7 +60,7 @@ def test_the_numbers_agree_with_each_other(call_cli):
     assert found["tokens_per_s"] == pytest.approx(128 * 4096 / seconds)
     assert found["tokens_per_s_per_device"] == pytest.approx(found["tokens_per_s"] / 64)
     assert layout["dp"] == 8
-    gains = [one["gain_pct"] for one in found["what_if"]]
+    gains = [change["gain_pct"] for change in found["what_if"]]
     assert gains == sorted(gains, reverse=True)
     total = found["total"]
     assert total["days"] == pytest.approx(1e12 / found["tokens_per_s"] / 86400 / total["goodput"])
@@ -222,10 +222,7 @@ def test_framework_and_version_change_the_answer(call_cli):
         (["--framework", "mine"], "'unknown' stands for a trainer that isn't listed"),
         (["--options", "foo=1"], "unknown option 'foo' (--options): use one of async_tp"),
         (["--options", "compil=1"], "did you mean 'compile'"),
-        (
-            ["--optimizer", "rprop"],
-            "unknown optimizer 'rprop' (--optimizer): use one of adamw, sgd",
-        ),
+        (["--optimizer", "rprop"], "unknown optimizer 'rprop' (--optimizer): use one of adamw, sgd"),
         (["--optimizer", "lion", "--framework", "megatron"], "megatron is priced with adamw, not with lion"),
         (["--options", "fp8_recipe=mxfp9"], "did you mean 'mxfp8'"),
         (["--options", "compile"], "option compile is '' (--options): write compile=1 or compile=0"),
@@ -371,9 +368,9 @@ def test_a_line_a_row_with_its_id_first(call_cli, tmp_path):
     answer = call_cli("predict", "--batch", write(tmp_path / "rows.csv", rows))
     assert answer.code == 0
     assert answer.err == ""
-    assert [one["id"] for one in lines(answer)] == [row["id"] for row in rows]
+    assert [row["id"] for row in lines(answer)] == [row["id"] for row in rows]
     assert all(line.startswith('{"id": ') for line in answer.out.splitlines())
-    assert all({"step_time_s", "memory_gib", "fits", "layout"} <= set(one) for one in lines(answer))
+    assert all({"step_time_s", "memory_gib", "fits", "layout"} <= set(row) for row in lines(answer))
 
 
 def test_json_lines_say_the_same_as_csv(call_cli, tmp_path):
@@ -404,10 +401,10 @@ def test_a_bad_row_spoils_nothing_but_itself(call_cli, tmp_path):
         good,
     ]
     found = lines(call_cli("predict", "--batch", write(tmp_path / "rows.csv", rows)))
-    assert [one["id"] for one in found] == [str(n) for n in range(1, 11)], "no id: the row's number"
-    assert ["error" in one for one in found] == [False, True, True, False, *[True] * 5, False]
+    assert [entry["id"] for entry in found] == [str(n) for n in range(1, 11)], "no id: the row's number"
+    assert ["error" in entry for entry in found] == [False, True, True, False, *[True] * 5, False]
     assert found[0] == {**found[-1], "id": "1"}
-    assert all(set(one) == {"id", "error"} for one in found if "error" in one)
+    assert all(set(entry) == {"id", "error"} for entry in found if "error" in entry)
 
 
 def test_broken_json_lines_and_short_rows(call_cli, tmp_path):
@@ -415,7 +412,7 @@ def test_broken_json_lines_and_short_rows(call_cli, tmp_path):
     odd = ["{", "[1, 2]", '{"id": "x", "tp": [2]}', '{"id": "y", "recomptue": "full"}']
     (tmp_path / "rows.jsonl").write_text("\n".join([good, *odd]))
     found = lines(call_cli("predict", "--batch", tmp_path / "rows.jsonl"))
-    assert [one["id"] for one in found] == ["a", "2", "3", "x", "y"]
+    assert [entry["id"] for entry in found] == ["a", "2", "3", "x", "y"]
     assert "step_time_s" in found[0]
     assert "did you mean 'recompute'" in found[4]["error"]
     (tmp_path / "rows.csv").write_text("id,model,device,n_devices\na,llama-3.1-8b,h100-sxm\nb,x,y,8,9\n")
@@ -463,8 +460,6 @@ def test_columns_that_say_nothing_are_noted(call_cli, tmp_path):
 def test_without_torch():
     rows = str(MEASURED)
     done = run_without_torch(
-        ["predict", *ASKED, *LAYOUT, "--json"],
-        ["predict", *ASKED, *LAYOUT],
-        ["predict", "--batch", rows],
+        ["predict", *ASKED, *LAYOUT, "--json"], ["predict", *ASKED, *LAYOUT], ["predict", "--batch", rows]
     )
     assert done.returncode == 0, done.stderr

@@ -13,9 +13,7 @@ PLAN = ("plan", "gpt2", "--cluster", "dgx-h100", *SIZES)
 
 
 @pytest.mark.parametrize(
-    "command",
-    [PLAN, ("presets", "new", "--params", "1e8")],
-    ids=["plan", "presets new"],
+    "command", [PLAN, ("presets", "new", "--params", "1e8")], ids=["plan", "presets new"]
 )
 def test_a_file_of_the_users_stays(call_cli, tmp_path: Path, command: tuple[str, ...]) -> None:
     path = tmp_path / "run.yaml"

@@ -7,7 +7,7 @@ import csv
 import pytest
 from tests.cli.blocked import run_without_torch
 
-from scalewright.plan.measured.runs import MEASURED, OUT_OF_MEMORY, read_table
+from scalewright.plan.fitting.runs import MEASURED, OUT_OF_MEMORY, read_table
 
 
 @pytest.fixture(scope="module")

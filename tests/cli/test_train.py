@@ -127,7 +127,7 @@ def test_steps_stops_early_and_the_next_call_goes_on(run_cli, run_file):
 
 def test_a_run_that_cannot_fit_is_refused_unless_the_check_is_off(call_cli, run_file, tmp_path, monkeypatch):
     """`sw.train` and the demo start runs as the command does, by way of `scalewright.api.train`."""
-    monkeypatch.setattr("scalewright.dry_run.preflight.free_memory", lambda *_: 1.0)
+    monkeypatch.setattr("scalewright.dry_run.fits_here.free_memory", lambda *_: 1.0)
     place = f"out_dir={tmp_path / 'out'}"
     answer = call_cli("train", run_file, place)
     assert answer.code == 2

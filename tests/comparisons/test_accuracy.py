@@ -13,7 +13,7 @@ from harness.accuracy_page import pct, table
 from harness.accuracy_reasons import row_reason
 from harness.llm_analysis_rows import refusal
 
-from scalewright.plan.measured.runs import MEASURED, Runs, read_table, runs_of
+from scalewright.plan.fitting.runs import MEASURED, Runs, read_table, runs_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("vtrain-multi", "megatron-2020", "nemo-24.07")
@@ -33,11 +33,11 @@ def test_the_script(tmp_path: Path) -> None:
     for name in ("scatter", "sources", "size", "coverage", "ranking", "memory"):
         assert (tmp_path / "accuracy" / f"{name}.png").stat().st_size > 5000
         assert f"accuracy/{name}.png" in text
-    assert {one["group"] for one in result["left_out"]["source"]} == set(SOURCES)
+    assert {entry["group"] for entry in result["left_out"]["source"]} == set(SOURCES)
     # left out, a source is never nearer than by chance to what was fitted on it: the two are different runs
-    for one in result["left_out"]["source"]:
-        assert one["left_out"] != one["shipped"]
-        assert f"| {one['group']} | {one['rows']} | {pct(one['left_out'])} |" in text
+    for entry in result["left_out"]["source"]:
+        assert entry["left_out"] != entry["shipped"]
+        assert f"| {entry['group']} | {entry['rows']} | {pct(entry['left_out'])} |" in text
     assert "| nan" not in text
     assert "{{" not in text
 

@@ -99,10 +99,7 @@ def test_loops_never_run_out_of_samples_quietly():
 
 
 def test_a_contestant_that_trains_something_else_is_seen():
-    times = {
-        "a": Timed("fp32", [1.0], [1.0], [4.0, 3.0]),
-        "b": Timed("fp32", [1.0], [1.0], [4.0, 3.3, 3.0]),
-    }
+    times = {"a": Timed("fp32", [1.0], [1.0], [4.0, 3.0]), "b": Timed("fp32", [1.0], [1.0], [4.0, 3.3, 3.0])}
     found = Contest(times, 1, Plan(), []).disagreement("a")
     assert found["a"] == 0
     assert found["b"] == pytest.approx(0.1)

@@ -6,16 +6,7 @@ from itertools import pairwise
 
 import pytest
 from harness.live_memory import Found
-from harness.memory_cases import (
-    BASELINES,
-    CASES,
-    FALLING,
-    ONE,
-    Case,
-    baseline,
-    falling,
-    with_baselines,
-)
+from harness.memory_cases import BASELINES, CASES, FALLING, ONE, Case, baseline, falling, with_baselines
 from harness.memory_claims import Claim, Setting
 
 from scalewright.spec.model import ModelSpec

@@ -35,12 +35,7 @@ def expected(documents: list[list[int]]) -> list[tuple[int, int]]:
 
 
 IN_ORDER = [items.document(number) for number in range(90)]
-STREAMS = [
-    ("flowing", {}),
-    ("yielded", {}),
-    ("by_index", {}),
-    ("huggingface", {"streaming": True}),
-]
+STREAMS = [("flowing", {}), ("yielded", {}), ("by_index", {}), ("huggingface", {"streaming": True})]
 
 
 @pytest.mark.parametrize(("name", "keys"), STREAMS, ids=[name for name, _ in STREAMS])

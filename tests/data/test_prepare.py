@@ -220,11 +220,7 @@ def test_progress_is_told(tmp_path):
     ("make", "keys", "message"),
     [
         (lambda p: p / "none.txt", {}, "no such file or folder"),
-        (
-            lambda p: (p / "e.txt").touch() or p / "e.txt",
-            {},
-            "no text in the input: 1 empty files",
-        ),
+        (lambda p: (p / "e.txt").touch() or p / "e.txt", {}, "no text in the input: 1 empty files"),
         (lambda p: (p / "b.bin").write_bytes(b"a\0b") and p / "b.bin", {}, "a binary file"),
         (lambda p: (p / "w.txt").write_text("\n \n") and p / "w.txt", {}, "no training text"),
         (lambda p: "shakespear", {}, "did you mean shakespeare"),

@@ -16,7 +16,7 @@ from scalewright.data.documents import SEPARATOR, fragments, whole
 from scalewright.data.inputs import describe
 from scalewright.data.pieces import Part
 from scalewright.data.seams import Seams
-from scalewright.data.words import WordEncoder
+from scalewright.data.word_encoder import WordEncoder
 
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"

@@ -72,8 +72,9 @@ def simulate(job: CpuJob) -> tuple[list[dict[str, Any]], float]:
                     now[rank] += length
                 add(rank, "cpu_op", "c10d::allreduce_", CALL)
                 stamp = int((1000 + now[rank] + job.skew[rank]) * 1000)
-                entries[rank].append([stamp, "gloo:all_reduce", "0", "default_pg", number, job.elements,
-                                      job.elements, "Float"])  # fmt: skip
+                entries[rank].append(
+                    [stamp, "gloo:all_reduce", "0", "default_pg", number, job.elements, job.elements, "Float"]
+                )
                 now[rank] += CALL
                 arrived.append(now[rank])
             end = max(arrived) + job.transfer

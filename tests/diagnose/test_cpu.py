@@ -32,7 +32,7 @@ def test_a_clean_job_raises_no_alarm(tmp_path: Path) -> None:
     assert group["group"] == "group 0 dp_shard [0, 1]"
     assert group["collectives"] == CLEAN.steps * CLEAN.layers
     assert group["transfer_s"] * 1e6 == pytest.approx(40.0 * 10, rel=0.01)
-    assert [some * 1e6 for some in group["exposed_s"]] == pytest.approx([40.0 * 10] * 2, rel=0.01)
+    assert [seconds * 1e6 for seconds in group["exposed_s"]] == pytest.approx([40.0 * 10] * 2, rel=0.01)
 
 
 def test_a_replay_without_a_change_takes_as_long_as_recorded(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_the_planted_cause_comes_first(name: str, tmp_path: Path) -> None:
     result = diagnosed(job, tmp_path)
     assert result["verdicts"][0]["cause"] == cause
     if why:
-        assert [some["why"] for some in result["stragglers"]] == [why]
+        assert [straggler["why"] for straggler in result["stragglers"]] == [why]
 
 
 @pytest.mark.parametrize("name", [*FAULTS][:-1])

@@ -36,7 +36,7 @@ def step(category: str, name: str) -> list[dict[str, Any]]:
         *launched(4, 52, ENGINE, 300, 420, COMPUTE),
         *backward(60, 17, "MmBackward0"),
         *launched(5, 62, ENGINE, 420, 500, COMPUTE),
-    ]  # fmt: skip
+    ]
 
 
 def backward(start: float, number: int, name: str) -> list[dict[str, Any]]:

@@ -71,8 +71,11 @@ def test_stragglers_are_named_with_their_cause(tmp_path: Path) -> None:
     (tmp_path / "host").mkdir()
     slow, _ = diagnosed(Job(ranks=6, compute_of={2: 1.4, 5: 1.4}), tmp_path / "compute")
     late, _ = diagnosed(Job(host_of={1: 6.0}), tmp_path / "host")
-    assert {(some["rank"], some["why"]) for some in slow["stragglers"]} == {(2, "compute"), (5, "compute")}
-    assert [(some["rank"], some["why"]) for some in late["stragglers"]] == [(1, "host")]
+    assert {(straggler["rank"], straggler["why"]) for straggler in slow["stragglers"]} == {
+        (2, "compute"),
+        (5, "compute"),
+    }
+    assert [(straggler["rank"], straggler["why"]) for straggler in late["stragglers"]] == [(1, "host")]
 
 
 def test_transfer_is_told_from_waiting_whatever_the_clocks(tmp_path: Path) -> None:
@@ -129,4 +132,4 @@ def test_the_packaged_example_is_what_the_generator_makes(tmp_path: Path) -> Non
 def test_the_example_is_read_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     result = diagnose([Path("example")])
-    assert [(some["rank"], some["why"]) for some in result["stragglers"]] == [(2, "compute")]
+    assert [(straggler["rank"], straggler["why"]) for straggler in result["stragglers"]] == [(2, "compute")]

@@ -40,7 +40,7 @@ def roofs(folder: Path, *events: list[dict[str, Any]], device: str = "NVIDIA A10
     path = folder / "rank0.json"
     document = {
         "deviceProperties": [{"name": device}],
-        "traceEvents": [some for part in events for some in part],
+        "traceEvents": [event for part in events for event in part],
     }
     path.write_text(json.dumps(document))
     return diagnose([path])["roofs"]

@@ -54,8 +54,9 @@ def random_runs(count: int, seed: int, experts: bool = True) -> Iterator[Setting
                      "weight_decay": rng.choice((0.0, 0.1)), "clip_norm": rng.choice((0.5, 1.0))}  # fmt: skip
         rates = {
             "kind": rng.choice(("cosine", "linear", "constant", "wsd")),
-            "warmup_steps": rng.choice((0, 20)), "min_ratio": rng.choice((0.0, 0.1)),
-        }  # fmt: skip
+            "warmup_steps": rng.choice((0, 20)),
+            "min_ratio": rng.choice((0.0, 0.1)),
+        }
         try:
             layout = Layout.parse(random_layout(rng, mixture))
             check_layout(layout, model, 2048)

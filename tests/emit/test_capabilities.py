@@ -52,7 +52,7 @@ NOT_WRITTEN = {
     ),
     "accelerate": ("has no cp_kind ulysses",),  # sp_size, of DeepSpeed
     "transformers": ("has no cp_kind ulysses",),
-}  # fmt: skip
+}
 NOT_LISTED = {  # activations of layers that are recomputed
     "accelerate": "offload activations",
     "levanter": "offload activations",

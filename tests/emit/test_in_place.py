@@ -64,9 +64,9 @@ def changed_lines(before: str, rewritten: Rewritten) -> tuple[list[str], list[st
 
 def test_flags_keep_their_places_and_variables_are_set_where_they_are_defined(tmp_path: Path) -> None:
     text = SCRIPT
-    theirs = asked(tmp_path, "pretrain.sh", text)
-    keys = {**theirs.layout.dump(), "tp": 4, "pp": 2, "zero_stage": 1, "recompute": "none"}
-    rewritten = rewrite(theirs, Layout.parse(keys))
+    foreign = asked(tmp_path, "pretrain.sh", text)
+    keys = {**foreign.layout.dump(), "tp": 4, "pp": 2, "zero_stage": 1, "recompute": "none"}
+    rewritten = rewrite(foreign, Layout.parse(keys))
     assert rewritten.in_place
     went, came = changed_lines(text, rewritten)
     sizes = "--num-layers 32{} --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32"
@@ -78,8 +78,8 @@ def test_flags_keep_their_places_and_variables_are_set_where_they_are_defined(tm
 
 def test_another_number_of_devices_changes_the_launch_line(tmp_path: Path) -> None:
     text = SCRIPT.replace("NNODES=${NNODES:-2}", "NNODES=2")
-    theirs = asked(tmp_path, "pretrain.sh", text)
-    rewritten = rewrite(theirs, Layout.parse({**theirs.layout.dump(), "devices": 32}))
+    foreign = asked(tmp_path, "pretrain.sh", text)
+    rewritten = rewrite(foreign, Layout.parse({**foreign.layout.dump(), "devices": 32}))
     assert rewritten.in_place
     assert changed_lines(text, rewritten) == (["NNODES=2"], ["NNODES=4"])
 
@@ -87,8 +87,8 @@ def test_another_number_of_devices_changes_the_launch_line(tmp_path: Path) -> No
 def test_a_variable_of_two_meanings_is_left_alone(tmp_path: Path) -> None:
     """`$N` is the tensor and the pipeline size: only the flag changes."""
     text = SCRIPT.replace("TP=8; PP=1\n", "N=2\n").replace("${TP}", "$N").replace("$PP", "$N")
-    theirs = asked(tmp_path, "pretrain.sh", text)
-    rewritten = rewrite(theirs, Layout.parse({**theirs.layout.dump(), "tp": 4, "schedule": "1f1b"}))
+    foreign = asked(tmp_path, "pretrain.sh", text)
+    rewritten = rewrite(foreign, Layout.parse({**foreign.layout.dump(), "tp": 4, "schedule": "1f1b"}))
     assert rewritten.in_place
     went, came = changed_lines(text, rewritten)
     assert went == ["--tensor-model-parallel-size $N   # of a node"]
@@ -103,8 +103,8 @@ def test_a_document_keeps_its_comments_and_order(tmp_path: Path) -> None:
   "optimizer": {"type": "AdamW", "params": {"lr": 0.0002}}
 }
 """
-    theirs = asked(tmp_path, "ds_config.json", text, "llama-3.1-8b")
-    rewritten = rewrite(theirs, Layout.parse({**theirs.layout.dump(), "zero_stage": 2}))
+    foreign = asked(tmp_path, "ds_config.json", text, "llama-3.1-8b")
+    rewritten = rewrite(foreign, Layout.parse({**foreign.layout.dump(), "zero_stage": 2}))
     assert rewritten.in_place
     assert json.loads(rewritten.files["ds_config.json"])["zero_optimization"]["stage"] == 2
     assert changed_lines(text, rewritten)[0] == [text.splitlines()[1].strip()]
@@ -139,9 +139,9 @@ def config() -> Trainer.Config:
     config.training.seq_len = 2048
     return config
 """
-    theirs = asked(tmp_path, "recipe.py", text)
-    keys = {**theirs.layout.dump(), "tp": 4, "global_batch": 128}
-    rewritten = rewrite(theirs, Layout.parse(keys))
+    foreign = asked(tmp_path, "recipe.py", text)
+    keys = {**foreign.layout.dump(), "tp": 4, "global_batch": 128}
+    rewritten = rewrite(foreign, Layout.parse(keys))
     went, came = changed_lines(text, rewritten)
     assert rewritten.in_place
     assert len(went) == len(came) == 2
@@ -155,8 +155,8 @@ def test_a_form_that_is_not_edited_is_written_whole(tmp_path: Path) -> None:
         "hidden_size": 4096, "num_attention_heads": 32, "seq_length": 4096, "max_position_embeddings": 4096,
         "micro_batch_size": 1, "global_batch_size": 64, "world_size": 8, "vocab_size": 32000, "bf16": True,
     }.items())  # fmt: skip
-    theirs = asked(tmp_path, "train.log", printed)
-    rewritten = rewrite(theirs, Layout.parse({**theirs.layout.dump(), "tp": 4}))
+    foreign = asked(tmp_path, "train.log", printed)
+    rewritten = rewrite(foreign, Layout.parse({**foreign.layout.dump(), "tp": 4}))
     assert not rewritten.in_place
     assert "--tensor-model-parallel-size 4" in next(iter(rewritten.files.values()))
 
@@ -190,16 +190,16 @@ def outcome(folder: Path, trainer: str, settings: Settings, version: str | None,
         (folder / beside).write_text(content)
     shape = folder / "model.yaml"
     shape.write_text(json.dumps(settings.model.dump()))
-    theirs = asked(folder, name, text, str(shape) if trainer in BARE else None)
+    foreign = asked(folder, name, text, str(shape) if trainer in BARE else None)
     for layout in other_layouts(settings, seed):
         try:
-            rewritten = rewrite(theirs, layout)
+            rewritten = rewrite(foreign, layout)
         except UserError:
             continue
         if rewritten.in_place:
             again = asked(folder, f"again-{name}", next(iter(rewritten.files.values())),
                           str(shape) if trainer in BARE else None)  # fmt: skip
-            dumps: list[dict[str, Any]] = [some.run.dump() for some in (theirs, again)]
+            dumps: list[dict[str, Any]] = [entry.run.dump() for entry in (foreign, again)]
             for dump in dumps:
                 dump.pop("layout")
             assert dumps[0] == dumps[1]

@@ -23,18 +23,18 @@ def deepspeed(folder: Path, **keys: int) -> str:
 
 
 def test_a_micro_batch_that_is_not_given_follows_from_the_devices(tmp_path: Path) -> None:
-    theirs = question(deepspeed(tmp_path, train_batch_size=256), "llama-3.1-8b")
-    layout = theirs.resized(64, None).layout
+    foreign = question(deepspeed(tmp_path, train_batch_size=256), "llama-3.1-8b")
+    layout = foreign.resized(64, None).layout
     assert (layout.devices, layout.micro_batch, layout.global_batch) == (64, 4, 256)
-    assert theirs.resized(None, None).layout.micro_batch == 256
-    assert theirs.notes(["devices"]) == ()
-    assert [line.split()[0] for line in theirs.notes([])] == ["devices", "micro_batch"]
+    assert foreign.resized(None, None).layout.micro_batch == 256
+    assert foreign.notes(["devices"]) == ()
+    assert [line.split()[0] for line in foreign.notes([])] == ["devices", "micro_batch"]
 
 
 def test_a_global_batch_that_is_not_given_follows_from_the_devices(tmp_path: Path) -> None:
-    theirs = question(deepspeed(tmp_path, train_micro_batch_size_per_gpu=2), "llama-3.1-8b")
-    assert theirs.resized(64, None).layout.global_batch == 128
-    assert theirs.resized(64, 256).layout.global_batch == 256
+    foreign = question(deepspeed(tmp_path, train_micro_batch_size_per_gpu=2), "llama-3.1-8b")
+    assert foreign.resized(64, None).layout.global_batch == 128
+    assert foreign.resized(64, 256).layout.global_batch == 256
 
 
 def test_sizes_that_are_given_stay(tmp_path: Path) -> None:

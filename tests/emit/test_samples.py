@@ -41,8 +41,8 @@ def tokens(documents: int, seed: int) -> list[np.ndarray[Any, Any]]:
 def sources(folder: Path) -> dict[str, dict[str, Any]]:
     """A source of every format."""
     ours, raw, pair = folder / "ours" / "train", folder / "raw", folder / "pair"
-    for each in (ours, raw, pair):
-        each.mkdir(parents=True)
+    for entry in (ours, raw, pair):
+        entry.mkdir(parents=True)
     np.save(folder / "stream.npy", np.concatenate(tokens(40, 1)).astype(np.uint16))
     np.save(folder / "rows.npy", np.random.default_rng(2).integers(0, 99, (12, 21)).astype(np.int32))
     np.concatenate(tokens(30, 3)).astype("<u2").tofile(raw / "train.bin")
@@ -80,7 +80,7 @@ def sources(folder: Path) -> dict[str, dict[str, Any]]:
 
 def compare(samples: ModuleType, data: DataSpec, split: str, count: int) -> None:
     given = data.train if split == "train" else data.valid
-    theirs = samples.Samples(
+    foreign = samples.Samples(
         [(s.path, s.weight, s.format, s.eod) for s in given],
         data.seq_len,
         11,
@@ -89,10 +89,10 @@ def compare(samples: ModuleType, data: DataSpec, split: str, count: int) -> None
         data.document_mask,
     )
     ours = open_data(data, split, seed=11)
-    assert len(ours) == theirs.count
+    assert len(ours) == foreign.count
     batch = ours.batch(range(count))
     for index in range(count):
-        row = theirs[index]
+        row = foreign[index]
         for mine, other in zip((batch.tokens, batch.targets, batch.positions), row, strict=True):
             assert (mine[index] == other).all(), index
 

@@ -154,12 +154,12 @@ def test_neox_writes_a_third_of_a_gated_mlp() -> None:
     """configs/llama2/7B.yml has 32768 and multiples of 256 for Llama's width of 11008."""
     document = document_of(emit("gpt-neox", run_of(layout={"devices": 8, "global_batch": 8})))
     assert document["intermediate_size"] == 3 * 2816
-    theirs = {"num-layers": 4, "hidden-size": 4096, "num-attention-heads": 32, "pipe-parallel-size": 1,
+    foreign = {"num-layers": 4, "hidden-size": 4096, "num-attention-heads": 32, "pipe-parallel-size": 1,
               "model-parallel-size": 2, "max-position-embeddings": 4096, "seq-length": 4096,
               "activation": "swiglu", "intermediate_size": 32768, "mlp_multiple_of": 256,
               "train_micro_batch_size_per_gpu": 4,
               "optimizer": {"type": "Adam", "params": {"lr": 1e-4, "betas": [0.9, 0.95]}}}  # fmt: skip
-    run = as_run(read("gpt-neox", theirs), "x.yml")
+    run = as_run(read("gpt-neox", foreign), "x.yml")
     assert isinstance(run.model, ModelSpec)
     assert (run.model.intermediate_size, run.layout.tp, run.layout.devices) == (11008, 2, 2)
 

@@ -73,7 +73,7 @@ ELSE: dict[tuple[str, str], Expected] = {
     ("launch mpi, MPICH", TWICE): Expected(slow=True),  # its mpirun hands a SIGTERM on, and waits
     ("srun", TWICE): Expected(137, saved=False, slow=True),
     ("srun", KILL): Expected(137, saved=False),
-}  # fmt: skip
+}
 
 
 def expected(launcher: str, way: str) -> Expected:

@@ -21,7 +21,7 @@ from launch.nested import (
     SRUN,
     TORCHRUN,
     TWO_AGENTS,
-)  # fmt: skip
+)
 from scalewright.launch.rank import find_context
 from scalewright.spec.errors import UserError
 

@@ -6,17 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.nested import (
-    MPIRUN,
-    ONE_A_NODE,
-    PMI,
-    POD,
-    RAY,
-    SKYPILOT,
-    SRUN,
-    TORCHRUN,
-    TWO_AGENTS,
-)  # fmt: skip
+from launch.nested import MPIRUN, ONE_A_NODE, PMI, POD, RAY, SKYPILOT, SRUN, TORCHRUN, TWO_AGENTS
 from scalewright.launch.detect import find_source
 from scalewright.launch.rank import BROADCAST, find_context
 from scalewright.launch.starters import STARTERS
@@ -71,11 +61,7 @@ FITS = [
     ({**ONE_A_NODE, "RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "1"}, "RANK and WORLD_SIZE", 9),
     ({**ONE_A_NODE, **SKYPILOT}, "Slurm", 1),
     ({**ONE_A_NODE, **RAY}, "Ray Train", 3),  # srun --ntasks-per-node=1 ray start
-    (
-        {**SRUN, "RANK": "0"},
-        "Slurm",
-        5,
-    ),  # half of a set means nothing beside a whole one
+    ({**SRUN, "RANK": "0"}, "Slurm", 5),  # half of a set means nothing beside a whole one
     ({**POD, "RANK": "1", "WORLD_SIZE": "16"}, "Kubeflow Trainer 2", 1),  # an elastic PyTorchJob
     ({"JOB_COMPLETION_INDEX": "3", **POD, "PET_NODE_RANK": "1"}, "Kubeflow Trainer 2", 1),
 ]

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from scalewright.launch.job import Job, make_job
+from scalewright.launch.job import LaunchJob, make_job
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec
 
 
-def job_of(devices: int = 16, profile: Path | None = None, nodes: int | None = None, **launch: Any) -> Job:
+def job_of(
+    devices: int = 16, profile: Path | None = None, nodes: int | None = None, **launch: Any
+) -> LaunchJob:
     data = {"model": "llama-3.2-1b", "data": "data/text", "layout": {"devices": devices}, "name": "tiny"}
     return make_job(RunSpec.parse({**data, "launch": launch}), "run.yaml", ["layout.tp=8"], profile, nodes)
 
@@ -69,4 +71,4 @@ def test_a_profile_with_a_wrong_key_is_named(tmp_path: Path) -> None:
 def test_where_the_run_is() -> None:
     job = job_of()
     assert (job.folder, job.device) == ("runs/tiny", "cuda")
-    assert Job("x", 1, 1, job.site, "run.yaml").folder == "runs/x"
+    assert LaunchJob("x", 1, 1, job.site, "run.yaml").folder == "runs/x"

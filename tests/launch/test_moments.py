@@ -36,7 +36,7 @@ from tests.launch.moments import (
     start,
     strike,
     validates,
-)  # fmt: skip
+)
 from tests.launch.stopping import _left
 
 from runs import events, run, steps_done, wait_for, write_run

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from scalewright.launch.meeting import with_address
 from scalewright.launch.rank import BROADCAST, RankContext, find_context
+from scalewright.launch.rendezvous import with_address
 from scalewright.spec.errors import UserError
 
 HOST = {"MASTER_ADDR": "node1", "MASTER_PORT": "29500"}

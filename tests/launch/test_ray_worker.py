@@ -37,7 +37,7 @@ WAIT = """
 import sys
 sys.modules["scalewright.cli"] = type(sys)("scalewright.cli")
 sys.modules["scalewright.cli"].main = lambda: (print("up", flush=True), __import__("time").sleep(60))[1]
-from scalewright.launch.tied import main
+from scalewright.launch.exits_with_parent import main
 main()
 """
 

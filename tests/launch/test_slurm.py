@@ -13,18 +13,7 @@ from typing import Any
 import pytest
 from tests.launch.slurm_cluster import Cluster, missing
 
-from runs import (
-    TESTS,
-    assert_same_bits,
-    bits,
-    events,
-    merge,
-    run,
-    run_data,
-    steps_done,
-    weights,
-    write_run,
-)
+from runs import TESTS, assert_same_bits, bits, events, merge, run, run_data, steps_done, weights, write_run
 
 pytestmark = [
     pytest.mark.slow,

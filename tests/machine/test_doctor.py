@@ -26,7 +26,7 @@ def named(report: Report, name: str) -> Finding | None:
 
 
 def only(found: list[Finding], name: str) -> Finding:
-    (finding,) = [one for one in found if one.name == name]
+    (finding,) = [entry for entry in found if entry.name == name]
     return finding
 
 

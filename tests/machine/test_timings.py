@@ -56,30 +56,30 @@ def test_noise_can_only_slow_a_kernel_so_a_curve_never_falls() -> None:
 @pytest.mark.slow
 def test_two_processes_time_kernels_and_messages_together() -> None:
     found = probe(2, 1, seconds=0.001)
-    curves = {(one.what, one.phase, one.precision) for one in found.curves}
+    curves = {(entry.what, entry.phase, entry.precision) for entry in found.curves}
     for what in STEP:
         assert (what, "forward", "fp32") in curves
         assert (what, "backward", "fp32") in curves
     assert {what for what, _, precision in curves if precision is None} >= MESSAGES | {"add", "optimizer"}
     assert (found.processes, found.threads) == (2, 1)
-    for one in found.curves:
-        assert list(one.seconds) == sorted(one.seconds)
-        assert one.seconds[-1] < 10
+    for entry in found.curves:
+        assert list(entry.seconds) == sorted(entry.seconds)
+        assert entry.seconds[-1] < 10
 
 
 def test_one_process_sends_nothing() -> None:
     found = probe(1, 1, seconds=0.001)
-    assert not MESSAGES & {one.what for one in found.curves}
+    assert not MESSAGES & {entry.what for entry in found.curves}
 
 
 def test_numpy_stands_in_for_torch_in_every_kernel_of_a_step() -> None:
     found = Timings.parse({"processes": 1, "threads": 1, "curves": list(numpy_timings(0.0005))})
-    assert {one.what for one in found.curves} >= (STEP - {"attention_narrow"}) | {"add", "optimizer"}
+    assert {entry.what for entry in found.curves} >= (STEP - {"attention_narrow"}) | {"add", "optimizer"}
     assert found.precisions == ("fp32",)
 
 
 def test_a_stream_stands_in_for_messages() -> None:
-    found = {one["what"]: one["seconds"] for one in _streams()}
+    found = {entry["what"]: entry["seconds"] for entry in _streams()}
     assert found.keys() == MESSAGES
     assert found["all_gather"][-1] < found["all_reduce"][-1] < 60
 

@@ -10,15 +10,7 @@ import torch
 from torch import Tensor
 
 from scalewright.model import attend as module
-from scalewright.model.attend import (
-    Part,
-    Scores,
-    add_sinks,
-    attend,
-    attend_backward,
-    merge,
-    sinks_gradient,
-)
+from scalewright.model.attend import Part, Scores, add_sinks, attend, attend_backward, merge, sinks_gradient
 from scalewright.model.attention import unfused_attention
 from scalewright.model.visible import Span, Visible, hidden_score, is_visible
 

@@ -81,7 +81,7 @@ def compare(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, allowed: float) 
 
 def with_gradients(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, formula: bool = False) -> list[Tensor]:
     """The output, and the gradients for a fixed random one of it."""
-    inputs = [each.detach().requires_grad_() for each in (q, k, v)]
+    inputs = [tensor.detach().requires_grad_() for tensor in (q, k, v)]
     if formula:
         out = by_formula(*inputs, rule)
     elif rule is not None:

@@ -249,10 +249,7 @@ def test_the_tokenizer_goes_along_and_says_what_ends_a_text(tmp_path: Path) -> N
     assert transformers.GenerationConfig.from_pretrained(tmp_path / "ours").eos_token_id == 2
 
 
-PREDICTING = {
-    "deepseek-v3": ("deepseek-v3", 1),
-    "glm4-moe": ("glm4-moe", 2),
-}
+PREDICTING = {"deepseek-v3": ("deepseek-v3", 1), "glm4-moe": ("glm4-moe", 2)}
 
 
 def save_predicting(case: str, folder: Path) -> tuple[ModelSpec, dict[str, torch.Tensor]]:

@@ -155,9 +155,7 @@ def test_it_is_an_operator_as_torch_wants_them() -> None:
     """Schema, fake tensors, autograd and tracing, with every optional input and with none."""
     for name in ("documents", "documents, alibi", "window, sinks, cap"):
         rows = make(CASES[name], torch.float32)
-        arguments = (
-            rows.q, rows.k, rows.v, rows.first, None, rows.slopes, rows.sinks, *rows.scores,
-        )  # fmt: skip
+        arguments = (rows.q, rows.k, rows.v, rows.first, None, rows.slopes, rows.sinks, *rows.scores)
         torch.library.opcheck(torch.ops.scalewright.attend_rows.default, arguments)
 
 

@@ -73,12 +73,7 @@ SPECS: dict[str, ModelSpec] = {
             "mla": {**_MLA, "q_lora_rank": None, "v_head_dim": 20},
             "attention_softcap": 2.0,
         },
-        "sinks": {
-            **_BASE,
-            **_SLIDING,
-            "attention_sinks": True,
-            "mlp_type": "swiglu_clamped",
-        },
+        "sinks": {**_BASE, **_SLIDING, "attention_sinks": True, "mlp_type": "swiglu_clamped"},
         "windows-side-by-side": {
             **_BASE,
             **_SLIDING,

@@ -358,7 +358,7 @@ def largest(mesh: Mesh, layout: Layout) -> list[int]:
     loss = build_loss("cross_entropy", Z_LOSS, load_python, mesh, spec.vocab_size)
     tokens, targets = small_steps.batch(0)
     rows = [slice(row, row + layout.micro_batch) for row in range(0, small_steps.ROWS, layout.micro_batch)]
-    micros = [Micro(tokens[some], targets[some], {}) for some in rows][: layout.accumulation]
+    micros = [Micro(tokens[row], targets[row], {}) for row in rows][: layout.accumulation]
     with _Largest(columns) as seen:
         parallel.executor.train(micros, loss, torch.tensor(100.0))
         parallel.executor.total(micros[0], loss)

@@ -124,10 +124,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "model": {"moe": MOE, "num_hidden_layers": 5},
         "train": {"balance": {"loss": 1e-2, "z_loss": 1e-3}},
     },
-    "moe-capacity": {
-        "model": {"moe": MOE},
-        "train": {"balance": {"loss": 1e-2, "capacity_factor": 0.75}},
-    },
+    "moe-capacity": {"model": {"moe": MOE}, "train": {"balance": {"loss": 1e-2, "capacity_factor": 0.75}}},
     "moe-compiled": {
         "model": {"moe": MOE},
         "train": {"compile": True, "balance": {"loss": 1e-2, "z_loss": 1e-3}},
@@ -409,13 +406,14 @@ def _context() -> list[Case]:
         case("cp2-pp2-tp2-zero0", cp=2, pp=2, tp=2, zero_stage=0),
         case("cp2-pp2-tp2-zb-h1", cp=2, pp=2, tp=2, schedule="zb-h1", fast=True),
         case("cp2-pp2-dp2-zero3", cp=2, pp=2, dp_shard=2),
-        case("cp2-pp2-dp2-zbv-ulysses", "5-layers", cp=2,
-             pp=2, dp_shard=2, schedule="zbv", cp_kind="ulysses"),
+        case(
+            "cp2-pp2-dp2-zbv-ulysses", "5-layers", cp=2, pp=2, dp_shard=2, schedule="zbv", cp_kind="ulysses"
+        ),
         case("cp2-tp2-dp2-zero3", cp=2, tp=2, dp_shard=2),
         case("cp2-tp2-dp2-zero1-allgather", cp=2, tp=2, dp_shard=2, zero_stage=1, cp_kind="allgather"),
         case("cp4-pp2-interleaved", "5-layers", cp=4, pp=2, schedule="interleaved"),
         case("cp2-pp2-tp2-dp2", cp=2, pp=2, tp=2, dp_shard=2),
-    ]  # fmt: skip
+    ]
 
 
 LOW: dict[str, dict[str, Any]] = {  # layouts of mixtures in bf16

@@ -9,8 +9,8 @@ import pytest
 
 from scalewright.parity import setup
 from scalewright.parity.layouts import by_hand, one_device, smallest
+from scalewright.parity.machine_limits import MachineLimits, too_large
 from scalewright.parity.models import fewer_kv_heads, small_model, small_seq_len
-from scalewright.parity.room import Room, too_large
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.layout_check import check_layout
@@ -18,7 +18,7 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec, model_presets
 from scalewright.spec.run import RunSpec
 
-ROOM = Room(ranks=8, rate=2e10, memory=8e9, device_memory=8e9)
+ROOM = MachineLimits(ranks=8, rate=2e10, memory=8e9, device_memory=8e9)
 LARGE: dict[str, Any] = {
     "devices": 1024, "tp": 8, "pp": 16, "dp_replicate": 2, "schedule": "interleaved", "virtual_stages": 2,
     "global_batch": 512,
@@ -130,9 +130,9 @@ def test_kv_heads_stay_fewer_than_tp():
     assert fewer_kv_heads(model, cut, smallest(cut, 2)).kv_heads == 4
 
 
-def fit(monkeypatch, tmp_path, room: Room = ROOM, **changes: Any) -> setup.Setup:
+def fit(monkeypatch, tmp_path, limits: MachineLimits = ROOM, **changes: Any) -> setup.Setup:
     """The runs that are compared, on a machine of this size."""
-    monkeypatch.setattr(setup, "find_room", lambda device: room)
+    monkeypatch.setattr(setup, "find_limits", lambda device: limits)
     keys = {"model": "llama-3.1-70b", "data": str(tmp_path / "nothing"), "layout": LARGE, **changes}
     return setup.set_up(RunSpec.parse(keys), device="cpu", steps=10)
 
@@ -180,10 +180,10 @@ def test_ranks_that_do_not_fit_leave_a_small_model_alone(monkeypatch, tmp_path):
 
 
 def test_gpus_that_are_too_few(monkeypatch):
-    room = replace(ROOM, ranks=4)
+    limits = replace(ROOM, ranks=4)
     layout = Layout.parse(LARGE)
     with pytest.raises(UserError, match=r"16, and here are 4 GPUs .*--device cpu"):
-        setup._fit(load_model_spec("llama-3.1-8b"), layout, 1024, 10, room, "cuda")
+        setup._fit(load_model_spec("llama-3.1-8b"), layout, 1024, 10, limits, "cuda")
 
 
 def test_a_layout_that_cannot_be(monkeypatch, tmp_path):

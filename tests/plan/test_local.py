@@ -123,7 +123,9 @@ def test_attention_lies_between_narrow_and_wide_heads() -> None:
     for dim in (32, 48, 64):
         model = MODEL.replace(head_dim=dim, num_attention_heads=4, num_key_value_heads=4)
         per_rank = sizes(Layout(), 256)
-        before, after = (unit_seconds(model, per_rank, "fp32", each).parts[0] for each in (timings, changed))
+        before, after = (
+            unit_seconds(model, per_rank, "fp32", timing).parts[0] for timing in (timings, changed)
+        )
         ratios[dim] = after / before
     assert ratios == pytest.approx({32: 2.0, 48: 1.5, 64: 1.0}, rel=0.02)
 

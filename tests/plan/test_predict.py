@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scalewright.plan.measured.runs import MEASURED, read_table
+from scalewright.plan.fitting.runs import MEASURED, read_table
 from scalewright.plan.predict import predict, predict_rows, predict_table
 from scalewright.plan.request import from_layout
 from scalewright.plan.rows.rows import request_of

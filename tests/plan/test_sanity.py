@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scalewright.plan.measured.runs import MEASURED, read_table
+from scalewright.plan.fitting.runs import MEASURED, read_table
 from scalewright.plan.predict import predict, predict_rows
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
@@ -71,7 +71,7 @@ CASES: dict[str, dict[str, Any]] = {
     **{name: {**DENSE, **TPU, "device": name} for name in TPUS},
     **{name: {**DENSE, "device": name} for name in OTHERS},
     "gaming": {**DENSE, **SINGLE, "device": "RTX-4090"},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -104,7 +104,7 @@ def make_plan(**changes: Any) -> dict[str, Any]:
         "objective": "time", "evaluated": 8765, "feasible": 4321, "seconds": 0.345, "complete": True,
         "best": best, "run_yaml": RUN_YAML,
         "pareto": [
-            {key: one[key] for key in ("layout", "step_time_s", "memory_gib", "fits")} for one in best
+            {key: entry[key] for key in ("layout", "step_time_s", "memory_gib", "fits")} for entry in best
         ],
         "why_not": [{"layout": {**LAYOUT, "pp": 1, "dp": 16}, "why": "81.7 GiB, more than the card has"}],
     }  # fmt: skip

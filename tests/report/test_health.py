@@ -178,9 +178,10 @@ def test_an_event_without_a_step_is_a_gap(tmp_path: Path, step: Any) -> None:
 
 def test_what_a_gpu_measures_together_is_predicted_together(tmp_path: Path) -> None:
     predicted = {
-        "kind": "predicted", "p50": 0.17,
+        "kind": "predicted",
+        "p50": 0.17,
         "memory_gib": {"parameters": 2.0, "activations": 1.0, "buffers": 0.5, "peak": 3.5},
-    }  # fmt: skip
+    }
     measured = {
         "kind": "measured",
         "memory_gib": {"parameters": 2.0, "rest": 1.8, "peak": 3.8},

@@ -19,12 +19,12 @@ from scalewright.plan.predict import predict
 from scalewright.plan.stages import pipeline, stages
 from scalewright.plan.whole_run import WholeRun
 from scalewright.report import write_plan, write_plan_file
+from scalewright.spec.common.formatting import count, decimal, share, short_time
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.schedule import StageCost, schedule, simulate
-from scalewright.spec.text.words import count, decimal, share, short_time
 
 SECTIONS = ["overview", "layouts", "evidence", "pipeline", "time", "what-if", "memory", "pareto", "ranks"]
 

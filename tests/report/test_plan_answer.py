@@ -139,7 +139,7 @@ def test_the_steps_band_is_a_bar_with_its_middle_and_both_ends(tmp_path: Path) -
     page = _page(tmp_path, make_estimate())
     assert "8 of 10 such runs are expected between p10 and p90" in page.body
     assert "Step time 7.11 s" in page.body
-    drawn = [one["style"] for one in page.having("u") if one.get("style", "").startswith("left:")]
+    drawn = [tag["style"] for tag in page.having("u") if tag.get("style", "").startswith("left:")]
     assert [float(style[5:].partition("%")[0]) for style in drawn] == [pytest.approx(100 * start, abs=0.1)]
 
 
@@ -211,8 +211,8 @@ def test_the_matrix_marks_what_differs_and_who_cannot_run_it(tmp_path: Path) -> 
     assert bold == ["tp", "dp", "tp", "cp"]
     assert page.body.count("not trainable yet: cp 2 is not run yet") == 1
     twice = make_plan()["best"]
-    for one in twice[:2]:
-        one["untrainable"] = "dualpipe is not run yet"
+    for entry in twice[:2]:
+        entry["untrainable"] = "dualpipe is not run yet"
     assert (
         _page(tmp_path, make_plan(best=twice)).body.count("not trainable yet: dualpipe is not run yet") == 2
     )

@@ -95,7 +95,10 @@ def test_what_is_longer_still_is_drawn_with_fewer_micro_batches() -> None:
         ({"schedule": "unheard-of"}, "unknown schedule"),
         ({"stages": _stages(3, 1)}, "aren't those of its schedule"),
         ({"pp": 100_000}, "isn't drawn"),
-        ({"stages": [{**one, "seconds": {"forward": 0, "backward": 0}} for one in _stages(4, 2)]}, "no time"),
+        (
+            {"stages": [{**stage, "seconds": {"forward": 0, "backward": 0}} for stage in _stages(4, 2)]},
+            "no time",
+        ),
     ],
 )
 def test_what_cannot_be_drawn_is_a_sentence(changes: dict[str, Any], said: str) -> None:

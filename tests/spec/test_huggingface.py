@@ -129,7 +129,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("gemma4_text", {**GEMMA4, "attention_k_eq_v": True, "num_global_key_value_heads": 1}),
     ("gemma4_text", {**GEMMA4, "enable_moe_block": True, "num_experts": 6, "top_k_experts": 2, EXPERT: 20}),
     ("gemma4_unified_text", {**GEMMA4, "global_head_dim": 32, "layer_types": [*WINDOWS[:2] * 3, WINDOWS[0]]}),
-]  # fmt: skip
+]
 IDS = [f"{family}-{index}" for index, (family, _) in enumerate(CASES)]
 
 

@@ -29,8 +29,7 @@ WIDE = MODEL.replace(num_attention_heads=16, num_key_value_heads=16, intermediat
 SMALL_VOCABULARY = MODEL.replace(vocab_size=3)
 MOE = MODEL.replace(moe={"num_experts": 6, "top_k": 2, "moe_intermediate_size": 30, "num_shared_experts": 1})
 HYBRID = MODEL.replace(
-    layer_pattern=["mamba", "mlp"],
-    mamba={"num_heads": 8, "head_dim": 12, "state_size": 16, "groups": 2},
+    layer_pattern=["mamba", "mlp"], mamba={"num_heads": 8, "head_dim": 12, "state_size": 16, "groups": 2}
 )
 
 Keys = dict[str, Any]

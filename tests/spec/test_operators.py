@@ -59,15 +59,7 @@ def test_groups_have_the_same_sums_as_the_list(name: str) -> None:
     for layers in (range(model.num_hidden_layers), range(3), range(5, model.num_hidden_layers)):
         every = operators(model, layout, 4096, layers=layers)
         groups = operator_groups(model, layout, 4096, layers=layers)
-        for field in (
-            "flops",
-            "flops_causal",
-            "flops_weight",
-            "read",
-            "written",
-            "saved",
-            "saved_full",
-        ):
+        for field in ("flops", "flops_causal", "flops_weight", "read", "written", "saved", "saved_full"):
             assert sum(getattr(o, field) for o in every) == pytest.approx(
                 sum(n * getattr(o, field) for o, n in groups), rel=1e-12
             )

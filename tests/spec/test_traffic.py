@@ -8,12 +8,7 @@ import pytest
 from tests.rank_states import state_bytes
 from tests.rank_traffic import Table, step_traffic, wire_bytes
 
-from scalewright.learn.communication import (
-    pipeline_volume,
-    replica_volume,
-    tensor_volume,
-    zero_volume,
-)
+from scalewright.learn.communication import pipeline_volume, replica_volume, tensor_volume, zero_volume
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import place

@@ -136,9 +136,9 @@ def test_the_loop_pays_microseconds() -> None:
     console.start()
     rows = [row(step) for step in range(1, 2001)]
     times = []
-    for each in rows:
+    for entry in rows:
         begin = time.perf_counter()
-        console.step(each)
+        console.step(entry)
         times.append(time.perf_counter() - begin)
     console.close()
     assert sorted(times)[1000] < 20e-6  # a few attribute sets: about 2 µs; ten times that on a busy machine

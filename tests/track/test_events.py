@@ -6,7 +6,7 @@ import threading
 import time
 from pathlib import Path
 
-from scalewright.spec.text.jsonl import read_jsonl
+from scalewright.spec.common.jsonl import read_jsonl
 from scalewright.track.events import EventsFile
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runs import wait_for
-from scalewright.spec.text.jsonl import read_jsonl
+from scalewright.spec.common.jsonl import read_jsonl
 from scalewright.track.events import EventsFile
 from scalewright.track.fanout import Fanout
 from scalewright.track.feeder import Feeder

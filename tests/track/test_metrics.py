@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from scalewright.spec.common.jsonl import read_jsonl
 from scalewright.spec.errors import RunError
-from scalewright.spec.text.jsonl import read_jsonl
 from scalewright.track.events import EventsFile
 from scalewright.track.lines import LineWriter
 from scalewright.track.metrics import MetricsFile

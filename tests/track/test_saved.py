@@ -14,7 +14,7 @@ import pytest
 from runs import bits, events, run, run_data
 from scalewright.checkpoint.format import commit_text
 from scalewright.report.folder import read_folder
-from scalewright.spec.text.jsonl import read_jsonl
+from scalewright.spec.common.jsonl import read_jsonl
 from scalewright.track import lines, saved
 from scalewright.track.lines import LineWriter
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from scalewright.spec.base import to_yaml
+from scalewright.spec.common.jsonl import read_jsonl
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec
-from scalewright.spec.text.jsonl import read_jsonl
 from scalewright.track import tracker as tracker_module
 from scalewright.track.attach import attach
 from scalewright.track.events import EventsFile

@@ -17,7 +17,7 @@ from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.sequence_cut import SequenceCut
-from scalewright.train.batches import Place, StepBatches, in_vocabulary, rank_samples
+from scalewright.train.batches import DataPosition, StepBatches, in_vocabulary, rank_samples
 from worlds import one_rank
 
 
@@ -47,12 +47,12 @@ def test_an_island_takes_the_same_samples_however_it_is_split(devices, micro):
 
 
 def test_a_place_goes_on_from_where_it_is():
-    place = Place(8, 64, 64 * 16)
+    place = DataPosition(8, 64, 64 * 16)
     assert place.after(8, 16, 32) == place
-    assert place.after(10, 16, 32) == Place(10, 96, 64 * 16 + 32 * 32)
+    assert place.after(10, 16, 32) == DataPosition(10, 96, 64 * 16 + 32 * 32)
 
 
-def make_batches(place: Place, last: int, micro: int = 2) -> StepBatches:
+def make_batches(place: DataPosition, last: int, micro: int = 2) -> StepBatches:
     mesh, _ = one_rank()
     layout = Layout(micro_batch=micro, global_batch=4)
     model = torch.nn.Embedding(67, 4)
@@ -60,7 +60,7 @@ def make_batches(place: Place, last: int, micro: int = 2) -> StepBatches:
 
 
 def test_steps_come_in_order_and_end():
-    batches = make_batches(Place(), 3)
+    batches = make_batches(DataPosition(), 3)
     steps = list(batches)
     assert [[micro.tokens[:, 0].tolist() for micro in micros] for micros, _ in steps] == [
         [[0, 1], [2, 3]],
@@ -75,7 +75,7 @@ def test_steps_come_in_order_and_end():
 
 def test_steps_begin_at_a_place():
     """Sample numbers follow what was consumed, not the number of the step."""
-    batches = make_batches(Place(10, 30, 0), 11, micro=4)
+    batches = make_batches(DataPosition(10, 30, 0), 11, micro=4)
     ((micros, _),) = list(batches)
     assert micros[0].tokens[:, 0].tolist() == [30, 31, 32, 33]
     assert batches.hash_of(11) == sample_ids_hash(range(30, 34))
@@ -83,7 +83,7 @@ def test_steps_begin_at_a_place():
 
 
 def test_closing_early_stops_the_thread():
-    batches = make_batches(Place(), 10_000)
+    batches = make_batches(DataPosition(), 10_000)
     next(iter(batches))
     batches.close()
     assert not batches._ahead._thread.is_alive()

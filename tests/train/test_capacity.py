@@ -101,7 +101,7 @@ def test_a_dropped_slot_gives_nothing_and_the_others_keep_their_weights() -> Non
     choice = layer.router(x.flatten(0, 1))
     taken = torch.tensor(by_loop(choice.experts.view(B, T, 2).tolist(), MOST)).view(-1, 2)
     assert 0 < int((~taken).sum()) == int(balance.drops[0])
-    expected = layer.beside(x).flatten(0, 1).detach()
+    expected = layer.shared_output(x).flatten(0, 1).detach()
     for token, row in enumerate(x.flatten(0, 1)):
         for slot, expert in enumerate(choice.experts[token].tolist()):
             if taken[token, slot]:

@@ -84,10 +84,7 @@ def test_what_differs_is_said_by_rank_zero(tmp_path: Path) -> None:
 
 
 def test_what_would_fail_ends_all_ranks_alike(tmp_path: Path) -> None:
-    changes = {
-        1: {"run": {"seed": 4}},
-        2: {"says": {"code_digest": "77ac01", "_sees": False}},
-    }
+    changes = {1: {"run": {"seed": 4}}, 2: {"says": {"code_digest": "77ac01", "_sees": False}}}
     answers = nodes(tmp_path, changes)
     assert len({tuple(lines) for lines in answers}) == 1
     (line,) = answers[0]

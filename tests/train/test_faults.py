@@ -178,9 +178,10 @@ def test_weights_alone_from_another_run(copy, tmp_path):
     """`init:` takes the weights, and nothing else of that run."""
     data, (_, newest), _ = copy
     out = run(
-        data, [f"init={newest}", f"out_dir={tmp_path / 'new'}", "optimizer.lr=1e-9",
-               "checkpoint.at_end=true"], steps=1,
-    ).out_dir  # fmt: skip
+        data,
+        [f"init={newest}", f"out_dir={tmp_path / 'new'}", "optimizer.lr=1e-9", "checkpoint.at_end=true"],
+        steps=1,
+    ).out_dir
     assert rows(out)[0]["step"] == 1
     before, after = weights(newest), weights(out)
     assert all((after[name] - before[name]).abs().max() < 1e-7 for name in before)

@@ -8,7 +8,7 @@ import pytest
 
 from runs import rows, run, run_data
 from scalewright.spec.run import ScheduleSpec
-from scalewright.train.batches import Place
+from scalewright.train.batches import DataPosition
 from scalewright.train.horizon import find_horizon
 from scalewright.train.lr import learning_rate
 
@@ -17,23 +17,23 @@ COSINE = ScheduleSpec(kind="cosine", warmup_steps=3)
 
 @pytest.mark.parametrize(("tokens", "steps"), [(1, 1), (128, 1), (129, 2), (1280, 10), (1.28e3, 10)])
 def test_tokens_become_steps(tokens, steps):
-    assert find_horizon(Place(), 0, tokens, 128).total == steps
+    assert find_horizon(DataPosition(), 0, tokens, 128).total == steps
 
 
 def test_with_one_batch_the_rate_is_that_of_the_steps_to_the_bit():
-    begun = find_horizon(Place(), 20, 2560, 128)
-    resumed = find_horizon(Place(7, 56, 896), 20, 2560, 128, begun.unit)
+    begun = find_horizon(DataPosition(), 20, 2560, 128)
+    resumed = find_horizon(DataPosition(7, 56, 896), 20, 2560, 128, begun.unit)
     for step in range(1, 21):
         wanted = learning_rate(COSINE, 0.3, step, 20)
         assert begun.rate(COSINE, 0.3, step) == wanted
         assert resumed.rate(COSINE, 0.3, step) == wanted
-        assert find_horizon(Place(), 20, None, 128).rate(COSINE, 0.3, step) == wanted
+        assert find_horizon(DataPosition(), 20, None, 128).rate(COSINE, 0.3, step) == wanted
 
 
 @pytest.mark.parametrize("factor", [0.5, 2, 3])
 def test_with_another_batch_the_rate_goes_on_where_it_was_and_ends_at_its_floor(factor):
-    before = find_horizon(Place(), 0, 25600, 128)
-    after = find_horizon(Place(100, 800, 12800), 0, 25600, int(128 * factor), before.unit)
+    before = find_horizon(DataPosition(), 0, 25600, 128)
+    after = find_horizon(DataPosition(100, 800, 12800), 0, 25600, int(128 * factor), before.unit)
     left = after.total - 100
     assert left == -(-12800 // int(128 * factor))
     assert after.rate(COSINE, 1.0, 101) == pytest.approx(before.rate(COSINE, 1.0, 100), abs=0.03)
@@ -43,7 +43,7 @@ def test_with_another_batch_the_rate_goes_on_where_it_was_and_ends_at_its_floor(
 
 
 def test_a_run_that_has_its_tokens_is_done():
-    assert find_horizon(Place(20, 160, 2560), 0, 2000, 128).total == 20
+    assert find_horizon(DataPosition(20, 160, 2560), 0, 2000, 128).total == 20
 
 
 def test_a_run_ends_at_its_tokens_after_its_batch_changed(tmp_path):

@@ -17,12 +17,7 @@ from scalewright.spec.optimizers import OPTIMIZERS, Optimizer
 from scalewright.spec.placement import place_plain
 from scalewright.spec.run import OptimizerSpec, PythonRef
 from scalewright.train.network import describe, load_python
-from scalewright.train.optimizer import (
-    BUILDERS,
-    base_rate,
-    build_optimizer,
-    set_rate,
-)
+from scalewright.train.optimizer import BUILDERS, base_rate, build_optimizer, set_rate
 from scalewright.train.state.optimizer_state import (
     check_first_states,
     check_states,
@@ -133,10 +128,7 @@ def test_adamw_is_torchs_bit_for_bit():
     module, weights = small()
     train(module, build(weights, name="adamw", lr=0.01, weight_decay=0.1), steps=5)
     plain, _ = small()
-    groups = [
-        {"params": [plain.weight], "weight_decay": 0.1},
-        {"params": [plain.bias], "weight_decay": 0.0},
-    ]
+    groups = [{"params": [plain.weight], "weight_decay": 0.1}, {"params": [plain.bias], "weight_decay": 0.0}]
     train(plain, torch.optim.AdamW(groups, lr=0.01, betas=(0.9, 0.95), eps=1e-8, fused=True), steps=5)
     assert torch.equal(module.weight, plain.weight)
     assert torch.equal(module.bias, plain.bias)

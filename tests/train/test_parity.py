@@ -92,10 +92,7 @@ def test_the_control_is_worth_comparing_with(control):
 FULL = [
     (variant, zero, devices, micro, recompute)
     for variant, (zero, devices), micro, recompute in product(
-        VARIANTS,
-        [(0, 1), (0, 2), (0, 4), (3, 2), (3, 4)],
-        [1, 2],
-        ["none", "selective", "full", "every2"],
+        VARIANTS, [(0, 1), (0, 2), (0, 4), (3, 2), (3, 4)], [1, 2], ["none", "selective", "full", "every2"]
     )
 ]
 

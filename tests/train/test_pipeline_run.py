@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from runs import TOLERANCE, assert_same_run, rows, run, run_data
+from scalewright.spec.common.jsonl import read_jsonl
 from scalewright.spec.schedule import schedule
-from scalewright.spec.text.jsonl import read_jsonl
 
 
 def _train(folder: Path, **layout: Any) -> str:

@@ -65,10 +65,7 @@ def test_steps_and_tokens_together(spec):
         ({"layout": {"devices": 2, "pp": 2, "schedule": "pipedream"}}, "pipedream can only be planned"),
         ({"layout": {"devices": 2, "etp": 2}}, "etp 2 but this model has no experts"),
         ({"layout": {"zero_stage": 0, "offload": "parameters"}}, "offload parameters needs zero_stage 3"),
-        (
-            {"model": {"attention_gate": True}},
-            "a gate on attention's output is counted but doesn't run yet",
-        ),
+        ({"model": {"attention_gate": True}}, "a gate on attention's output is counted but doesn't run yet"),
         (
             {
                 "model": {

@@ -173,10 +173,7 @@ TP2 = {"devices": 2, "tp": 2}
     [
         ({"layout": {"devices": 3, "tp": 3}}, "not divisible by tp 3"),
         ({"layout": {"devices": 8, "pp": 8}}, "more than the model's 3 layers"),
-        (
-            {"layout": {"devices": 2, "pp": 2, "schedule": "interleaved"}},
-            "more than the model's 3 layers",
-        ),
+        ({"layout": {"devices": 2, "pp": 2, "schedule": "interleaved"}}, "more than the model's 3 layers"),
         ({"layout": TP2, "data": {"seq_len": 15}}, "seq_len 15 is not divisible by the 2 parts"),
         (
             {"layout": TP2, "data": {"python": "parts:Counting", "seq_len": 15}},

@@ -252,11 +252,7 @@ def held(mesh: Mesh, layout: Layout) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "layout",
-    [
-        {"devices": 2, "zero_stage": 0},
-        {"devices": 2, "zero_stage": 3},
-        {"devices": 4, "zero_stage": 3},
-    ],
+    [{"devices": 2, "zero_stage": 0}, {"devices": 2, "zero_stage": 3}, {"devices": 4, "zero_stage": 3}],
     ids=["zero0", "zero3", "4-zero3"],
 )
 def test_first_weights_are_equal_on_every_layout(layout):

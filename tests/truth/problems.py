@@ -22,9 +22,7 @@ from scalewright.spec.presets import load_model_spec
 from scalewright.spec.schedule import StageCost
 
 FILE = Path(__file__).parent / "problems.yaml"
-IN_SCOPE = (
-    "params", "roofline", "training", "memory", "pipeline", "collective", "sharding", "hardware",
-)  # fmt: skip
+IN_SCOPE = ("params", "roofline", "training", "memory", "pipeline", "collective", "sharding", "hardware")
 LATER = ("scaling-law", "inference")
 
 # How much of the SI unit (seconds, bytes, FLOPs, shares; tokens, parameters and the like as they are) one is.

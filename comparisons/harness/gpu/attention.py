@@ -33,11 +33,7 @@ def backends(device: torch.device) -> dict[str, Picked]:
     """Those that this device may have."""
     if device.type != "cuda":
         return {"torch's choice": None, "flash": SDPBackend.FLASH_ATTENTION, "math": SDPBackend.MATH}
-    return {
-        "torch's choice": None,
-        "cudnn": SDPBackend.CUDNN_ATTENTION,
-        "flash": SDPBackend.FLASH_ATTENTION,
-    }
+    return {"torch's choice": None, "cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
 
 
 @contextmanager
@@ -146,7 +142,7 @@ def mask_trap(check: Check) -> None:
                 letter: float((one.float() - other).norm() / other.norm())
                 for letter, one, other in zip("qkv", found, wanted, strict=True)
             }
-            finite = all(bool(one.isfinite().all()) for one in found)
+            finite = all(bool(entry.isfinite().all()) for entry in found)
             check.note(name, {"finite": finite, "relative_error_of_gradients": errors})
 
 
@@ -165,5 +161,5 @@ def gradients(
     q: Tensor, k: Tensor, v: Tensor, gradient: Tensor, mask: Tensor, core: Callable[..., Tensor]
 ) -> tuple[Tensor, ...]:
     """Of q, k and v."""
-    inputs = [each.detach().requires_grad_() for each in (q, k, v)]
+    inputs = [tensor.detach().requires_grad_() for tensor in (q, k, v)]
     return torch.autograd.grad(core(*inputs, mask), inputs, gradient)

@@ -46,8 +46,8 @@ def time_call(
     turns = [calls[number % len(calls)] for number in range(samples * repeats)]
     groups = [turns[number * repeats : (number + 1) * repeats] for number in range(samples)]
     if device.type == "cuda":
-        return spread([each / repeats for each in _by_events(groups)])
-    return spread([each / repeats for each in _by_clock(groups)])
+        return spread([entry / repeats for entry in _by_events(groups)])
+    return spread([entry / repeats for entry in _by_clock(groups)])
 
 
 def _warm_up(calls: Sequence[Callable[[], object]], device: torch.device, seconds: float) -> None:

@@ -62,7 +62,7 @@ def products(device: torch.device, tokens: int, rows: int, columns: int, seconds
     }
     flops = 2.0 * tokens * rows * columns
     return {
-        kind: rate(flops, time_call([_bound(product, each) for each in inputs], device, seconds), 1e12)
+        kind: rate(flops, time_call([_bound(product, operand) for operand in inputs], device, seconds), 1e12)
         for kind, product in kinds.items()
     }
 

@@ -31,9 +31,9 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import place
 from scalewright.spec.run import OptimizerSpec
 from scalewright.train.loss import build_loss
+from scalewright.train.metrics.readback import Readback
 from scalewright.train.network import load_python
 from scalewright.train.optimizer import build_optimizer
-from scalewright.train.record.readback import Readback
 from scalewright.train.step import LOSS, Step
 
 Samples = list[tuple[Tensor, Tensor]]  # (tokens, targets) [B, T] on the device

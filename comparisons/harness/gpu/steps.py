@@ -147,7 +147,7 @@ def pair(check: Check, race: Race, ours: Entrant, rival: str) -> dict[str, Any]:
     other.free()
     first = disagreement({OURS: ours.losses, rival: other.losses})
     walls = {name: entry.pop("walls") for name, entry in found.items()}
-    least = min(len(each) for each in walls.values())
+    least = min(len(wall) for wall in walls.values())
     ratio = paired_ratio(walls[rival][:least], walls[OURS][:least])
     return {**found, "in_turns": together, "ours_is_faster_by": ratio.dump(), "losses": first}
 
@@ -247,7 +247,7 @@ def disagreement(first: dict[str, list[float]]) -> dict[str, Any]:
 def compete(check: Check, race: Race, entrants: list[Entrant]) -> dict[str, dict[str, Any]]:
     """Rounds of short segments, every second one in the opposite order; what was measured of each."""
     steps_each, rounds = (2, 2) if check.quick else (5, 8)
-    racers = {each.name: each.ready() for each in entrants}
+    racers = {entrant.name: entrant.ready() for entrant in entrants}
     times: dict[str, list[float]] = {name: [] for name in racers}
     walls: dict[str, list[float]] = {name: [] for name in racers}
     hosts: dict[str, list[float]] = {name: [] for name in racers}
@@ -269,10 +269,10 @@ def compete(check: Check, race: Race, entrants: list[Entrant]) -> dict[str, dict
     peak = bf16_peak(check)
     check.part["peak"] = peak
     found: dict[str, dict[str, Any]] = {}
-    for each in entrants:
-        name = each.name
+    for entrant in entrants:
+        name = entrant.name
         found[name] = {
-            **each.facts,
+            **entrant.facts,
             **speeds(check, race, times[name], walls[name], hosts[name], peak["flops"]),
         }
         found[name] |= {"walls": walls[name], **look_inside(check, racers[name])}
@@ -322,12 +322,7 @@ class Marks:
 
 
 def speeds(
-    check: Check,
-    race: Race,
-    times: list[float],
-    walls: list[float],
-    hosts: list[float],
-    peak: float | None,
+    check: Check, race: Race, times: list[float], walls: list[float], hosts: list[float], peak: float | None
 ) -> dict[str, Any]:
     """Step time, tokens/s, MFU, and how long the host was busy launching."""
     step = spread(times)

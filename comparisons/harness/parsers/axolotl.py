@@ -17,9 +17,10 @@ from scalewright.emit.settings import Settings
 TITLE = "Axolotl"
 NEEDS = "pip install --no-deps axolotl addict trl peft, beside transformers and accelerate"
 CHECKS = (
-    "types of all values", "words of optimizers and schedules", "combinations: datasets, saves, evaluations, "
-    "context parallelism, FSDP and DeepSpeed",
-)  # fmt: skip
+    "types of all values",
+    "words of optimizers and schedules",
+    "combinations: datasets, saves, evaluations, context parallelism, FSDP and DeepSpeed",
+)
 UNCHECKED = ("names of keys, which it ignores where it doesn't have them", "sizes by devices", "memory")
 
 

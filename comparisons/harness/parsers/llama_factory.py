@@ -17,9 +17,10 @@ NEEDS = (
     "pip install --no-deps llamafactory omegaconf, beside transformers, datasets, accelerate, trl and peft"
 )
 CHECKS = (
-    "names of all keys", "TrainingArguments' own conditions",
+    "names of all keys",
+    "TrainingArguments' own conditions",
     "combinations of stages, datasets and evaluations",
-)  # fmt: skip
+)
 UNCHECKED = ("DeepSpeed's section, which is left out where DeepSpeed is missing", "the data", "memory")
 
 

@@ -53,7 +53,7 @@ def accept(
         if blind:
             how = "give a folder on storage that all hosts share"
             raise UserError(f"{folder} isn't there on {blind[0]}", "--out", how)
-        place = training.Place(folder)
+        place = training.AcceptanceFolder(folder)
         checks = [_timed(lambda: _doctor(ranks, folder, environ), tell, "this machine")]
         checks += _measured(ranks, run, cluster, tell)
         checks.append(_timed(lambda: training.loss(ranks, run, place), tell, "the loss against one device"))
@@ -79,20 +79,20 @@ def _doctor(ranks: Ranks, folder: Path, environ: Mapping[str, str]) -> Check:
     if ranks.context.local_rank == 0:
         report = examine(folder, environ, measure=False)
         host = socket.gethostname()
-        mine = [(host, some.severity, some.what, some.fix) for some in report.findings]
-    findings = [finding for some in ranks.gather(mine) for finding in some]
-    bad = [some for some in findings if some[1] == "problem"] or [
-        some for some in findings if some[1] == "warn"
+        mine = [(host, finding.severity, finding.what, finding.fix) for finding in report.findings]
+    findings = [finding for rank_findings in ranks.gather(mine) for finding in rank_findings]
+    bad = [finding for finding in findings if finding[1] == "problem"] or [
+        finding for finding in findings if finding[1] == "warn"
     ]
-    hosts = len({some[0] for some in findings})
+    hosts = len({finding[0] for finding in findings})
     words = f"{len(findings)} looks at {hosts} host{'s' if hosts > 1 else ''}"
     figures = {
-        "findings": [dict(zip(("host", "severity", "what", "fix"), some, strict=True)) for some in bad]
+        "findings": [dict(zip(("host", "severity", "what", "fix"), finding, strict=True)) for finding in bad]
     }
     if not bad:
         return Check("doctor", "passed", f"{words}: nothing to fix", "", figures)
     state = "failed" if bad[0][1] == "problem" else "warned"
-    what = "; ".join(dict.fromkeys(some[2] for some in bad[:3]))
+    what = "; ".join(dict.fromkeys(finding[2] for finding in bad[:3]))
     return Check("doctor", "failed" if state == "failed" else "warned", what, bad[0][3], figures)
 
 

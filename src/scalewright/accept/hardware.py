@@ -17,10 +17,10 @@ from scalewright.accept.check import Check
 from scalewright.bench import collectives, pairs
 from scalewright.bench.world import joined
 from scalewright.machine.probe import copy_rate, matmul_rate
+from scalewright.spec.common.formatting import counted, metric, share
 from scalewright.spec.grid import DENSE
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.layout import Layout
-from scalewright.spec.text.words import counted, metric, share
 
 if TYPE_CHECKING:
     from scalewright.launch.rank import RankContext
@@ -43,7 +43,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Job:
+class HardwareJob:
     """What to measure; products in `precision`."""
 
     device: str
@@ -52,7 +52,7 @@ class Job:
     pairs: pairs.PairsJob
 
 
-def job_of(layout: Layout, device: str) -> Job:
+def job_of(layout: Layout, device: str) -> HardwareJob:
     """The measurements that a layout calls for."""
     precision = {"auto": "bf16" if device == "cuda" else "fp32", "fp8": "bf16"}.get(
         layout.precision, layout.precision
@@ -64,16 +64,16 @@ def job_of(layout: Layout, device: str) -> Job:
         if size > 1:
             axes.append(Axis(name, size, stride))
         stride *= size
-    return Job(device, precision, tuple(axes), pairs.PairsJob(bytes=PAIR_BYTES[kind], device=device))
+    return HardwareJob(device, precision, tuple(axes), pairs.PairsJob(bytes=PAIR_BYTES[kind], device=device))
 
 
-def measured(context: RankContext, job: Job) -> dict[str, Any]:
+def measured(context: RankContext, job: HardwareJob) -> dict[str, Any]:
     """Joins the world and takes every figure; called in each process, the same answer in all."""
     with joined(context, job.device) as place:
         return take(context, job, place)
 
 
-def take(context: RankContext, job: Job, place: Any) -> dict[str, Any]:
+def take(context: RankContext, job: HardwareJob, place: Any) -> dict[str, Any]:
     """`devices[{rank, host, flops_per_s, bytes_per_s}], pairs[], axes[]` of a world that was joined."""
     import torch
 
@@ -91,8 +91,9 @@ def take(context: RankContext, job: Job, place: Any) -> dict[str, Any]:
     met = pairs.exchange(torch, context.rank, context.world, place, job.pairs) if context.world > 1 else []
     axes = []
     for axis in job.axes:
-        messages = collectives.Job(("all_reduce",), size, size, iterations=10, device=job.device,
-                                   group=axis.size, stride=axis.stride)  # fmt: skip
+        messages = collectives.CollectivesJob(
+            ("all_reduce",), size, size, iterations=10, device=job.device, group=axis.size, stride=axis.stride
+        )
         row = collectives.time_messages(context, messages, place)["rows"][0]
         axes.append({"axis": axis.name, "group": axis.size, "stride": axis.stride, **row})
     return {"devices": devices, "pairs": met, "axes": axes}
@@ -107,8 +108,9 @@ def devices(rows: Sequence[Mapping[str, Any]], cluster: ClusterSpec, precision: 
         usual = statistics.median_high(rates.values()) if rates else 0.0
         slow += [
             f"rank {row['rank']} on {row['host']}: {share(row[key] / usual)} of the usual rate of {what}"
-            for row in rows if row[key] and row[key] < SLOW[kind] * usual
-        ]  # fmt: skip
+            for row in rows
+            if row[key] and row[key] < SLOW[kind] * usual
+        ]
     flops = [row["flops_per_s"] for row in rows if row["flops_per_s"]]
     figures = {"devices": list(rows), "slow": slow}
     if slow:

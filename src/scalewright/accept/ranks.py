@@ -12,12 +12,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from scalewright.accept.hardware import Job, measured, take
+from scalewright.accept.hardware import HardwareJob, measured, take
 from scalewright.bench.world import PRELOAD, joined
+from scalewright.launch.in_every_rank import Child
 from scalewright.launch.local import run_local
-from scalewright.launch.meeting import free_port
 from scalewright.launch.rank import RankContext
-from scalewright.launch.within import Child
+from scalewright.launch.rendezvous import free_port
 
 PATIENCE = timedelta(hours=2)  # of ranks that wait for another one's check
 
@@ -53,7 +53,7 @@ class Ranks:
         """Whether this is the rank whose child is killed."""
         return self.context.rank == self.context.world - 1
 
-    def measure(self, job: Job) -> dict[str, Any]:
+    def measure(self, job: HardwareJob) -> dict[str, Any]:
         """The figures of every device, pair and axis; the same on each rank."""
         if not self.context.alone:
             return take(self.context, job, self._place)

@@ -22,11 +22,11 @@ from typing import Any
 
 from scalewright.accept.check import Check
 from scalewright.accept.ranks import Ranks
-from scalewright.launch.within import Child, run_alone
+from scalewright.launch.in_every_rank import Child, run_alone
 from scalewright.spec.base import write_yaml
+from scalewright.spec.common.formatting import against, short_time
+from scalewright.spec.common.jsonl import read_jsonl
 from scalewright.spec.run import RunSpec
-from scalewright.spec.text.jsonl import read_jsonl
-from scalewright.spec.text.words import against, short_time
 
 EVERY = 4  # steps between saves
 BEYOND = 2  # steps after a save, before the kill
@@ -40,7 +40,7 @@ CLOSE = 1e-3  # of the loss after a resume, where a GPU's sums change order
 
 
 @dataclass(frozen=True)
-class Place:
+class AcceptanceFolder:
     """An acceptance's folder, which every rank sees, and the files in it."""
 
     folder: Path
@@ -69,7 +69,7 @@ class Place:
         return path
 
 
-def loss(ranks: Ranks, run: RunSpec, place: Place) -> Check:
+def loss(ranks: Ranks, run: RunSpec, place: AcceptanceFolder) -> Check:
     """The layout against one device, by rank 0's host alone: layouts that don't fit there are shrunk."""
     answer = None
     if ranks.lead:
@@ -95,7 +95,7 @@ def loss(ranks: Ranks, run: RunSpec, place: Place) -> Check:
     return Check("loss", "failed", words, "`scalewright parity` on one host after the other", figures)
 
 
-def resume(ranks: Ranks, run: RunSpec, place: Place) -> tuple[Check, Check]:
+def resume(ranks: Ranks, run: RunSpec, place: AcceptanceFolder) -> tuple[Check, Check]:
     """The checks `resume` and `training`."""
     files = None
     if ranks.lead:
@@ -122,7 +122,7 @@ def resume(ranks: Ranks, run: RunSpec, place: Place) -> tuple[Check, Check]:
     return checks
 
 
-def _kill(ranks: Ranks, child: Child, place: Place) -> Check | dict[str, float]:
+def _kill(ranks: Ranks, child: Child, place: AcceptanceFolder) -> Check | dict[str, float]:
     """Ends the last rank's child after a save, and waits for the rest: seconds that they took to see it."""
     sign, end = place.folder / "killed.sign", time.monotonic() + PATIENCE_S
     struck = False
@@ -188,7 +188,7 @@ def _until(ranks: Ranks, file: Path, step: int, log: Path) -> int:
     return next((code for code in codes if code), 0)
 
 
-def _compared(place: Place, killed: Mapping[str, float]) -> Check:
+def _compared(place: AcceptanceFolder, killed: Mapping[str, float]) -> Check:
     """The steps after the resume, beside those of the run that wasn't killed."""
     resumed = _events(place.killed, "resume")
     if not resumed:
@@ -222,7 +222,7 @@ def _apart(a: float | None, b: float | None) -> float:
     return abs(a - b) / max(abs(b), 1e-12)
 
 
-def _pace(place: Place) -> Check:
+def _pace(place: AcceptanceFolder) -> Check:
     """The usual step beside its prediction."""
     rows = [row for step, row in sorted(_rows(place.whole).items()) if step > COLD]
     times = [row["step_time_s"] for row in rows]

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from scalewright.bench.fit import fit_line
+from scalewright.bench.message_fit import fit_line
 from scalewright.bench.world import joined
 from scalewright.machine.probe import synchronize
 from scalewright.spec.collectives import COLLECTIVES
@@ -31,7 +31,7 @@ PERIOD = 7  # the pattern's values repeat after so many, so that a shifted buffe
 
 
 @dataclass(frozen=True)
-class Job:
+class CollectivesJob:
     """The messages to time: bytes double from `least_bytes` to `most_bytes`."""
 
     kinds: tuple[str, ...] = tuple(COLLECTIVES)
@@ -91,13 +91,13 @@ class Buffers:
     wrong: Callable[[], int]
 
 
-def measure(context: RankContext, job: Job) -> dict[str, Any]:
+def measure(context: RankContext, job: CollectivesJob) -> dict[str, Any]:
     """Joins the world, and times every collective and size; the same answer in each process."""
     with joined(context, job.device) as device:
         return time_messages(context, job, device)
 
 
-def time_messages(context: RankContext, job: Job, device: Any) -> dict[str, Any]:
+def time_messages(context: RankContext, job: CollectivesJob, device: Any) -> dict[str, Any]:
     """The times of every collective and size, in a world that was joined."""
     import torch
     import torch.distributed as dist
@@ -129,7 +129,14 @@ def _own_group(dist: Any, groups: Sequence[tuple[int, ...]], rank: int) -> tuple
 
 
 def _row(
-    torch: Any, kind: str, size: int, group: Any, ranks: tuple[int, ...], rank: int, device: Any, job: Job
+    torch: Any,
+    kind: str,
+    size: int,
+    group: Any,
+    ranks: tuple[int, ...],
+    rank: int,
+    device: Any,
+    job: CollectivesJob,
 ) -> dict[str, Any]:
     """One line of the table; `seconds` holds every iteration's time for the fit."""
     dist = torch.distributed

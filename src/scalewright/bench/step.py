@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from scalewright.spec.base import write_yaml
+from scalewright.spec.common.scratch import scratch_folder
 from scalewright.spec.errors import UserError
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.run import RunSpec, load_run
-from scalewright.spec.text.scratch import scratch_folder
 
 COLD = 3  # steps that set up memory and kernels
 SEQ_LEN = 128  # of a preset; overrides change it, and the layout

@@ -3,5 +3,5 @@
 format.py    folders, manifest, COMMIT    write.py   every rank its boxes    read.py      any part of a tensor
 convert.py   to and from Hugging Face     finite.py  which saves are kept    disjoint.py  boxes that overlap
 compare.py   two checkpoints
-theirs/     checkpoints of other trainers, read
+foreign/     checkpoints of other trainers, read
 """

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.checkpoint.format import Manifest
+from scalewright.spec.common.formatting import count, markdown_text
+from scalewright.spec.common.jsonl import scan_jsonl
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.tensors import count as count_parameters
-from scalewright.spec.text.jsonl import scan_jsonl
-from scalewright.spec.text.words import count, markdown_text
 
 
 def model_card(spec: ModelSpec, manifest: Manifest, state: Mapping[str, Any], root: Path) -> str:

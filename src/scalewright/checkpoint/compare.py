@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from scalewright.checkpoint.read import CheckpointReader
+from scalewright.spec.common.dotted import dotted
 from scalewright.spec.run import RunSpec
-from scalewright.spec.text.dotted import dotted
 
 ABSENT = "(absent)"
 PARTS = ("step", "samples", "model", "layout")  # of the manifest

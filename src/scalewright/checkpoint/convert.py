@@ -2,7 +2,7 @@
 
     runs/run/checkpoints/step-00000010  --convert-->  config.json, model-*.safetensors, tokenizer.json
     a Hugging Face folder               --convert-->  OUT/checkpoints/step-00000000, tokenizer.json
-    a folder of another trainer         --convert-->  the same (theirs/)
+    a folder of another trainer         --convert-->  the same (foreign/)
 
 A tensor is read when its file is written, so that memory holds one file's worth at a time.
 """
@@ -20,20 +20,20 @@ import torch
 from torch import Tensor
 
 from scalewright.checkpoint.card import model_card
+from scalewright.checkpoint.foreign.folder import ForeignFolder, find_foreign
 from scalewright.checkpoint.format import committed, step_folder
 from scalewright.checkpoint.logits import compare_logits, why_not
 from scalewright.checkpoint.read import CheckpointReader, find_checkpoint, text_files
-from scalewright.checkpoint.theirs.folder import TheirFolder, find_theirs
 from scalewright.checkpoint.write import Chunk, commit, make_empty, merge, write_chunks
 from scalewright.model.companions import Training, copy_origin
 from scalewright.model.huggingface import MAX_SHARD_BYTES, torch_dtype, write_huggingface
 from scalewright.model.load import TensorReader, is_checkpoint, open_huggingface
+from scalewright.spec.common.untrusted import inside
 from scalewright.spec.ends import COMPANIONS, ORIGIN
 from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.tensors import count, tensors
-from scalewright.spec.text.untrusted import inside
 
 
 @dataclass(frozen=True)
@@ -85,11 +85,11 @@ def convert(
         return _to_huggingface(
             find_checkpoint(source), out, dtype or "float32", max_shard_bytes, verify, check
         )
-    theirs = find_theirs(source)
+    theirs = find_foreign(source)
     if dtype is not None and (theirs or (source / "config.json").exists()):
         raise UserError("checkpoints are kept in float32", "--dtype", "leave it out")
     if theirs is not None:
-        return _to_checkpoint(TheirFolder(theirs, model), source, out)
+        return _to_checkpoint(ForeignFolder(theirs, model), source, out)
     if (source / "config.json").exists():
         if model is not None:
             raise UserError("a Hugging Face folder has its model", "--model", "leave it out")

@@ -26,8 +26,8 @@ from typing import Any
 
 from scalewright.checkpoint.disjoint import are_disjoint
 from scalewright.checkpoint.state_form import State
+from scalewright.spec.common.untrusted import inside, parse_json, read_bytes
 from scalewright.spec.errors import UserError, reason, shortened
-from scalewright.spec.text.untrusted import inside, parse_json, read_bytes
 
 MANIFEST, STATE, COMMIT = "manifest.json", "state.json", "COMMIT"
 VERSION = 1

@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from scalewright.checkpoint.finite import finite_first
+from scalewright.checkpoint.foreign.folder import find_foreign
 from scalewright.checkpoint.format import (
     BUFFER,
     COMPLEX,
@@ -37,13 +38,12 @@ from scalewright.checkpoint.format import (
     read_state,
     verify,
 )
-from scalewright.checkpoint.theirs.folder import find_theirs
 from scalewright.parallel.collectives import from_rank_zero, gather_json
 from scalewright.parallel.mesh import Mesh
+from scalewright.spec.common.untrusted import inside
 from scalewright.spec.ends import ORIGIN, Ends
 from scalewright.spec.errors import UserError, nearest
 from scalewright.spec.placement import Box
-from scalewright.spec.text.untrusted import inside
 
 
 class CheckpointReader:
@@ -199,7 +199,7 @@ def find_checkpoint(path: str | Path) -> Path:
     path = Path(path)
     if checkpoints := checkpoints_at(path):
         return finite_first(checkpoints)[0]
-    if find_theirs(path) is not None:
+    if find_foreign(path) is not None:
         raise UserError(
             "a checkpoint of another trainer",
             str(path),

@@ -51,9 +51,9 @@ from scalewright.model.tensor_file import save_file
 from scalewright.parallel.collectives import gather_json
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.weights import Weight, Weights
+from scalewright.spec.common.files import sync_folder, write_whole
 from scalewright.spec.errors import RunError
 from scalewright.spec.placement import Box
-from scalewright.spec.text.files import sync_folder, write_whole
 
 FILE_BYTES = 2 * 2**30  # bounds the host memory that a save takes
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from scalewright.cli.output import progress
+from scalewright.spec.common.untrusted import open_regular
 from scalewright.spec.errors import UserError, nearest, shortened, unknown
-from scalewright.spec.text.untrusted import open_regular
 
 LONGEST = 1 << 20  # characters of a line: a device has no end
 CHUNK = 2000  # rows priced together
@@ -133,7 +133,7 @@ def read_rows(file: Iterable[str], path: str, notify: Callable[[str], None]) -> 
 
 def columns() -> list[str]:
     """The columns of the bundled table of measured runs: the keys that a row may have."""
-    from scalewright.plan.measured.runs import MEASURED
+    from scalewright.plan.fitting.runs import MEASURED
 
     with open(MEASURED, newline="", encoding="utf-8") as file:
         return next(csv.reader(file))

@@ -7,25 +7,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalewright.cli.output import print, print_table, progress, working
-from scalewright.spec.text.words import against, counted, metric, share, short_time
+from scalewright.spec.common.formatting import against, counted, metric, share, short_time
 
 FEWEST_LOGS = 4  # two to fit, two to score
 PATIENCE_S = 480.0  # of a probe that was asked for outright: on a busy machine it takes minutes
 
 if TYPE_CHECKING:
-    from scalewright.bench.collectives import Job
+    from scalewright.bench.collectives import CollectivesJob
     from scalewright.bench.pairs import PairsJob
     from scalewright.spec.hardware.cluster import ClusterSpec
 
 
-def run_collectives(job: Job, processes: int) -> dict[str, Any] | None:
+def run_collectives(job: CollectivesJob, processes: int) -> dict[str, Any] | None:
     """The answer of a started world's rank 0 or of local processes; None on the other ranks."""
     from scalewright.bench.collectives import measure
     from scalewright.bench.world import PRELOAD
     from scalewright.cli.options import check_device
     from scalewright.launch.local import run_local
-    from scalewright.launch.meeting import with_address
     from scalewright.launch.rank import find_context
+    from scalewright.launch.rendezvous import with_address
 
     context = with_address(find_context())
     world = processes if context.alone else context.world
@@ -56,8 +56,8 @@ def run_pairs(job: PairsJob, processes: int) -> dict[str, Any] | None:
     from scalewright.bench.world import PRELOAD
     from scalewright.cli.options import check_device
     from scalewright.launch.local import run_local
-    from scalewright.launch.meeting import with_address
     from scalewright.launch.rank import find_context
+    from scalewright.launch.rendezvous import with_address
 
     context = with_address(find_context())
     check_device(job.device)
@@ -176,13 +176,13 @@ def profile_machine(processes: int, out: Path, iterations: int) -> dict[str, Any
     """Times everything that a profile holds, and writes it to `out`."""
     import os
 
-    from scalewright.bench.collectives import Job
+    from scalewright.bench.collectives import CollectivesJob
     from scalewright.bench.device import memory, need_torch, squares
     from scalewright.bench.profile import make_profile, provenance
     from scalewright.machine.local import find_cluster, timed_cluster
     from scalewright.machine.timings import cpu_timings
     from scalewright.spec.base import write_yaml
-    from scalewright.spec.text.files import check_replaceable
+    from scalewright.spec.common.files import check_replaceable
     from scalewright.track.environment import environment
 
     check_replaceable(out, force=True)
@@ -198,7 +198,7 @@ def profile_machine(processes: int, out: Path, iterations: int) -> dict[str, Any
     timed = cluster.measured is not None  # in all processes at once: a device alone would be faster
     products = [] if timed else rows_of(squares(device), "products")
     passes = [] if timed else rows_of(memory(device), "memory")
-    job = Job(kinds=("all_reduce",), iterations=iterations, device=device)
+    job = CollectivesJob(kinds=("all_reduce",), iterations=iterations, device=device)
     messages = run_collectives(job, processes) if processes > 1 else None
     profile = make_profile(
         cluster, messages=messages, products=products, memory=passes,
@@ -221,7 +221,7 @@ def _peaks(cluster: ClusterSpec) -> list[tuple[str, float]]:
 
 def calibrate_profile(folders: Sequence[Path], source: str, out: Path | None) -> dict[str, Any]:
     """Corrects the profile at `source` by run folders; writes it to `out` where one is given."""
-    from scalewright.bench.calibrate import calibrate
+    from scalewright.bench.correct import calibrate
     from scalewright.plan.predict import price as price_question
     from scalewright.spec.base import write_yaml
     from scalewright.spec.errors import UserError
@@ -255,8 +255,8 @@ def calibrate_by_logs(logs: Sequence[Path], source: str, out: Path | None) -> di
     from scalewright.diagnose.logs.expected import Given, table_row
     from scalewright.diagnose.logs.several import read_logs
     from scalewright.diagnose.logs.times import usual
-    from scalewright.plan.measured.calibrate import changed, held_out_error, profile
-    from scalewright.plan.measured.runs import runs_of
+    from scalewright.plan.fitting.calibrate import changed, held_out_error, profile
+    from scalewright.plan.fitting.runs import runs_of
     from scalewright.spec.base import write_yaml
     from scalewright.spec.errors import UserError
     from scalewright.spec.hardware.cluster import load_cluster
@@ -273,9 +273,9 @@ def calibrate_by_logs(logs: Sequence[Path], source: str, out: Path | None) -> di
         else:
             rows.append(row | {"id": str(path), "source": log.framework or "logs"})
     runs = runs_of(rows)
-    left_out += [{"log": some["id"], "why": some["error"]} for some in runs.refused]
+    left_out += [{"log": refusal["id"], "why": refusal["error"]} for refusal in runs.refused]
     if int(runs.plain.sum()) < FEWEST_LOGS:
-        reasons = "".join(f"\n  {some['log']}: {some['why']}" for some in left_out)
+        reasons = "".join(f"\n  {entry['log']}: {entry['why']}" for entry in left_out)
         how = f"give {FEWEST_LOGS} or more that state model, layout and batch: half of them score the fit"
         raise UserError(f"{int(runs.plain.sum())} logs to learn from{reasons}", "LOG", how)
     fitted = changed(profile(runs))
@@ -307,8 +307,8 @@ def show_fit(answer: dict[str, Any]) -> None:
         before, after = held["before_median_error_pct"], held["median_error_pct"]
         print(f"\nmedian error of {counted(held['rows'], 'logs')} left out, by a fit to the other "
               f"{held['fitted_on']}: {before:.0f}% before, {after:.0f}% after")  # fmt: skip
-    for some in answer["left_out"]:
-        print(f"not used: {some['log']}: {some['why']}")
+    for entry in answer["left_out"]:
+        print(f"not used: {entry['log']}: {entry['why']}")
     if "profile" in answer:
         print(f"the corrected cluster is {answer['profile']}: plan and predict take it as --cluster")
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scalewright.cli.output import print, print_table
-from scalewright.spec.text.words import against, decimal, printable, short_time
+from scalewright.spec.common.formatting import against, decimal, printable, short_time
 
 MOST = 5  # kernels
 LEAST = 0.005  # of a step: smaller changes aren't listed

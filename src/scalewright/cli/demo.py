@@ -182,7 +182,7 @@ def beside(summary: Summary) -> str:
     predicted, measured = summary.predicted_step_time_s, summary.measured_step_time_s
     if not predicted or not measured:
         return "no prediction to compare the steps with"
-    from scalewright.train.record.expectation import compare
+    from scalewright.train.metrics.expectation import compare
 
     low, high = summary.predicted_p10_s or predicted, summary.predicted_p90_s or predicted
     return compare(predicted, low, high, measured)
@@ -263,7 +263,7 @@ class _Assassin:
         self._thread.start()
 
     def _watch(self, victim: int) -> None:
-        from scalewright.spec.text.jsonl import read_jsonl
+        from scalewright.spec.common.jsonl import read_jsonl
 
         while not self._done.wait(0.1):
             rows = [row for row in read_jsonl(self.metrics) if row["kind"] == "train"]
@@ -308,7 +308,7 @@ def _sample(out: Path) -> str:
 
 def _measure(out: Path, summary: Summary) -> None:
     """Steps and medians from the metrics; the first steps of a start are left out of them."""
-    from scalewright.spec.text.jsonl import read_jsonl
+    from scalewright.spec.common.jsonl import read_jsonl
 
     rows = [row for row in read_jsonl(out / "metrics.jsonl") if row["kind"] == "train"]
     times = sorted(row["step_time_s"] for row in rows[3:])

@@ -16,7 +16,7 @@ from scalewright.cli.log_lines import STEPS, log_lines, step_rows
 from scalewright.cli.nccl_lines import COMMUNICATOR, communicator_rows, nccl_lines
 from scalewright.cli.ncu_lines import HEADS, first_line, kernel_rows
 from scalewright.cli.output import print, print_table
-from scalewright.spec.text.words import counted, metric, printable, short_time
+from scalewright.spec.common.formatting import counted, metric, printable, short_time
 
 BAR = 40
 GIB = 1 << 30
@@ -76,7 +76,7 @@ def _memory(answer: Mapping[str, Any]) -> None:
     allocated = memory["allocated_bytes"] / GIB
     print(f"peak {memory['peak_gib']:.2f} GiB; at the end {allocated:.2f} GiB allocated{reserved}")
     _verdicts(answer["verdicts"])
-    rows = [[some["owner"], f"{some['bytes'] / GIB:.3f}"] for some in memory["top_stacks"][:MOST_KERNELS]]
+    rows = [[stack["owner"], f"{stack['bytes'] / GIB:.3f}"] for stack in memory["top_stacks"][:MOST_KERNELS]]
     if rows:
         print()
         print_table(["at the peak, allocated by", "GiB"], rows)
@@ -202,7 +202,7 @@ def _traced_memory(memory: Mapping[str, Any] | None) -> None:
     if memory is None:
         return
     since = " more than at the start" if memory["since_the_recording"] else ""
-    parts = [f"{some['bytes'] / GIB:.2f} {printable(some['owner'])}" for some in memory["top_stacks"][:3]]
+    parts = [f"{stack['bytes'] / GIB:.2f} {printable(stack['owner'])}" for stack in memory["top_stacks"][:3]]
     held = f": {', '.join(parts)}" if parts else ""
     print(
         textwrap.shorten(f"memory: peak {memory['peak_gib']:.2f} GiB{since}{held}", 110, placeholder=" ...")

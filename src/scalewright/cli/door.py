@@ -25,8 +25,8 @@ from typing import Any
 
 import typer
 
+from scalewright.spec.common.formatting import printable
 from scalewright.spec.errors import RunError, Stopped, UserError, install, nearest, shortened
-from scalewright.spec.text.words import printable
 
 # typer's, wherever this version of it keeps that
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from scalewright.cli.output import print, print_table
-from scalewright.spec.text.words import count, counted
+from scalewright.spec.common.formatting import count, counted
 
 STATES = ("parameters", "gradients", "optimizer")
 KINDS = ("activations", "buffers", "other", "peak")

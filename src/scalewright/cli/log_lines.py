@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scalewright.spec.text.words import MISSING, against, counted, decimal, printable, short_time
+from scalewright.spec.common.formatting import MISSING, against, counted, decimal, printable, short_time
 
 STEPS = ("step", "time", "tokens/s", "TFLOP/s", "loss", "grad norm")
 LABEL = 16  # columns before what a line says
@@ -38,8 +38,9 @@ def log_lines(answer: Mapping[str, Any]) -> list[str]:
     lines = textwrap.wrap(_first(log, expected), width, subsequent_indent="  ")
     for label, text in said.items():
         if text:
-            lines += textwrap.wrap(printable(text), width, initial_indent=f"{label:<{LABEL - 1}} ",
-                                   subsequent_indent=" " * LABEL)  # fmt: skip
+            lines += textwrap.wrap(
+                printable(text), width, initial_indent=f"{label:<{LABEL - 1}} ", subsequent_indent=" " * LABEL
+            )
     return lines
 
 
@@ -98,7 +99,7 @@ def _speed(log: Mapping[str, Any]) -> str:
 def _model(log: Mapping[str, Any]) -> str:
     dims = log["dims"]
     shape = f"{dims['layers']} layers of {dims['hidden']:,}" if {"layers", "hidden"} <= dims.keys() else ""
-    return ", ".join(some for some in (str(log["model"] or ""), shape) if some)
+    return ", ".join(part for part in (str(log["model"] or ""), shape) if part)
 
 
 def _layout(layout: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 from scalewright.cli.comparison import changes, headline, signed_time
 from scalewright.cli.diagnosis import show
-from scalewright.spec.text.words import markdown_text, short_time
+from scalewright.spec.common.formatting import markdown_text, short_time
 
 
 def markdown(answer: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scalewright.spec.text.words import MISSING, counted, printable
+from scalewright.spec.common.formatting import MISSING, counted, printable
 
 COMMUNICATOR = ("communicator", "ranks", "hosts", "channels", "NVLS", "links over")
 MOST_COMMUNICATORS, MOST_SETTINGS, MOST_LINKS = 12, 12, 3
@@ -28,11 +28,11 @@ def nccl_lines(nccl: Mapping[str, Any]) -> list[str]:
     network = [f"network {ways['net']}"] if ways["net"] else []
     if ways["net"] not in (None, "Socket"):
         network.append(f"GPUDirect RDMA {ON_OFF[nccl['gdr']]}")
-    plugin = [some for some in (nccl["plugin"], nccl["provider"] and f"provider {nccl['provider']}") if some]
+    plugin = [part for part in (nccl["plugin"], nccl["provider"] and f"provider {nccl['provider']}") if part]
     said = {
         "within a node": _links(ways["within"]),
         "between nodes" if nccl["nodes"] != 1 else "network": "; ".join(
-            some for some in (_links(ways["between"]), ", ".join(network)) if some
+            part for part in (_links(ways["between"]), ", ".join(network)) if part
         ),
         "adapters": _one_or_many(nccl["adapters"]),
         "interfaces": _one_or_many(nccl["interfaces"]),
@@ -44,8 +44,9 @@ def nccl_lines(nccl: Mapping[str, Any]) -> list[str]:
     lines = [_first(nccl)]
     for label, text in said.items():
         if text:
-            lines += textwrap.wrap(printable(text), width, initial_indent=f"{label:<{LABEL}}",
-                                   subsequent_indent=" " * LABEL)  # fmt: skip
+            lines += textwrap.wrap(
+                printable(text), width, initial_indent=f"{label:<{LABEL}}", subsequent_indent=" " * LABEL
+            )
     return lines
 
 
@@ -54,15 +55,15 @@ def communicator_rows(communicators: Sequence[Mapping[str, Any]]) -> list[list[A
     largest = sorted(communicators, key=lambda some: -int(some["ranks"]))
     return [
         [
-            some["id"][:24],
-            f"{some['ranks']:,}"
-            + (f" ({some['ranks_seen']:,} seen)" if some["ranks_seen"] < some["ranks"] else ""),
-            f"{len(some['hosts']):,}",
-            MISSING if some["channels"] is None else str(some["channels"]),
-            {True: "yes", False: "no", None: MISSING}[some["nvls"]],
-            _links(some["links"]) or MISSING,
+            group["id"][:24],
+            f"{group['ranks']:,}"
+            + (f" ({group['ranks_seen']:,} seen)" if group["ranks_seen"] < group["ranks"] else ""),
+            f"{len(group['hosts']):,}",
+            MISSING if group["channels"] is None else str(group["channels"]),
+            {True: "yes", False: "no", None: MISSING}[group["nvls"]],
+            _links(group["links"]) or MISSING,
         ]
-        for some in largest[:MOST_COMMUNICATORS]
+        for group in largest[:MOST_COMMUNICATORS]
     ]
 
 
@@ -90,7 +91,7 @@ def _one_or_many(by_host: Mapping[str, Sequence[str]]) -> str:
     if not by_host:
         return ""
     first = next(iter(by_host.values()))
-    others = sum(some != first for some in by_host.values())
+    others = sum(settings != first for settings in by_host.values())
     return ", ".join(first) + (f"; {others} of {len(by_host)} hosts have others" if others else "")
 
 

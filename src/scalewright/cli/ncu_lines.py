@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scalewright.spec.text.words import printable, short_time
+from scalewright.spec.common.formatting import printable, short_time
 
 HEADS = ["kernel", "count", "% of time", "compute %", "memory %", "occupancy %", "bound by"]
 MOST_ROWS = 10

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from typing import Any, TextIO
 
-from scalewright.spec.text.words import printable
+from scalewright.spec.common.formatting import printable
 
 NO_LIMIT = 100_000  # characters: the widths of the columns are decided before
 

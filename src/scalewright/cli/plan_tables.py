@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scalewright.cli.output import plain_markup
-from scalewright.spec.text.words import count, gib, short_time
+from scalewright.spec.common.formatting import count, gib, short_time
 
 Answer = Mapping[str, Any]
 WIDTH = 32  # of the longest bar

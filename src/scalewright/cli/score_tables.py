@@ -9,7 +9,7 @@ from typing import Any
 
 from scalewright.cli.output import print_table
 from scalewright.cli.plan_tables import emit
-from scalewright.spec.text.words import short_time
+from scalewright.spec.common.formatting import short_time
 
 Figures = Mapping[str, Any]
 BASELINE = re.compile(r"baseline_(\w+)_pct")  # the key of a baseline's error

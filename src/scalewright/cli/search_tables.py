@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from scalewright.cli.output import plain_markup, print_table
 from scalewright.cli.plan_tables import Answer, axes, emit, headline, show_details, techniques
-from scalewright.spec.text.words import count, decimal, gib, short_time
+from scalewright.spec.common.formatting import count, decimal, gib, short_time
 
 MANY = 8  # lines of why_not and of the Pareto set
 MANY_CHANGES = 5  # single changes to the layout to beat

@@ -1,7 +1,7 @@
 """Text to tokens to batches: prepared once, read by number, resumable at every point. Numpy, no torch.
 
 prepare   prepare.py: inputs.py, plan.py, sample.py, pieces.py, workers.py, encode.py, join.py
-          documents.py (bad_lines.py, corpora.py)    tokenizer.py, words.py    progress.py, statistics.py
+          documents.py (bad_lines.py, corpora.py)    tokenizer.py, word_encoder.py  progress.py, statistics.py
 read      readers.py, shards.py, tokens.py: any maker's token files as one TokenStore    identity.py
 batch     dataset.py: sample number to Batch (batch.py), so a resume needs one number
           order.py: shuffled without a table    packing.py, prefetch.py

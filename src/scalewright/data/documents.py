@@ -24,8 +24,8 @@ from typing import IO, Any, cast
 from scalewright.data.bad_lines import BadLines
 from scalewright.data.inputs import InputFile
 from scalewright.data.pieces import Part
+from scalewright.spec.common.untrusted import parse_json
 from scalewright.spec.errors import UserError, nearest
-from scalewright.spec.text.untrusted import parse_json
 
 FRAGMENT = 1 << 20  # bytes read at a time, and the longest text that is mostly tokenized at once
 OVERLAP = 4096  # characters beyond a cut that are tokenized with a fragment

@@ -27,9 +27,9 @@ from scalewright.data.pieces import Part, Piece
 from scalewright.data.plan import Options
 from scalewright.data.seams import Seams
 from scalewright.data.shards import block_checksums, checksum, commit, commit_json, shard_name
-from scalewright.data.words import Int32, WordEncoder
+from scalewright.data.word_encoder import Int32, WordEncoder
+from scalewright.spec.common.untrusted import read_json
 from scalewright.spec.errors import UserError
-from scalewright.spec.text.untrusted import read_json
 
 _BATCH = 1 << 19  # characters tokenized at once: some 50 MB inside the tokenizer
 _HASHED = 1 << 16  # characters of a document that choose its split

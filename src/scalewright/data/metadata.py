@@ -13,8 +13,8 @@ import numpy as np
 from pydantic import ConfigDict, Field
 
 from scalewright.spec.base import Spec
+from scalewright.spec.common.untrusted import JSON_BYTES, parse_json, read_bytes
 from scalewright.spec.errors import UserError
-from scalewright.spec.text.untrusted import JSON_BYTES, parse_json, read_bytes
 
 FORMAT, VERSION = "scalewright-tokens", 1
 METADATA = "metadata.json"

@@ -19,10 +19,10 @@ import psutil
 from scalewright.data.inputs import InputFile
 from scalewright.data.metadata import METADATA, SPLITS
 from scalewright.data.shards import commit_json
+from scalewright.spec.common.scratch import lock_folder
+from scalewright.spec.common.untrusted import read_json
 from scalewright.spec.ends import COMPANIONS
 from scalewright.spec.errors import UserError
-from scalewright.spec.text.scratch import lock_folder
-from scalewright.spec.text.untrusted import read_json
 
 PLAN_VERSION = 1
 _CHOICES = "use another --out, or --overwrite to delete what is there"

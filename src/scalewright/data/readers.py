@@ -93,9 +93,7 @@ def _nothing_there(path: Path) -> UserError:
         return UserError("the tokens are not finished", str(path), advice)
     if path.suffix == ".bin" or (path.is_dir() and any(path.glob("*.bin"))):
         return UserError(
-            "bare numbers without an index",
-            str(path),
-            "name their type, such as format: uint16 beside path",
+            "bare numbers without an index", str(path), "name their type, such as format: uint16 beside path"
         )
     if path.is_file():
         return UserError(

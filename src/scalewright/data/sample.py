@@ -27,9 +27,9 @@ from scalewright.data.tokenizer import (
     train_tokenizer,
     vocabulary_size,
 )
+from scalewright.spec.common.untrusted import inside, read_json
 from scalewright.spec.ends import COMPANIONS
 from scalewright.spec.errors import UserError
-from scalewright.spec.text.untrusted import inside, read_json
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from scalewright.data.documents import OVERLAP, REPAIRED, SAFE_TEXT, Fragment
-from scalewright.data.words import Int32, WordEncoder
+from scalewright.data.word_encoder import Int32, WordEncoder
 
 _AGREE = 4  # different tokens in a stretch that counts: "aaaa" agrees with itself at the wrong place, too
 _TOGETHER = 4 << 20  # characters

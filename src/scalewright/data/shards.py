@@ -36,8 +36,8 @@ from scalewright.data.metadata import (
     read_split,
 )
 from scalewright.data.tokens import TokenFile, TokenStore, Vocabulary
+from scalewright.spec.common.untrusted import inside, open_regular
 from scalewright.spec.errors import RunError, UserError
-from scalewright.spec.text.untrusted import inside, open_regular
 
 _NOT_THERE = {
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR,
@@ -102,11 +102,7 @@ def disk_error(error: OSError, out: Path) -> Exception:
     if out not in (path, *path.parents) and path not in out.parents:
         return RunError(f"cannot read {path}: {error.strerror or error}: {kept}")
     if error.errno in _NOT_THERE:
-        return UserError(
-            "cannot write there",
-            str(path),
-            "choose another --out, or change its permissions",
-        )
+        return UserError("cannot write there", str(path), "choose another --out, or change its permissions")
     return RunError(f"cannot write to {out}: {error.strerror or error} (free some space): {kept}")
 
 

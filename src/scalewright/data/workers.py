@@ -22,7 +22,7 @@ from typing import Any
 from scalewright.data.encode import Encoding, PieceWork
 from scalewright.data.pieces import Piece
 from scalewright.data.tokenizer import read_tokenizer
-from scalewright.data.words import WordEncoder
+from scalewright.data.word_encoder import WordEncoder
 from scalewright.spec.errors import RunError
 
 _SMALL = 6 << 20  # bytes of text; less is done before other processes have started

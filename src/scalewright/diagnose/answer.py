@@ -24,8 +24,8 @@ from scalewright.diagnose.phases import PHASES, phases
 from scalewright.diagnose.pipeline_steps import dump
 from scalewright.diagnose.ranks import Rank, Ranks, unlaunched
 from scalewright.diagnose.roofs import roofs
-from scalewright.diagnose.traces import trace as t
 from scalewright.diagnose.traces.kinds import OTHER, kind_of
+from scalewright.diagnose.traces.trace import CALL
 from scalewright.diagnose.verdict import name
 from scalewright.diagnose.verdicts import bound_by, verdicts
 
@@ -115,7 +115,7 @@ def _communication(ranks: Ranks) -> dict[str, Any]:
         "total_s": total / max(len(ranks.ranks), 1) / 1e9,
         "clock_error_us": float(ranks.clocks.error.max(initial=0)) / 1e3,
         "per_group": groups,
-        "bandwidths": [some.dump() for some in ranks.bandwidths],
+        "bandwidths": [bandwidth.dump() for bandwidth in ranks.bandwidths],
     }
 
 
@@ -154,7 +154,7 @@ def _doubts(ranks: Ranks) -> list[str]:
         )
     if not ranks.ranks[0].trace.on_gpu.any():
         lines.append("no GPU activity: operators of the CPU are counted instead")
-    elif not any(np.any(rank.trace.category == t.CALL) for rank in ranks.ranks):
+    elif not any(np.any(rank.trace.category == CALL) for rank in ranks.ranks):
         lines.append("no calls of the runtime: idle time has no cause that could be told")
     return lines
 

@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 
 from scalewright.diagnose.collectives import Matched, group_of
-from scalewright.diagnose.traces import trace as t
-from scalewright.diagnose.traces.trace import Collective, Trace
+from scalewright.diagnose.traces.trace import KERNEL, Collective, Trace
 from scalewright.spec.collectives import COLLECTIVES
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.hardware.driver_names import match_gpu
@@ -119,14 +118,14 @@ def _matched_calls(traces: Sequence[Trace], group: Matched) -> Iterator[_Call]:
     for number, transfer in enumerate(group.transfer.tolist()):
         about = [traces[index].collectives.get(int(group.row[number, column]))
                  for column, index in enumerate(group.ranks)]  # fmt: skip
-        known = [some for some in about if some is not None]
+        known = [collective for collective in about if collective is not None]
         if len(known) == len(about) and transfer > 0 and (call := _call(known, transfer / 1e9)):
             yield call
 
 
 def _single_calls(trace: Trace) -> Iterator[tuple[str, _Call]]:
     streams: dict[int, str] = {}
-    kernels = [row for row in trace.collectives if trace.category[row] == t.KERNEL]
+    kernels = [row for row in trace.collectives if trace.category[row] == KERNEL]
     for row in sorted(kernels, key=lambda row: int(trace.start[row])):
         seconds = int(trace.end[row] - trace.start[row]) / 1e9
         if seconds > 0 and (call := _call([trace.collectives[row]], seconds)):
@@ -139,7 +138,7 @@ def _call(about: Sequence[Collective], seconds: float) -> _Call | None:
     kind, buffer = _kind(first.name)
     if not kind or first.group_size < 2:
         return None
-    sizes = [_bytes(some, buffer) for some in about]
+    sizes = [_bytes(collective, buffer) for collective in about]
     return _Call(kind, first.group_size, sizes, seconds, first) if min(sizes) > 0 else None
 
 

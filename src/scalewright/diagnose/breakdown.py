@@ -21,10 +21,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalewright.diagnose import intervals
-from scalewright.diagnose.traces import trace as t
 from scalewright.diagnose.traces.gloo import encloses_call, gloo_rows, waited_for
 from scalewright.diagnose.traces.kinds import communicates
-from scalewright.diagnose.traces.trace import Trace
+from scalewright.diagnose.traces.trace import ANNOTATION, KERNEL, OPERATOR, Trace
 
 CPU_COMMUNICATION = ("gloo:", "nccl:", "mpi:", "c10d::", "record_param_comms")
 CPU_WAITS = (
@@ -101,12 +100,12 @@ class Breakdown:
 def activity(trace: Trace) -> Activity | None:
     """The GPU's activity, or the CPU's in a trace without one; None where neither did anything."""
     if trace.on_gpu.any():
-        kernels = trace.category == t.KERNEL
+        kernels = trace.category == KERNEL
         talks = communicates(trace.names)[trace.name] & kernels
         rows = {"compute": kernels & ~talks, "communication": talks, "copies": trace.on_gpu & ~kernels}
     else:
-        operators = (trace.category == t.OPERATOR) & ~encloses_call(trace)
-        talks = trace.starting(CPU_COMMUNICATION) & (operators | (trace.category == t.ANNOTATION))
+        operators = (trace.category == OPERATOR) & ~encloses_call(trace)
+        talks = trace.starting(CPU_COMMUNICATION) & (operators | (trace.category == ANNOTATION))
         talks &= ~gloo_rows(trace) | waited_for(trace)
         rows = {
             "compute": operators & ~talks & ~trace.starting(CPU_WAITS),
@@ -133,7 +132,7 @@ def breakdown(what: Activity) -> Breakdown:
 def breakdown_of_windows(what: Activity, start: np.ndarray, end: np.ndarray) -> list[Breakdown]:
     """The same of each window [start, end), such as those of steps."""
     sets = (what.compute, what.exposed_communication, what.exposed_copies, what.communication)
-    columns = [intervals.length_within(some, start, end) for some in sets]
+    columns = [intervals.length_within(spans, start, end) for spans in sets]
     return [
         Breakdown(whole, compute, exposed, copies, whole - compute - exposed - copies, communication)
         for whole, compute, exposed, copies, communication in zip(

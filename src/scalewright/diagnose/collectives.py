@@ -22,10 +22,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalewright.diagnose.traces import trace as t
 from scalewright.diagnose.traces.gloo import gloo_rows
 from scalewright.diagnose.traces.kinds import communicates
-from scalewright.diagnose.traces.trace import Trace
+from scalewright.diagnose.traces.trace import KERNEL, Trace
 
 ALGORITHM = re.compile(r"_(?:RING|TREE|NVLS|COLLNET|PAT)\w*|_(?:LL128|LL|SIMPLE)\b", re.I)
 
@@ -122,7 +121,7 @@ def clocks(matched: Sequence[Matched], count: int) -> Clocks:
 
 def _by_group(trace: Trace) -> dict[str, np.ndarray]:
     """Rows of a rank's communication kernels in order, by process group or else by stream."""
-    rows = np.flatnonzero(communicates(trace.names)[trace.name] & (trace.category == t.KERNEL))
+    rows = np.flatnonzero(communicates(trace.names)[trace.name] & (trace.category == KERNEL))
     if not trace.on_gpu.any():  # Gloo's, where the group is known
         rows = np.array([row for row in np.flatnonzero(gloo_rows(trace)) if row in trace.collectives], int)
     rows = rows[np.argsort(trace.start[rows], kind="stable")]
@@ -160,7 +159,7 @@ def _names(trace: Trace, rows: np.ndarray) -> list[str]:
 
 
 def _counts(rows: dict[int, np.ndarray]) -> str:
-    counts = sorted({len(some) for some in rows.values()})
+    counts = sorted({len(of_group) for of_group in rows.values()})
     return f"{counts[0]} to {counts[-1]} of them" if len(counts) > 1 else "names differ"
 
 

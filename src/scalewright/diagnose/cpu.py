@@ -11,7 +11,7 @@ The main thread is the one whose operators take the most time; a backward on a C
 
     storm    operators one after the other, hundreds of them and nearly all short: most of their time is
              what a call costs, and one fused operator in their place would take next to none of it
-    each     what recording cost every operator (recording.py), taken off before anything is changed
+    each     what recording cost every operator (profiler_cost.py), taken off before anything is changed
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from scalewright.diagnose import intervals
 from scalewright.diagnose.breakdown import CPU_WAITS, Activity
 from scalewright.diagnose.idle import CAUSES, Idle, loading
 from scalewright.diagnose.replay import COMPUTES, LAUNCH, RECEIVES, TALKS, WAIT, Recorded
-from scalewright.diagnose.traces import trace as t
 from scalewright.diagnose.traces.gloo import RECEIVE, encloses_call, waited_for
-from scalewright.diagnose.traces.trace import Trace
+from scalewright.diagnose.traces.trace import OPERATOR, Trace
 
 SHORT = 10_000  # ns: an operator that takes less costs its caller about as much again
 LEAST_RUN = 200  # operators of a storm
@@ -186,7 +185,7 @@ def record_cpu(trace: Trace, what: Activity, collective: np.ndarray, less: Less 
 
 def main_operators(trace: Trace) -> np.ndarray:
     """Rows of the main thread's operators."""
-    rows = np.flatnonzero(trace.category == t.OPERATOR)
+    rows = np.flatnonzero(trace.category == OPERATOR)
     if not len(rows):
         return rows
     main = np.bincount(trace.lane[rows], weights=(trace.end - trace.start)[rows]).argmax()
@@ -203,7 +202,7 @@ def _innermost(trace: Trace) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _host(trace: Trace, what: Activity) -> _Host:
-    works = (trace.category == t.OPERATOR) & ~encloses_call(trace) & ~trace.starting(CPU_WAITS)
+    works = (trace.category == OPERATOR) & ~encloses_call(trace) & ~trace.starting(CPU_WAITS)
     operators = main_operators(trace)
     rows = operators[works[operators]]
     busy = intervals.union(trace.start[rows], trace.end[rows])

@@ -41,9 +41,9 @@ from scalewright.diagnose.ranks import read_ranks
 from scalewright.diagnose.timeline import Timeline, timeline
 from scalewright.diagnose.traces.json_array import NotATrace
 from scalewright.diagnose.what_if import what_if
+from scalewright.spec.common.pickles import NotPlainData
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import load_cluster
-from scalewright.spec.text.pickles import NotPlainData
 
 
 def diagnose(

@@ -22,8 +22,7 @@ import numpy as np
 
 from scalewright.diagnose import intervals
 from scalewright.diagnose.replay import CAPTURES, LAUNCH, Recorded
-from scalewright.diagnose.traces import trace as t
-from scalewright.diagnose.traces.trace import Trace
+from scalewright.diagnose.traces.trace import ANNOTATION, CALL, OPERATOR, Trace
 
 LEAST_RUN = 20  # launches; fewer aren't worth a graph
 PAUSE = 1_000_000  # ns of host work between two launches beyond which it isn't the model's: logging, a save
@@ -117,7 +116,7 @@ def without(recorded: Recorded, hidden: np.ndarray) -> Recorded:
 
 def compiling(trace: Trace) -> np.ndarray:
     """When the host compiled or captured; int64 [n, 2]."""
-    host = trace.category == t.CALL
-    annotated = (trace.category == t.ANNOTATION) | (trace.category == t.OPERATOR)
+    host = trace.category == CALL
+    annotated = (trace.category == ANNOTATION) | (trace.category == OPERATOR)
     rows = (host & trace.containing(CAPTURES)) | (annotated & trace.containing(COMPILES))
     return intervals.union(trace.start[rows], trace.end[rows])

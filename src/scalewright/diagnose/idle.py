@@ -23,8 +23,7 @@ import numpy as np
 
 from scalewright.diagnose import intervals
 from scalewright.diagnose.breakdown import Activity
-from scalewright.diagnose.traces import trace as t
-from scalewright.diagnose.traces.trace import Trace
+from scalewright.diagnose.traces.trace import CALL, FRAME, Trace
 
 CAUSES = ("host", "launch", "data", "sync", "other")
 FRONT_END = 10_000  # ns: what a GPU takes between two kernels of a full queue; more means that one waited
@@ -72,13 +71,13 @@ def idle_causes(trace: Trace, what: Activity) -> Idle:
 
 def loading(trace: Trace) -> np.ndarray:
     """The time that the host spent in the data loader."""
-    rows = (trace.containing(LOADS) | trace.starting((PHASE,))) & ~trace.on_gpu & (trace.category != t.FRAME)
+    rows = (trace.containing(LOADS) | trace.starting((PHASE,))) & ~trace.on_gpu & (trace.category != FRAME)
     return intervals.union(trace.start[rows], trace.end[rows])
 
 
 def synchronising(trace: Trace) -> np.ndarray:
     """The time in which a thread of the host waited for the GPU."""
-    rows = trace.containing(SYNCHRONISES) & (trace.category == t.CALL)
+    rows = trace.containing(SYNCHRONISES) & (trace.category == CALL)
     return intervals.union(trace.start[rows], trace.end[rows])
 
 

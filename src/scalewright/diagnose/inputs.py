@@ -57,7 +57,7 @@ def inputs(paths: Sequence[Path]) -> tuple[str, list[Path]]:
         if is_run_folder(path):
             kinds[path] = RUN
             continue
-        inside = sorted(some for some in path.rglob("*") if some.is_file()) if path.is_dir() else [path]
+        inside = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
         known = {file: kind for file in inside if (kind := kind_of_file(file))}
         if not known and not path.is_dir() and is_text(path):
             known = {path: LOG}

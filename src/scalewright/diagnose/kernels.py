@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalewright.diagnose.traces import trace as t
 from scalewright.diagnose.traces.kinds import kind_of
-from scalewright.diagnose.traces.trace import Trace
+from scalewright.diagnose.traces.trace import KERNEL, Trace
 
 SHORT = 10_000  # ns
 NAMESPACES = re.compile(
@@ -78,12 +77,12 @@ def by_kind(trace: Trace) -> dict[str, float]:
 
 def short_kernels(trace: Trace) -> tuple[int, int]:
     """Kernels shorter than `SHORT`, and all of them."""
-    kernels = trace.category == t.KERNEL
+    kernels = trace.category == KERNEL
     return int((kernels & (trace.end - trace.start < SHORT)).sum()), int(kernels.sum())
 
 
 def _by_name(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
-    kernels = trace.category == t.KERNEL
+    kernels = trace.category == KERNEL
     name, duration = trace.name[kernels], (trace.end - trace.start)[kernels]
     size = len(trace.names)
     count = np.bincount(name, minlength=size)

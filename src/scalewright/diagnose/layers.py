@@ -22,8 +22,7 @@ import numpy as np
 
 from scalewright.diagnose import intervals
 from scalewright.diagnose.ranks import Rank
-from scalewright.diagnose.traces import trace as t
-from scalewright.diagnose.traces.trace import Trace
+from scalewright.diagnose.traces.trace import ANNOTATION, OPERATOR, Trace
 
 NAME = re.compile(
     r"(?P<kind>(?:[\w.]*\.)?(?:layers?|h|blocks?))\.(?P<number>\d{1,6})$"
@@ -79,7 +78,7 @@ def layers(rank: Rank) -> list[dict[str, Any]] | None:
 
 def _forward(trace: Trace) -> tuple[list[str], Ranges]:
     """The layers' names in their order, and their ranges."""
-    rows = np.flatnonzero(trace.category == t.ANNOTATION)
+    rows = np.flatnonzero(trace.category == ANNOTATION)
     kinds: dict[str, dict[int, int]] = {}  # kind -> number of the name -> number of the layer
     for index in np.unique(trace.name[rows]).tolist():
         if match := NAME.match(trace.names[index]):
@@ -102,8 +101,8 @@ def _backward(trace: Trace, forward: Ranges) -> Ranges:
     empty = np.empty(0, dtype=np.int64)
     if trace.sequence is None:
         return Ranges(empty, empty)
-    engine = trace.starting((BACKWARD,)) & (trace.category == t.OPERATOR)
-    operators = np.flatnonzero((trace.category == t.OPERATOR) & (trace.sequence >= 0) & ~engine)
+    engine = trace.starting((BACKWARD,)) & (trace.category == OPERATOR)
+    operators = np.flatnonzero((trace.category == OPERATOR) & (trace.sequence >= 0) & ~engine)
     layer = forward.of(trace, operators)
     operators, layer = operators[layer >= 0], layer[layer >= 0]
     rows = np.flatnonzero(engine & (trace.sequence >= 0))

@@ -23,14 +23,18 @@ REACHED_MEASURED = (0.6, 1.0, 1.1)
 
 def slow_links(ranks: Ranks) -> Verdict | None:
     """Groups whose large collectives take `TIMES` what their link allows."""
-    slow = [some for some in ranks.bandwidths if _seconds(some, 1.0) * _times(some) < _measured(some)]
+    slow = [
+        bandwidth
+        for bandwidth in ranks.bandwidths
+        if _seconds(bandwidth, 1.0) * _times(bandwidth) < _measured(bandwidth)
+    ]
     if not slow or not ranks.replays:
         return None
     low, middle, most = (_gain(ranks, slow, place) for place in range(3))
     evidence = [
-        f"{some.kind} of {some.largest / 1e6:,.1f} MB over {some.group.partition(' [')[0]}: "
-        f"{_rate(some.bus)} of a link's {_rate(some.wire.bytes_per_s if some.wire else 0.0)}"
-        for some in slow
+        f"{bandwidth.kind} of {bandwidth.largest / 1e6:,.1f} MB over {bandwidth.group.partition(' [')[0]}: "
+        f"{_rate(bandwidth.bus)} of a link's {_rate(bandwidth.wire.bytes_per_s if bandwidth.wire else 0.0)}"
+        for bandwidth in slow
     ]
     return Verdict("link", evidence, FIX if ranks.on_gpu else FIX_CPU, 0.7, Gain(low, middle, most))
 
@@ -48,9 +52,9 @@ FIX_CPU = (
 def _gain(ranks: Ranks, slow: list[Bandwidth], place: int) -> float:
     """Percent of the window saved where the groups reach a part of their link: p10, p50 or p90."""
     factors: dict[str, float] = {}
-    for some in slow:
-        reached = (REACHED_MEASURED if some.wire and some.wire.measured else REACHED)[place]
-        factors[some.group] = _seconds(some, reached) / _measured(some)
+    for bandwidth in slow:
+        reached = (REACHED_MEASURED if bandwidth.wire and bandwidth.wire.measured else REACHED)[place]
+        factors[bandwidth.group] = _seconds(bandwidth, reached) / _measured(bandwidth)
     return max(ranks.gain(Change(groups=factors)), 0.0)
 
 

@@ -21,9 +21,8 @@ import numpy as np
 
 from scalewright.diagnose import intervals
 from scalewright.diagnose.ranks import Rank
-from scalewright.diagnose.traces import trace as t
 from scalewright.diagnose.traces.gloo import gloo_rows
-from scalewright.diagnose.traces.trace import Trace
+from scalewright.diagnose.traces.trace import ANNOTATION, OPERATOR, Trace
 
 PHASES = ("forward", "backward", "optimizer", "other")
 BACKWARD = re.compile(r"autograd::engine::evaluate_function|backward (?:stage|phase)|\w*Backward\d*$")
@@ -108,7 +107,7 @@ def _inside(trace: Trace, launch: np.ndarray, names: re.Pattern[str]) -> np.ndar
 def _named(trace: Trace, names: re.Pattern[str]) -> np.ndarray:
     """Ranges and operators of the host whose name begins so."""
     hits = np.array([names.match(name) is not None for name in trace.names], dtype=bool)
-    host = (trace.category == t.OPERATOR) | (trace.category == t.ANNOTATION)
+    host = (trace.category == OPERATOR) | (trace.category == ANNOTATION)
     return hits[trace.name] & host if len(hits) else np.zeros(len(trace), dtype=bool)
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from scalewright.spec.common.untrusted import read_json
 from scalewright.spec.errors import UserError
 from scalewright.spec.schedule import (
     COMPUTE,
@@ -27,7 +28,6 @@ from scalewright.spec.schedule import (
     schedule,
     simulate,
 )
-from scalewright.spec.text.untrusted import read_json
 
 BACKWARDS = ("backward", "backward_input", "backward_weight")
 NAME = re.compile(r"^pipeline-step-\d{1,12}\.json$")

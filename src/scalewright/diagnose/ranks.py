@@ -23,17 +23,16 @@ from scalewright.diagnose.collectives import Clocks, Matched, clocks, match, num
 from scalewright.diagnose.cpu import Less, cpu_idle, record_cpu
 from scalewright.diagnose.idle import Idle, idle_causes, loading
 from scalewright.diagnose.pipeline_steps import PipelineStep, read_steps
-from scalewright.diagnose.recording import Recording, recording
+from scalewright.diagnose.profiler_cost import ProfilerCost, profiler_cost
 from scalewright.diagnose.replay import COMPUTES, Change, Recorded, held_up, record, replay
 from scalewright.diagnose.steps import Steps, steps
 from scalewright.diagnose.stragglers import Straggler, stragglers
-from scalewright.diagnose.traces import trace as t
 from scalewright.diagnose.traces.gloo import RECEIVE, name_groups
 from scalewright.diagnose.traces.json_array import NotATrace
 from scalewright.diagnose.traces.kinds import communicates
 from scalewright.diagnose.traces.kineto import read_kineto
 from scalewright.diagnose.traces.nsys import MAGIC, read_nsys
-from scalewright.diagnose.traces.trace import Trace
+from scalewright.diagnose.traces.trace import CALL, Trace
 from scalewright.spec.hardware.cluster import ClusterSpec
 
 OURS = re.compile(r"^step-(\d{1,12})-rank\d")
@@ -170,11 +169,11 @@ class Ranks:
         return numbers([len(rank.trace) for rank in self.ranks], self.matched)
 
     @cached_property
-    def recording(self) -> Recording | None:
+    def recording(self) -> ProfilerCost | None:
         """What recording cost a run without a GPU, where the traces tell."""
         if self.on_gpu:
             return None
-        return recording([rank.trace for rank in self.ranks], [rank.steps for rank in self.ranks])
+        return profiler_cost([rank.trace for rank in self.ranks], [rank.steps for rank in self.ranks])
 
     @cached_property
     def _replayed(self) -> int:
@@ -186,7 +185,7 @@ class Ranks:
     @property
     def host_work(self) -> list[int]:
         """Nanoseconds of each rank's host between its calls, without loading data and without waiting."""
-        return [sum(work - data for _, work, data, _, _ in some.calls) for some in self.recorded]
+        return [sum(work - data for _, work, data, _, _ in recorded.calls) for recorded in self.recorded]
 
     @property
     def compute_work(self) -> list[int]:
@@ -194,8 +193,12 @@ class Ranks:
         if self.on_gpu or not self.replays:
             return [intervals.length(rank.activity.compute) for rank in self.ranks]
         return [
-            sum(length for length, role in zip(some.duration, some.role, strict=True) if role == COMPUTES)
-            for some in self.recorded
+            sum(
+                length
+                for length, role in zip(recorded.duration, recorded.role, strict=True)
+                if role == COMPUTES
+            )
+            for recorded in self.recorded
         ]
 
     @property
@@ -233,8 +236,8 @@ def read_ranks(paths: Sequence[Path], cluster: ClusterSpec | None = None) -> Ran
             read = list(pool.map(_read, paths))
     else:
         read = [_read(path) for path in paths]
-    traces = [trace for some in read if not isinstance(some, str) for trace in some]
-    refused = [some for some in read if isinstance(some, str)]
+    traces = [trace for result in read if not isinstance(result, str) for trace in result]
+    refused = [result for result in read if isinstance(result, str)]
     if not traces:
         raise NotATrace(refused[0].partition(": ")[2])
     traces.sort(key=lambda trace: (trace.rank is None, trace.rank or 0, trace.path.name))
@@ -281,6 +284,6 @@ def _read(path: Path) -> list[Trace] | str:
 
 def unlaunched(trace: Trace) -> int:
     """GPU activity without a launch in the trace: its idle time has no cause that could be told."""
-    if not (trace.category == t.CALL).any():
+    if not (trace.category == CALL).any():
         return 0
     return int(np.count_nonzero(trace.on_gpu & (trace.launches < 0)))

@@ -27,9 +27,8 @@ import numpy as np
 from scalewright.diagnose import intervals
 from scalewright.diagnose.collectives import Clocks, Matched
 from scalewright.diagnose.idle import loading
-from scalewright.diagnose.traces import trace as t
 from scalewright.diagnose.traces.kinds import kinds_of
-from scalewright.diagnose.traces.trace import Trace
+from scalewright.diagnose.traces.trace import CALL, KERNEL, Trace
 
 BLOCKED = 100_000  # ns in a call of the runtime beyond which it waited for the GPU rather than worked
 # Calls that work however long they take: a graph's capture.
@@ -90,8 +89,8 @@ def combined(changes: Sequence[Change], rank: int) -> Change:
 def _products(factors: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """The factors of each name, multiplied."""
     result: dict[str, float] = {}
-    for some in factors:
-        for name, factor in some.items():
+    for by_name in factors:
+        for name, factor in by_name.items():
             result[name] = result.get(name, 1.0) * factor
     return result
 
@@ -152,9 +151,9 @@ def record(trace: Trace, talks: np.ndarray, collective: np.ndarray) -> Recorded:
         start=start.tolist(),
         duration=(end - start).tolist(),
         role=np.where(
-            talks[rows], TALKS, np.where(trace.category[rows] == t.KERNEL, COMPUTES, COPIES)
+            talks[rows], TALKS, np.where(trace.category[rows] == KERNEL, COMPUTES, COPIES)
         ).tolist(),
-        kind=np.where(trace.category[rows] == t.KERNEL, kinds_of(trace.names)[trace.name[rows]], "").tolist(),
+        kind=np.where(trace.category[rows] == KERNEL, kinds_of(trace.names)[trace.name[rows]], "").tolist(),
         before=before.tolist(),
         waits_for=waits_for.tolist(),
         proven=((waits_for >= 0) & (called < end[waits_for])).tolist(),
@@ -171,7 +170,7 @@ def _calls(
     trace: Trace, rows: np.ndarray, launch: np.ndarray, end: np.ndarray
 ) -> tuple[list[tuple[int, int, int, int, int]], np.ndarray, int]:
     """The host's calls in order, when each kernel was launched on the host's line of time, and its begin."""
-    long = (trace.category == t.CALL) & (trace.end - trace.start > BLOCKED)
+    long = (trace.category == CALL) & (trace.end - trace.start > BLOCKED)
     waits = np.flatnonzero(long & ~trace.containing(CAPTURES))
     by_end = np.argsort(end, kind="stable")
     last = by_end[np.maximum(np.searchsorted(end[by_end], trace.end[waits], side="right") - 1, 0)]

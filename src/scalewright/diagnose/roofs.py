@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 
 from scalewright.diagnose.ranks import Rank
-from scalewright.diagnose.traces import trace as t
-from scalewright.diagnose.traces.trace import Trace
+from scalewright.diagnose.traces.trace import KERNEL, Trace
 from scalewright.spec.hardware.devices import DeviceSpec
 from scalewright.spec.hardware.driver_names import match_gpu
 
@@ -50,7 +49,11 @@ def roofs(rank: Rank) -> dict[str, Any] | None:
     device, products = _device(rank), _products(rank)
     if device is None or not products:
         return None
-    rows = [_row(some, device) for some in products if some.seconds > 0 and device.peak(some.precision)]
+    rows = [
+        _row(product, device)
+        for product in products
+        if product.seconds > 0 and device.peak(product.precision)
+    ]
     if not rows:
         return None
     rows.sort(key=lambda row: -row["total_s"])
@@ -86,7 +89,7 @@ def _products(rank: Rank) -> list[Product]:
         precision = _precision(types, [trace.names[trace.name[kernel]] for kernel in kernels[:1]])
         if not len(kernels) or work is None or precision is None:
             continue
-        words = f"{name.removeprefix('aten::')} {' x '.join(_shape(some) for some in work[2])}"
+        words = f"{name.removeprefix('aten::')} {' x '.join(_shape(input_dims) for input_dims in work[2])}"
         made = Product(words, precision[0], work[0], work[1] * precision[1])
         product = products.setdefault((words, precision[0]), made)
         product.calls += 1
@@ -99,7 +102,7 @@ class _Launched:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        kernels = np.flatnonzero((trace.category == t.KERNEL) & (trace.launches >= 0))
+        kernels = np.flatnonzero((trace.category == KERNEL) & (trace.launches >= 0))
         calls = trace.launches[kernels]
         self.by_lane: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         for lane in np.unique(trace.lane[calls]):
@@ -116,7 +119,11 @@ class _Launched:
 
 def _work(name: str, dims: Sequence[Any]) -> tuple[float, float, list[Shape]] | None:
     """FLOPs, elements read and written at least, and the shapes that tell; None for what isn't counted."""
-    shapes = [some for some in dims if isinstance(some, list) and some and all(type(n) is int for n in some)]
+    shapes = [
+        input_dims
+        for input_dims in dims
+        if isinstance(input_dims, list) and input_dims and all(type(n) is int for n in input_dims)
+    ]
     if name in ("aten::mm", "aten::_scaled_mm", "aten::bmm"):
         shapes = shapes[:2]
     elif name in ("aten::addmm", "aten::baddbmm"):
@@ -134,21 +141,21 @@ def _work(name: str, dims: Sequence[Any]) -> tuple[float, float, list[Shape]] | 
 def _attention(name: str, shapes: list[Shape]) -> tuple[float, float, list[Shape]] | None:
     """Two products of the forward; five of the backward, which recomputes the scores (Dao 2023 §2.3)."""
     backward = "backward" in name
-    heads = [some for some in shapes if len(some) == 4][1 if backward else 0 :][:3]
+    heads = [shape for shape in shapes if len(shape) == 4][1 if backward else 0 :][:3]
     if len(heads) < 3:
         return None
     q, k = heads[0], heads[1]
     batch, length, keys, width = q[0] * q[1], q[2], k[2], q[3]  # [B, H, S, D]
     products = 5 if backward else 2
-    size = sum(prod(some) for some in heads) + prod(q)
+    size = sum(prod(shape) for shape in heads) + prod(q)
     return 2.0 * products * batch * length * keys * width, size * (2 if backward else 1), [q, k]
 
 
 def _precision(types: Sequence[Any], kernels: Sequence[str]) -> tuple[str, int] | None:
     """Of the first input that has numbers; TF32 where a kernel's name tells."""
-    for some in types:
-        if isinstance(some, str) and some.lower() in PRECISIONS:
-            name, width = PRECISIONS[some.lower()]
+    for dtype in types:
+        if isinstance(dtype, str) and dtype.lower() in PRECISIONS:
+            name, width = PRECISIONS[dtype.lower()]
             narrow = name == "fp32" and any("tf32" in kernel.lower() for kernel in kernels)
             return ("tf32", width) if narrow else (name, width)
     return None

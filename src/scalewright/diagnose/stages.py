@@ -19,8 +19,8 @@ from scalewright.diagnose import intervals
 from scalewright.diagnose.pipeline_steps import balanced, costs, length, work
 from scalewright.diagnose.ranks import Ranks
 from scalewright.diagnose.replay import Change
-from scalewright.diagnose.traces import trace as t
 from scalewright.diagnose.traces.kinds import communicates
+from scalewright.diagnose.traces.trace import KERNEL
 from scalewright.diagnose.verdict import Gain, Verdict, name, ratio_to_median
 
 LEAST_EXCESS = 1.08  # times the mean's work
@@ -89,8 +89,9 @@ def bubble(ranks: Ranks) -> Verdict | None:
         "bubble",
         [f"stages wait for each other's messages in {share:.1f}% of the window"],
         "more micro-batches a step (twice as many halve it), an interleaved schedule, or a zero-bubble one",
-        0.6, Gain(rest / 4, rest / 2, rest),
-    )  # fmt: skip
+        0.6,
+        Gain(rest / 4, rest / 2, rest),
+    )
 
 
 def _chains(ranks: Ranks) -> Iterator[list[int]]:
@@ -98,10 +99,10 @@ def _chains(ranks: Ranks) -> Iterator[list[int]]:
     joined: list[set[int]] = []
     for group in ranks.matched:
         if group.message:
-            apart = [some for some in joined if not some & set(group.ranks)]
-            near = [some for some in joined if some & set(group.ranks)]
+            apart = [joined_ranks for joined_ranks in joined if not joined_ranks & set(group.ranks)]
+            near = [joined_ranks for joined_ranks in joined if joined_ranks & set(group.ranks)]
             joined = [*apart, set(group.ranks).union(*near)]
-    yield from (sorted(some) for some in joined)
+    yield from (sorted(joined_ranks) for joined_ranks in joined)
 
 
 def _excess(ranks: Ranks, chain: list[int]) -> tuple[int, float]:
@@ -117,4 +118,4 @@ def _work(ranks: Ranks, place: int) -> int:
 
 def _kernels(ranks: Ranks, place: int) -> int:
     trace = ranks.ranks[place].trace
-    return int(np.count_nonzero((trace.category == t.KERNEL) & ~communicates(trace.names)[trace.name]))
+    return int(np.count_nonzero((trace.category == KERNEL) & ~communicates(trace.names)[trace.name]))

@@ -48,7 +48,7 @@ REACHES = {"host": (0.8, 0.5), "communication": (0.8, 0.5), "copies": (0.8, 0.5)
 def verdicts(ranks: Ranks) -> list[Verdict]:
     """All causes above their threshold, the largest expected gain first."""
     result = [verdict for rule in RULES if (verdict := rule(ranks)) is not None]
-    worth = [some for some in result if some.gain and some.gain.p90 >= LEAST_GAIN]
+    worth = [candidate for candidate in result if candidate.gain and candidate.gain.p90 >= LEAST_GAIN]
     return sorted(worth, key=lambda verdict: -verdict.usual_gain)
 
 
@@ -63,8 +63,9 @@ def _data(ranks: Ranks) -> Verdict | None:
         [f"in {share:.1f}% of the steps the host loads data while the device has nothing to do"],
         "load in worker processes: num_workers of 4 or more on the DataLoader, with pin_memory and "
         "persistent_workers",
-        0.9, Gain(usual / 2, usual, most),
-    )  # fmt: skip
+        0.9,
+        Gain(usual / 2, usual, most),
+    )
 
 
 def _sync(ranks: Ranks) -> Verdict | None:
@@ -85,15 +86,18 @@ def _sync(ranks: Ranks) -> Verdict | None:
         "sync",
         evidence,
         "keep values on the device: no .item(), .cpu(), print(loss) or synchronize() within a step",
-        0.7, Gain(low, middle, most),
-    )  # fmt: skip
+        0.7,
+        Gain(low, middle, most),
+    )
 
 
 def _operators(ranks: Ranks) -> Verdict | None:
     if ranks.on_gpu:
         return None
     share = _idle_share(ranks, "host")
-    short, count = (sum(some) for some in zip(*(short_operators(r.trace) for r in ranks.ranks), strict=True))
+    short, count = (
+        sum(column) for column in zip(*(short_operators(r.trace) for r in ranks.ranks), strict=True)
+    )
     if share < LEAST["operators"] or short < count / 2:
         return None
     low, middle, most = (max(ranks.gain(Change(host=part)), 0.0) for part in (*REACHES["host"], 0.0))
@@ -110,7 +114,7 @@ def _operator_storms(ranks: Ranks) -> Verdict | None:
     if ranks.on_gpu or not ranks.replays:
         return None
     storms = [operator_storms(rank.trace) for rank in ranks.ranks]
-    spans, operators = [some.spans for some in storms], sum(some.operators for some in storms)
+    spans, operators = [storm.spans for storm in storms], sum(storm.operators for storm in storms)
     whole, window = sum(map(intervals.length, spans)), sum(rank.breakdown.window for rank in ranks.ranks)
     share = 100 * whole / window
     if share < LEAST["storms"]:
@@ -118,7 +122,7 @@ def _operator_storms(ranks: Ranks) -> Verdict | None:
     most = ranks.gain_with(ranks.recorded_without(spans, 1.0))
     if most < LEAST["host"]:
         return None
-    usual = most * max(some.calls for some in storms)
+    usual = most * max(storm.calls for storm in storms)
     return Verdict(
         "short kernels",
         [f"in {share:.1f}% of the window {operators:,} operators of less than 10 microseconds follow one "
@@ -134,7 +138,9 @@ def _host(ranks: Ranks) -> Verdict | None:
     share = _idle_share(ranks, "host") + _idle_share(ranks, "launch")
     if share < LEAST["host"]:
         return None
-    short, count = (sum(some) for some in zip(*(short_kernels(r.trace) for r in ranks.ranks), strict=True))
+    short, count = (
+        sum(column) for column in zip(*(short_kernels(r.trace) for r in ranks.ranks), strict=True)
+    )
     evidence = [f"{share:.1f}% of the window the device waits for the host to launch its next kernel"]
     if count and short > count / 2:
         evidence.append(
@@ -149,8 +155,9 @@ def _host(ranks: Ranks) -> Verdict | None:
         evidence,
         "launch less: CUDA graphs or torch.compile(mode='reduce-overhead'), fused kernels and a fused "
         "optimizer, a larger micro-batch",
-        0.8, Gain(low, middle, whole),
-    )  # fmt: skip
+        0.8,
+        Gain(low, middle, whole),
+    )
 
 
 def _short_kernels(ranks: Ranks) -> Verdict | None:
@@ -192,8 +199,9 @@ def _compiling(ranks: Ranks) -> Verdict | None:
         [f"{share:.1f}% of the window the device is idle while the host compiles or captures a graph"],
         "record after warm-up; if it goes on, shapes change from step to step: pad them, or "
         "torch.compile(dynamic=True), and see TORCH_LOGS=recompiles",
-        0.8, Gain(gain / 2, gain, gain),
-    )  # fmt: skip
+        0.8,
+        Gain(gain / 2, gain, gain),
+    )
 
 
 def _communication(ranks: Ranks) -> Verdict | None:
@@ -222,8 +230,9 @@ def _communication(ranks: Ranks) -> Verdict | None:
         evidence,
         "hide it (overlapping gathers and reductions, prefetch) or send less: sharding within a node, a "
         "larger micro-batch, a smaller tensor-parallel group",
-        0.8 if ranks.matched else 0.4, Gain(low, middle, most),
-    )  # fmt: skip
+        0.8 if ranks.matched else 0.4,
+        Gain(low, middle, most),
+    )
 
 
 def _copies(ranks: Ranks) -> Verdict | None:
@@ -235,26 +244,27 @@ def _copies(ranks: Ranks) -> Verdict | None:
         "copies",
         [f"{share:.1f}% of the window the device copies between memories and does nothing else"],
         "pin the host's memory and copy with non_blocking=True, or ahead on a stream of its own",
-        0.7, Gain(low, middle, ranks.gain(Change(copies=0.0))),
-    )  # fmt: skip
+        0.7,
+        Gain(low, middle, ranks.gain(Change(copies=0.0))),
+    )
 
 
 def _stragglers(ranks: Ranks) -> Verdict | None:
     late = ranks.stragglers
     if not late:
         return None
-    most = max(ranks.gain(*(_without(ranks, some) for some in late)), 0.0)
-    usual = min(max(ranks.gain(*(as_the_median(ranks, some) for some in late)), 0.0), most)
+    most = max(ranks.gain(*(_without(ranks, straggler) for straggler in late)), 0.0)
+    usual = min(max(ranks.gain(*(as_the_median(ranks, straggler) for straggler in late)), 0.0), most)
     evidence = [
-        f"the others wait {some.imposed / 1e6:,.1f} ms for {name(ranks, some.rank)}, late in {some.last_in} "
-        f"of {some.of} collectives: {WHY[some.cause]}"
-        for some in late
+        f"the others wait {slow.imposed / 1e6:,.1f} ms for {name(ranks, slow.rank)}, late in {slow.last_in} "
+        f"of {slow.of} collectives: {WHY[slow.cause]}"
+        for slow in late
     ]
     transfer = sum(int(group.transfer.sum()) for group in ranks.matched)
     evidence.append(
         f"the collectives themselves take {transfer / 1e6:,.1f} ms: a faster network gains no more"
     )
-    who = " and ".join(name(ranks, some.rank) for some in late)
+    who = " and ".join(name(ranks, straggler.rank) for straggler in late)
     return Verdict(
         "straggler", evidence, f"look at {who}: {FIX[late[0].cause]}", 0.8, Gain(usual / 2, usual, most)
     )

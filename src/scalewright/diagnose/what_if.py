@@ -101,7 +101,11 @@ def _named(ranks: Ranks, name: str, factor: float, text: str, of_a_rank: bool = 
     groups = [] if of_a_rank else [g.group for g in ranks.matched if cost in g.group.lower()]
     if groups:
         return [Change(groups=dict.fromkeys(groups, factor))]
-    known = [*(some for some in COSTS if not (of_a_rank and some == "transfer")), WAITS, *kinds]
+    known = [
+        *(cost_name for cost_name in COSTS if not (of_a_rank and cost_name == "transfer")),
+        WAITS,
+        *kinds,
+    ]
     known += [] if of_a_rank else [STRAGGLERS, *(group.group for group in ranks.matched)]
     raise UserError(
         f"nothing in the trace has the name {name!r}", f"--what-if {text}", "take " + _list(known)
@@ -110,14 +114,17 @@ def _named(ranks: Ranks, name: str, factor: float, text: str, of_a_rank: bool = 
 
 def _kinds(ranks: Ranks) -> list[str]:
     """The kinds of kernels in the traces, without communication's, which `transfer` is."""
-    kinds = {kind for some in ranks.recorded for kind in set(some.kind)}
+    kinds = {kind for recorded in ranks.recorded for kind in set(recorded.kind)}
     return sorted(kinds - {"", COMMUNICATION})
 
 
 def _place(ranks: Ranks, number: int, text: str) -> int:
     numbers = [rank.trace.rank for rank in ranks.ranks]
     if number not in numbers:
-        known = ", ".join(str(some) for some in numbers if some is not None) or "none has a number"
+        known = (
+            ", ".join(str(known_number) for known_number in numbers if known_number is not None)
+            or "none has a number"
+        )
         raise UserError(
             f"there is no trace of rank {number}", f"--what-if {text}", f"take one of these: {known}"
         )

@@ -1,6 +1,6 @@
 """`train --dry-run`: what every rank would hold, send and compute, without the devices.
 
-    resolve the run --> groups of like ranks (alike.py) --> rehearse one of each (rehearse.py)
+    resolve the run --> groups of like ranks (equal_ranks.py) --> rehearse one of each (rehearse.py)
                     --> per group: FLOPs, memory by kind, collectives
 
 It is the trainer's own program that runs, so that a plan can be held against it. No data are read.
@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from scalewright.dry_run.alike import Alike, alike
+from scalewright.dry_run.equal_ranks import EqualRanks, equal_ranks
 from scalewright.dry_run.rehearse import Played, rehearse
 from scalewright.dry_run.replay import RankStep, Traffic
-from scalewright.dry_run.verdict import Verdict, judge
+from scalewright.dry_run.verdict import MemoryVerdict, judge
 from scalewright.model.python import build_python_model
 from scalewright.model.torch_private import NEEDS_VALUES
 from scalewright.spec.errors import UserError
@@ -64,7 +64,7 @@ class DryRun:
     run: RunSpec  # resolved
     groups: tuple[Group, ...]
     notes: tuple[str, ...]  # what was taken for granted
-    verdict: Verdict  # whether it fits the devices of the run's cluster
+    verdict: MemoryVerdict  # whether it fits the devices of the run's cluster
     process_groups: GroupCost  # what joining its ranks takes
 
     def dump(self) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def dry_run(run: str | Path | dict[str, Any] | RunSpec, overrides: Sequence[str]
     placements = _placements(spec)
     played: dict[Any, Played] = {}  # by program
     groups = []
-    for like in alike(placements, grid, spec.layout, model if isinstance(model, ModelSpec) else None):
+    for like in equal_ranks(placements, grid, spec.layout, model if isinstance(model, ModelSpec) else None):
         if like.program not in played:
             played[like.program] = _rehearse(spec, grid, like, resolved.seq_len)
         step = played[like.program](like.pp)
@@ -122,7 +122,7 @@ def _process_groups(run: RunSpec, grid: Grid) -> GroupCost:
     return cost(grid, plan_groups(grid, axes, gpu=gpu, host_sums=offloads_parameters(run.layout)), gpu=gpu)
 
 
-def _rehearse(run: RunSpec, grid: Grid, like: Alike, seq_len: int) -> Played:
+def _rehearse(run: RunSpec, grid: Grid, like: EqualRanks, seq_len: int) -> Played:
     try:
         bf16 = run.layout.precision == "bf16"
         return rehearse(run, grid, like.ranks[0], seq_len, bf16=bf16, on_gpu=_on_gpus(run))

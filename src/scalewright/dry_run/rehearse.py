@@ -22,9 +22,9 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from scalewright.data.batch import IGNORED
+from scalewright.dry_run.action_recorder import ActionRecorder
 from scalewright.dry_run.gpu_forms import gpu_forms
 from scalewright.dry_run.live_bytes import plain
-from scalewright.dry_run.pieces import PieceRecorder
 from scalewright.dry_run.replay import Bytes, RankStep, Script, Traffic, replay, shorten
 from scalewright.dry_run.watch import Tally, Watch
 from scalewright.model.torch_private import FakeTensorMode, complete_fakes, fake_store
@@ -207,7 +207,7 @@ class Player:
         """A step of a part of the schedule, in pieces."""
         micro_batches = self.micros()
         pipeline.gradients = _Marked(pipeline.gradients, self.watch)
-        recorder = PieceRecorder(self.watch, part, self.mesh.index("pp"))
+        recorder = ActionRecorder(self.watch, part, self.mesh.index("pp"))
         pipeline.follow(part)
         pipeline.recorder = recorder
         self.watch.clear()

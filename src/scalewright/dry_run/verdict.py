@@ -30,7 +30,7 @@ GIB = float(2**30)
 
 
 @dataclass(frozen=True)
-class Verdict:
+class MemoryVerdict:
     """How a dry run's peak compares with a cluster's devices, in GiB."""
 
     cluster: str
@@ -49,7 +49,7 @@ class Verdict:
         return asdict(self)
 
 
-def judge(run: RunSpec, seq_len: int, peaks: Sequence[tuple[int, int]]) -> Verdict:
+def judge(run: RunSpec, seq_len: int, peaks: Sequence[tuple[int, int]]) -> MemoryVerdict:
     """The verdict on (ranks, peak bytes of each) of a resolved run."""
     usable = find_framework(OURS).usable
     if run.cluster == LOCAL:
@@ -61,7 +61,7 @@ def judge(run: RunSpec, seq_len: int, peaks: Sequence[tuple[int, int]]) -> Verdi
     return _verdict(run, cluster.name, chip.name, peak, memory, usable, fix)
 
 
-def _local(run: RunSpec, peaks: Sequence[tuple[int, int]], usable: float) -> Verdict:
+def _local(run: RunSpec, peaks: Sequence[tuple[int, int]], usable: float) -> MemoryVerdict:
     """The verdict on this machine: on each GPU, or on the memory that CPU processes share.
 
     Of a device that isn't here the size and the risk are unknown; `fits` is false then.
@@ -70,7 +70,7 @@ def _local(run: RunSpec, peaks: Sequence[tuple[int, int]], usable: float) -> Ver
         kind, _ = device_kind(run)
     except UserError:
         words = f"no {run.device} device is here to compare with: name the cluster that the run is for"
-        return Verdict(
+        return MemoryVerdict(
             LOCAL,
             str(run.device),
             False,
@@ -104,7 +104,7 @@ def _verdict(
     memory: float,
     share: float,
     fix: dict[str, Any] | None,
-) -> Verdict:
+) -> MemoryVerdict:
     usable = memory * share
     risk = "fits" if peak <= usable else "unlikely" if peak <= memory else "no"
     ranks = (
@@ -119,7 +119,9 @@ def _verdict(
             words += f"; {enough} {fix['change']} it should need {fix['peak_gib']:.1f}"
         if cluster == LOCAL:
             words += "; set cluster: NAME to compare with another machine's devices"
-    return Verdict(cluster, device, peak <= usable, risk, peak, usable, memory, peak - usable, fix, words)
+    return MemoryVerdict(
+        cluster, device, peak <= usable, risk, peak, usable, memory, peak - usable, fix, words
+    )
 
 
 def _fix(run: RunSpec, seq_len: int, peak_gib: float) -> dict[str, Any] | None:

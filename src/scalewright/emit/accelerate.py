@@ -22,13 +22,7 @@ from scalewright.emit.emitted import Emitted, Reading
 from scalewright.emit.foreign import ForeignKeys
 from scalewright.emit.numbers import real_of, true, whole_of
 from scalewright.emit.rules import put
-from scalewright.emit.scripts.facts import (
-    Facts,
-    take_facts,
-    take_optimizer,
-    take_precision,
-    take_recompute,
-)
+from scalewright.emit.scripts.facts import Facts, take_facts, take_optimizer, take_precision, take_recompute
 from scalewright.emit.scripts.model import (
     CONFIG,
     SAMPLES,
@@ -41,8 +35,8 @@ from scalewright.emit.scripts.model import (
 )
 from scalewright.emit.scripts.sharding import Sharding, take_sharding
 from scalewright.emit.settings import Settings
+from scalewright.spec.common.dotted import flat
 from scalewright.spec.errors import UserError
-from scalewright.spec.text.dotted import flat
 
 __all__ = ["read", "recognises", "write"]
 PRECISIONS = {"bf16": "bf16", "fp16": "fp16", "fp32": "no", "tf32": "no"}
@@ -90,12 +84,7 @@ def write(s: Settings) -> Emitted:
         facts["every"] = 0  # FSDP's own recomputation
     script = _script(s, facts, sharding, precision, command)
     note = "Written by `scalewright emit accelerate`; it is started by"
-    files = {
-        FILE: as_yaml(config, note, command),
-        SCRIPT: script,
-        "samples.py": SAMPLES,
-        CONFIG: network,
-    }
+    files = {FILE: as_yaml(config, note, command), SCRIPT: script, "samples.py": SAMPLES, CONFIG: network}
     return s.emitted(TITLE, "accelerate", VERSION, files, command)
 
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import yaml
 
 from scalewright.spec.base import TextDumper
+from scalewright.spec.common.formatting import commented
 from scalewright.spec.question import Unread
-from scalewright.spec.text.words import commented
 
 
 class Dropped(NamedTuple):

@@ -7,9 +7,9 @@ from difflib import get_close_matches
 from typing import Any
 
 from scalewright.emit.emitted import Reading
+from scalewright.spec.common.dotted import flat
 from scalewright.spec.errors import UserError
 from scalewright.spec.question import Unread
-from scalewright.spec.text.dotted import flat
 
 UNKNOWN = "not a setting that a run of ours has"
 FEWEST = ", the fewest for these sizes: set layout.devices"

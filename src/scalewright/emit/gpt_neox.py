@@ -44,7 +44,7 @@ WORDS: tuple[Rule, ...] = (
     Word("optimizer.weight_decay", "weight_decay", back=real),
     Word("optimizer.clip_norm", "gradient_clipping", back=real),
     Lacks("model.qk_norm", "GPT-NeoX norms all heads of q and of k by the same weights"),
-)  # fmt: skip
+)
 POSITIONS = Pick("model.positions", "pos_emb", {
     "rope": "rotary", "learned": "learned", "alibi": "alibi", "none": "none",
 }, "GPT-NeoX has no such positions", "rope", "learned", "learned")  # fmt: skip

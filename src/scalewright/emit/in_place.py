@@ -28,12 +28,12 @@ from scalewright.emit.shell import read_script
 from scalewright.emit.trainers import TRAINERS
 from scalewright.emit.write import emit
 from scalewright.spec.base import parse_yaml
+from scalewright.spec.common.dotted import flat
+from scalewright.spec.common.files import check_replaceable, write_whole
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.question import Question
 from scalewright.spec.run import RunSpec
-from scalewright.spec.text.dotted import flat
-from scalewright.spec.text.files import check_replaceable, write_whole
 
 VERSIONS = {".toml": ("0.2", "0.1")}  # of torchtitan, whose newest release has Python in TOML's place
 WORD = r"(?!--)[^\s\\#)]+"  # of a value, in a script
@@ -92,7 +92,7 @@ def rewrite(question: Question, layout: Layout, run_yaml: str | None = None) -> 
 def _rewrite_ours(question: Question, file: tuple[str, str], layout: Layout, run_yaml: str) -> Rewritten:
     """A run file of ours with the keys of its layout changed; the planned one where that can't be."""
     name, text = file
-    old, new = (flat({"layout": some.written()}) for some in (question.layout, layout))
+    old, new = (flat({"layout": candidate.written()}) for candidate in (question.layout, layout))
     for edited in put_values(text, ".yaml", _changed(old, new)):
         with suppress(UserError):
             run = RunSpec.parse(parse_yaml(edited, name), where=name)

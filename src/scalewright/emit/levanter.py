@@ -41,7 +41,7 @@ WORDS: tuple[Rule, ...] = (
     Word("optimizer.lr", "optimizer.learning_rate", back=real),
     Word("optimizer.weight_decay", "optimizer.weight_decay", back=real),
     Lacks("data.valid", "Levanter validates on its sources' validation_urls"),
-)  # fmt: skip
+)
 MIXTURE = (
     Word("model.moe.num_experts", "model.n_routed_experts", back=whole),
     Word("model.moe.top_k", "model.num_experts_per_tok", back=whole),
@@ -103,9 +103,10 @@ def write(s: Settings) -> Emitted:
     data = nested(keys, "data", "model", "trainer", "optimizer") | {"data": _data(s)}
     command = f"python -m levanter.main.train_lm --config_path {FILE}"
     comments = (
-        f"Written by `scalewright emit levanter`, for Levanter ({VERSION}); on every host:", command,
+        f"Written by `scalewright emit levanter`, for Levanter ({VERSION}); on every host:",
+        command,
         f"devices: {layout.devices}",
-    )  # fmt: skip
+    )
     return s.emitted(TITLE, "levanter", VERSION, {FILE: yaml_text(comments, data)}, command)
 
 
@@ -187,10 +188,11 @@ def _data(s: Settings) -> Words:
     s.assume(f"tokenizer {TOKENIZER}: put in its name; data are texts (JSONL): set train_urls")
     names = [f"source{index}" for index in range(len(paths))]
     return {
-        "tokenizer": TOKENIZER, "cache_dir": f"{s.run.folder}/cache",
+        "tokenizer": TOKENIZER,
+        "cache_dir": f"{s.run.folder}/cache",
         "configs": {name: {"train_urls": [path]} for name, path in zip(names, paths, strict=True)},
         "train_weights": dict(zip(names, weights, strict=True)),
-    }  # fmt: skip
+    }
 
 
 def _saves(s: Settings) -> Words:

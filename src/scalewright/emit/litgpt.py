@@ -57,7 +57,7 @@ WORDS: tuple[Rule, ...] = (
     Word("data.seq_len", "train.max_seq_length", back=whole),
     Word("seed", "seed", back=whole),
     Lacks("data.valid", "LitData's validation is a folder beside the training data: set split_names"),
-)  # fmt: skip
+)
 MIXTURE = (
     Word("model.moe.num_experts", CONFIG + "n_expert", back=whole),
     Word("model.moe.top_k", CONFIG + "n_expert_per_token", back=whole),

@@ -19,8 +19,8 @@ from scalewright.emit.emitted import Reading
 from scalewright.emit.shell import read_words
 from scalewright.emit.trainers import TRAINERS, module_of
 from scalewright.spec.base import parse_yaml
+from scalewright.spec.common.untrusted import read_bytes
 from scalewright.spec.errors import UserError, reason
-from scalewright.spec.text.untrusted import read_bytes
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from scalewright.spec.common.files import check_replaceable, write_signed, write_whole
 from scalewright.spec.errors import UserError
-from scalewright.spec.text.files import check_replaceable, write_signed, write_whole
 
 COMMENTS = (".sh", ".py", ".yaml", ".yml", ".toml")  # forms with a place for a checksum
 

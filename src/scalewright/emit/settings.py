@@ -16,12 +16,12 @@ from math import ceil
 from typing import Any, TypeVar
 
 from scalewright.emit.emitted import Changed, Dropped, Emitted
+from scalewright.spec.common.dotted import below, flat
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec, RopeScaling
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.run import DataSpec, OptimizerSpec, PythonRef, RunSpec
-from scalewright.spec.text.dotted import below, flat
 
 W = TypeVar("W")
 # Of this machine, this project's files or its supervision: they say nothing about what is trained.

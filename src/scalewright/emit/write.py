@@ -17,11 +17,11 @@ from scalewright.emit.read import read_own
 from scalewright.emit.settings import Settings
 from scalewright.emit.trainers import ALIASES, TRAINERS, module_of
 from scalewright.spec.capabilities import find_capabilities
+from scalewright.spec.common.dotted import below
 from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import is_preset, load_model_spec
 from scalewright.spec.same import differences
-from scalewright.spec.text.dotted import below
 
 
 def emit(name: str, settings: Settings) -> Emitted:

@@ -23,8 +23,8 @@ from types import FrameType
 from typing import Any
 
 from scalewright.launch.stop import STOP_SIGNALS, heard_signals, keep_exit_code
+from scalewright.spec.common.formatting import printable
 from scalewright.spec.errors import Stopped
-from scalewright.spec.text.words import printable
 
 INTERRUPTED = 128 + signal.SIGINT  # the shells' code
 MONITOR = "_monitor_workers"  # of torchrun's agent: a look at its ranks, ten times a second

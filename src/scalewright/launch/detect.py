@@ -50,9 +50,9 @@ def find_source(environ: Mapping[str, str]) -> Source | None:
         check_complete(environ)
         return None
     check_pods(sources[0], environ)
-    same = [one for one in sources if (one.rank, one.world) == (sources[0].rank, sources[0].world)]
+    same = [row for row in sources if (row.rank, row.world) == (sources[0].rank, sources[0].world)]
     # srun --mpi=pmi2 sets PMI_RANK, which has no local rank, beside its own variables
-    return next((one for one in same if one.local_world is not None), sources[0])
+    return next((row for row in same if row.local_world is not None), sources[0])
 
 
 def _read(starter: Starter, environ: Mapping[str, str]) -> Source | None:

@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.spec.base import read_yaml
+from scalewright.spec.common.shell import operand
 from scalewright.spec.errors import UserError
 from scalewright.spec.launch import LaunchSpec
 from scalewright.spec.run import RunSpec
-from scalewright.spec.text.shell import operand
 
 MOST_PER_NODE = 8  # ranks, where neither the site nor --nodes says
 OF_RANKS = ("time_limit", "save_before_s", "preflight")  # keys of the site that ranks read, too
 
 
 @dataclass(frozen=True)
-class Job:
+class LaunchJob:
     """What is started: `nodes` x `per_node` ranks, each of which runs `command`."""
 
     name: str  # of the run; targets make it fit their own rules
@@ -68,7 +68,7 @@ def make_job(
     profile: Path | None,
     nodes: int | None,
     target: str = "",
-) -> Job:
+) -> LaunchJob:
     """The job of a run; `overrides` are those that `run` was read with. Raises UserError.
 
     `profile`: a file of the site's keys; the run's own win. `nodes`: --nodes, which wins over both;
@@ -87,7 +87,7 @@ def make_job(
             raise UserError(f"{text[:80]!r} has bytes that aren't UTF-8, or a NUL", "launch", "rename it")
     count, per_node = _split(run.layout.devices, site)
     told = [f"launch.{key}={getattr(site, key)}" for key in OF_RANKS if key in given and key not in own]
-    return Job(
+    return LaunchJob(
         name=run.name,
         nodes=count,
         per_node=per_node,

@@ -35,8 +35,8 @@ from scalewright.launch.killed import ADVICE, oom_kills
 from scalewright.launch.rank import RankContext, find_context
 from scalewright.launch.settings import use_loopback
 from scalewright.launch.stop import EARLY, STOP_SIGNALS, stop_signals
+from scalewright.spec.common.scratch import scratch_folder
 from scalewright.spec.errors import RunError, Stopped, UserError
-from scalewright.spec.text.scratch import scratch_folder
 
 GRACE_SECONDS = 5.0  # between asking the survivors of a dead worker to leave and killing them
 CAUSE_SECONDS = 5.0  # between a broken connection and the error of its other end

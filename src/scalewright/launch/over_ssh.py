@@ -21,9 +21,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from scalewright.launch.stop import stop_signals
+from scalewright.spec.common.formatting import printable
+from scalewright.spec.common.shell import quote, split
 from scalewright.spec.errors import Stopped
-from scalewright.spec.text.shell import quote, split
-from scalewright.spec.text.words import printable
 
 PATIENCE_S = 120.0  # that the other hosts have to leave in after the first one failed
 POLL_S = 0.1

@@ -18,7 +18,7 @@ from scalewright.launch.source import Source, number_of
 from scalewright.launch.starters import RANK
 from scalewright.spec.errors import UserError
 
-BROADCAST = "mpi://"  # a rendezvous that rank 0 has yet to tell the others (meeting.py)
+BROADCAST = "mpi://"  # a rendezvous that rank 0 has yet to tell the others (rendezvous.py)
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class RankContext:
     world: int = 1
     local_rank: int = 0
     local_world: int = 1
-    rendezvous: str = ""  # file:///... or tcp://host:port (`with_address` of meeting.py); empty when alone
+    rendezvous: str = ""  # file:///... or tcp://host:port (`with_address` of rendezvous.py); empty when alone
     attempt: int = 0  # restarts so far; keeps a new attempt's addresses apart from the old one's
     starter: str = "none"
     waited_for: bool = False  # by its starter, the parent process: without that, it is left behind

@@ -1,7 +1,7 @@
 """What a worker of Ray Train runs: one rank, in a process of its own, on a port that all workers agree on.
 
     Ray's worker 0 ─ a free port ─► all workers          (a group of Ray's, on Gloo)
-    each worker ──► `scalewright train run.yaml`         a process that leaves when its worker does (tied.py)
+    each worker ──► `scalewright train run.yaml`         leaves when its worker does (exits_with_parent.py)
        0, 2, 75  returned: the job ends with that code
        others    raised: Ray Train's controller starts all workers again; they resume from the checkpoint
 
@@ -16,8 +16,8 @@ import subprocess
 import sys
 from typing import Any
 
+from scalewright.launch.in_every_rank import environment
 from scalewright.launch.rank import find_context
-from scalewright.launch.within import environment
 from scalewright.spec.errors import Stopped, UserError
 
 # Starting again would change neither of the first two; a run that was asked to stop is to stay stopped.
@@ -32,7 +32,7 @@ def run_rank(config: dict[str, Any]) -> int:
     """
     context = find_context()
     process = subprocess.Popen(
-        [sys.executable, "-m", "scalewright.launch.tied", "train", *config["arguments"]],
+        [sys.executable, "-m", "scalewright.launch.exits_with_parent", "train", *config["arguments"]],
         cwd=config["folder"],
         env=environment(context, _agree_on_port(context.rank), os.environ),
         stdin=subprocess.PIPE,  # closed when this worker dies, whatever kills it

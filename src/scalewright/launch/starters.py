@@ -28,7 +28,7 @@ class Starter:
     nests: bool = False  # it may start ranks inside a task of another starter, one task a node
     waits: bool = False  # it is its ranks' parent until they end
     node: bool = False  # a process stands for a node, and may start its ranks
-    broadcasts: bool = False  # by MPI, rank 0 can tell the others where to meet (meeting.py)
+    broadcasts: bool = False  # by MPI, rank 0 can tell the others where to meet (rendezvous.py)
     host: Names = ()  # where ranks meet, where MASTER_ADDR isn't set
     port: Names = ()
     port_of: Names = ()  # the number of the job, which a port is made from

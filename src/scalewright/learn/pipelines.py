@@ -9,13 +9,7 @@ p ranks, m micro-batches, v chunks a rank. Idle and busy times, and how many act
 
 from __future__ import annotations
 
-from scalewright.spec.schedule import (
-    bubble_fraction,
-    busy_time,
-    idle_time,
-    peak_activations,
-    schedule,
-)
+from scalewright.spec.schedule import bubble_fraction, busy_time, idle_time, peak_activations, schedule
 
 # Waits as a share of 1F1B's, in the table of the zero-bubble papers' code (sail-sg/zero-bubble): Qi et al.
 # 2023 for ZB-H1 (ZB1P) and ZB-H2 (ZB2P), Qi et al. 2024 for the V schedules with controlled memory.

@@ -42,12 +42,7 @@ def achieved_flops_per_s(
 
 
 def model_mfu(
-    model: ModelSpec,
-    seq_len: int,
-    tokens_per_s: float,
-    peak: float,
-    devices: int = 1,
-    causal: bool = False,
+    model: ModelSpec, seq_len: int, tokens_per_s: float, peak: float, devices: int = 1, causal: bool = False
 ) -> float:
     """MFU of a throughput, by the model's own operators: an input embedding is no FLOPs, a head is."""
     return laws.utilization(tokens_per_s * flops_per_token(model, seq_len, causal), 1.0, peak, devices)

@@ -21,7 +21,7 @@ from scalewright.machine.findings import Finding, Report, Severity, guarded
 from scalewright.machine.load import mark, others_busy
 from scalewright.machine.probe import load_torch
 from scalewright.machine.processor import read_processor
-from scalewright.spec.text.words import counted, printable
+from scalewright.spec.common.formatting import counted, printable
 
 Gpus = list[dict[str, str]] | None
 Check = tuple[str, str, Callable[[], Finding | Iterable[Finding] | None]]

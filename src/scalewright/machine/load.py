@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 
 from scalewright.machine.processor import Processor
-from scalewright.spec.text.words import counted
+from scalewright.spec.common.formatting import counted
 
 LEAST_S = 0.3  # cores are accounted in ticks of 10 ms: a shorter time is too coarse to use
 SLACK = 0.5  # cores that may be missing before it is worth a word
@@ -38,9 +38,9 @@ def mark() -> CpuMark:
     busy = sum(times) - idle - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
     cpu_s = 0.0
     process = psutil.Process()
-    for each in [process, *process.children(recursive=True)]:
+    for member in [process, *process.children(recursive=True)]:
         try:
-            spent = each.cpu_times()
+            spent = member.cpu_times()
         except psutil.Error:  # it has just ended
             continue
         cpu_s += spent.user + spent.system

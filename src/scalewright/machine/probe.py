@@ -7,7 +7,7 @@
                   times as fast = median over rounds of (fp32 seconds / bf16 seconds of the same round)
 
 The best of several runs stands for the peak; the median stands beside it. On a busy machine even the best may
-be too low, so a run leaves MFU out once its steps do more than that (`train/record/record.py`). torch is
+be too low, so a run leaves MFU out once its steps do more than that (`train/metrics/record.py`). torch is
 imported lazily; without it numpy measures fp32 on the CPU.
 """
 
@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from scalewright.spec.common.formatting import counted
 from scalewright.spec.hardware.timings import BF16_MARGIN
-from scalewright.spec.text.words import counted
 
 BF16_AGREEMENT = 0.75  # share of the rounds that must have bf16 ahead: one lucky moment decides nothing
 BF16_ROUNDS = (5, 50)  # at least, at most

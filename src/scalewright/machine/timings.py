@@ -23,10 +23,10 @@ from typing import Any
 
 from scalewright.machine.probe import load_torch
 from scalewright.machine.processor import Processor, read_processor
+from scalewright.spec.common.scratch import scratch_folder
+from scalewright.spec.common.untrusted import read_json
 from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.hardware.timings import Timings
-from scalewright.spec.text.scratch import scratch_folder
-from scalewright.spec.text.untrusted import read_json
 
 VERSION = 4  # of the probe: a change in what it times makes what is remembered worthless
 SECONDS = 0.02  # of a kernel at one size

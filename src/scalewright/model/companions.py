@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from scalewright.spec.common.untrusted import inside, read_json
 from scalewright.spec.ends import (
     COMPANIONS,
     CONFIG,
@@ -27,7 +28,6 @@ from scalewright.spec.ends import (
 from scalewright.spec.huggingface import read_huggingface, to_huggingface
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.same import differences
-from scalewright.spec.text.untrusted import inside, read_json
 
 GENERATION, CARD = "generation_config.json", "README.md"
 _IDS = ("bos_token_id", "eos_token_id", "pad_token_id")

@@ -126,9 +126,8 @@ def block_mask(first: Tensor) -> Any:
         return (key <= query) & (key >= (first[batch, query] if several else first[0, query]))
 
     return BlockMask.from_kv_blocks(
-        *_ordered(partly), *_ordered(whole),
-        BLOCK_SIZE=BLOCK, mask_mod=visible, seq_lengths=(length, length),
-    )  # fmt: skip
+        *_ordered(partly), *_ordered(whole), BLOCK_SIZE=BLOCK, mask_mod=visible, seq_lengths=(length, length)
+    )
 
 
 def _ordered(blocks: Tensor) -> tuple[Tensor, Tensor]:

@@ -27,10 +27,10 @@ from scalewright.model.companions import end_of_text as end_of_text
 from scalewright.model.mxfp4 import BYTES, GROUP, unpacked
 from scalewright.model.names import Location, locations
 from scalewright.model.tensor_file import save_file
+from scalewright.spec.common.untrusted import inside, read_json
 from scalewright.spec.errors import RunError, UserError, unknown
 from scalewright.spec.huggingface import to_huggingface
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.text.untrusted import inside, read_json
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_SHARD_BYTES = 5_000_000_000

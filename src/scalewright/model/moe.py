@@ -47,9 +47,9 @@ class MoE(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.routed(x)
-        return out if self.shared is None else out + self.beside(x)
+        return out if self.shared is None else out + self.shared_output(x)
 
-    def beside(self, x: Tensor) -> Tensor:
+    def shared_output(self, x: Tensor) -> Tensor:
         """x [B, T, D] -> what the shared experts make of it, which takes every token."""
         assert self.shared is not None
         shared: Tensor = self.shared(x)
@@ -156,7 +156,7 @@ def on_host(counts: Sequence[Tensor], totals: Sequence[int]) -> list[list[int]]:
 
     A dry run has no numbers: each of `totals`, which the counts add up to, is then spread evenly.
     """
-    sizes = [len(some) for some in counts]
+    sizes = [len(count) for count in counts]
     if isinstance(counts[0], FakeTensor):
         ends = [[total * part // n for part in range(n + 1)] for total, n in zip(totals, sizes, strict=True)]
         return [[end - start for start, end in pairwise(of_one)] for of_one in ends]

@@ -130,10 +130,7 @@ def _shared(layer: str, name: str) -> dict[str, str]:
 
 
 _LAYER = "model.layers.{n}"
-_MOE = {
-    **_LLAMA,
-    **_experts(f"{_LAYER}.mlp", "gate", "experts", "gate_proj", "up_proj", "down_proj"),
-}
+_MOE = {**_LLAMA, **_experts(f"{_LAYER}.mlp", "gate", "experts", "gate_proj", "up_proj", "down_proj")}
 _MIXTRAL = {**_LLAMA, **_experts(f"{_LAYER}.block_sparse_moe", "gate", "experts", "w1", "w3", "w2")}
 _QWEN_2_MOE = {
     **_MOE,

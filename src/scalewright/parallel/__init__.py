@@ -13,6 +13,6 @@ pipeline.py      a schedule's actions, run in order    stages.py, messages.py   
 backward.py      a backward, whole or in two parts     execute.py    micro-batches: gradients accumulated
 recompute.py     activations run again                 budget.py     under a budget of memory
 offload_states.py, offload_activations.py   on the host (host.py: host memory on a CPU)
-context.py, ring.py, attend.py   cp                    expert.py, beside.py   ep, etp; shared experts
+context.py, ring.py, attend.py   cp                    expert.py, overlap_shared_experts.py   ep, etp
 compile.py, collectives.py, inputs.py, buffers.py; timers.py, shard_timers.py, timeline.py: where time went
 """

@@ -28,14 +28,7 @@ from torch import Tensor
 
 from scalewright.model.decoder import HeadProduct
 from scalewright.parallel.head_loss import head_in_chunks
-from scalewright.parallel.loss_chunk import (
-    Chunk,
-    ChunkLoss,
-    headroom,
-    loss_in_place,
-    through_cap,
-    whole_rows,
-)
+from scalewright.parallel.loss_chunk import Chunk, ChunkLoss, headroom, loss_in_place, through_cap, whole_rows
 from scalewright.parallel.vocabulary import VocabularyColumns, cut_rows
 from scalewright.spec.loss_chunks import LossSizes
 

@@ -11,8 +11,8 @@ counts of all ranks are exchanged first, and copied once a layer. With etp each 
 the others, and gets their sums back: F is cut, so each computes a part of every output. A bias of outputs is
 added once, to the sum, by the rank that gets it.
 
-Shared experts compute while rows travel, since they need no other token (parallel/beside.py). How rows travel
-is behind one interface, `Trip`: another backend is another class of it, made where `AllToAll` is.
+Shared experts compute while rows travel, since they need no other token (overlap_shared_experts.py). How
+rows travel is behind one interface, `Trip`: another backend is another class of it, made where `AllToAll` is.
 
 The model stays plain: `apply_expert` wraps the forward of every `experts`, whose weights `cut_parameters` has
 made this rank's part. An expert without tokens works on no rows, so that its gradients are zeros.
@@ -30,7 +30,6 @@ from torch import Tensor
 
 from scalewright.model.decoder import Decoder
 from scalewright.model.moe import MoE, Stack, inverse, on_host
-from scalewright.parallel.beside import Beside
 from scalewright.parallel.functions import (
     AxisGroup,
     UnderWay,
@@ -41,6 +40,7 @@ from scalewright.parallel.functions import (
     start_exchange,
 )
 from scalewright.parallel.mesh import Mesh
+from scalewright.parallel.overlap_shared_experts import OverlapSharedExperts
 from scalewright.spec.expert_volumes import overlaps_shared
 from scalewright.spec.layout import Layout
 
@@ -90,13 +90,13 @@ def apply_expert(decoder: Decoder, layout: Layout, mesh: Mesh, make_trip: MakeTr
     overlaps = overlaps_shared(decoder.spec, layout)
     for module in decoder.modules():
         if isinstance(module, MoE):
-            beside = Beside(module) if overlaps else None
+            overlap = OverlapSharedExperts(module) if overlaps else None
             experts = module.experts
             down, inner = experts.down, experts.forward
             if mesh.size("etp") > 1 and down.bias is not None:
                 down.forward = partial(down.apply_to, bias=None)  # type: ignore[method-assign]
             experts.forward = partial(  # type: ignore[method-assign]
-                _experts_of_all, inner, down, make_trip, beside
+                _experts_of_all, inner, down, make_trip, overlap
             )
 
 
@@ -104,7 +104,7 @@ def _experts_of_all(
     inner: Experts,
     down: Stack,
     make_trip: MakeTrip,
-    beside: Beside | None,
+    overlap: OverlapSharedExperts | None,
     rows: Tensor,
     counts: Tensor,
 ) -> Tensor:
@@ -118,7 +118,7 @@ def _experts_of_all(
         done = inner(arrived[by_expert], trip.counts)
         return trip.back(done[inverse(by_expert)], down.bias)
 
-    back = compute() if beside is None else beside.around(compute)
+    back = compute() if overlap is None else overlap.around(compute)
     return back.arrived()
 
 

@@ -26,13 +26,7 @@ PRODUCT_AT_ONCE = 1 << 24  # numbers of a 16-bit product that waits to be added 
 
 
 def head_in_chunks(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    targets: Tensor,
-    loss: ChunkLoss,
-    *,
-    keep: bool,
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, loss: ChunkLoss, *, keep: bool
 ) -> tuple[Tensor, Tensor]:
     """The sums of losses of hidden [..., D], weight [V, D], bias [V] against targets [...]: fp32 scalars.
 

@@ -129,9 +129,7 @@ def _micro_batch(batch: BatchArrays, rows: slice, device: torch.device, wanted: 
     if wanted.packing and "documents" in arguments and device.type == "cuda":
         moved["packing"] = packing_of(arguments["documents"], device)
     return Micro(
-        _move(wanted.of_row(batch.tokens[rows]), device),
-        _move(wanted.of_row(targets), device),
-        moved,
+        _move(wanted.of_row(batch.tokens[rows]), device), _move(wanted.of_row(targets), device), moved
     )
 
 

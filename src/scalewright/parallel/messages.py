@@ -53,7 +53,7 @@ class Messages:
         self._incoming: dict[int, int] = {}
         self._shape: tuple[int, ...] = ()
         self._dtype = torch.float32
-        self.sent_bytes = 0  # of all steps; a measured step's are told apart in train/record/measured.py
+        self.sent_bytes = 0  # of all steps; a measured step's are told apart in train/metrics/measured.py
 
     def start(
         self,

@@ -55,12 +55,7 @@ class Pipeline:
     """An executor: one pipeline rank's part of every step."""
 
     def __init__(
-        self,
-        stages: Stages,
-        layout: Layout,
-        mesh: Mesh,
-        gradients: GradientSync,
-        dtype: torch.dtype,
+        self, stages: Stages, layout: Layout, mesh: Mesh, gradients: GradientSync, dtype: torch.dtype
     ) -> None:
         self.layout, self.mesh, self.gradients = layout, mesh, gradients
         self.cuts = cast(dict[int, Decoder], stages.stages)

@@ -20,11 +20,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import (
-    CheckpointPolicy,
-    checkpoint,
-    create_selective_checkpoint_contexts,
-)
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from scalewright.model.torch_private import hidden_from_recomputation
 from scalewright.parallel.budget import PRODUCTS, budget_contexts, marks

@@ -18,15 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalewright.model.attend import (
-    Part,
-    Scores,
-    add_sinks,
-    attend,
-    attend_backward,
-    merge,
-    sinks_gradient,
-)
+from scalewright.model.attend import Part, Scores, add_sinks, attend, attend_backward, merge, sinks_gradient
 from scalewright.parallel.functions import AxisGroup, Sent, gathered, scattered, send_on
 
 

@@ -60,9 +60,7 @@ def apply_shard(
     # in place on its output.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view", category=UserWarning)
     precision = MixedPrecisionPolicy(
-        param_dtype=half,
-        reduce_dtype=torch.float32 if half is not None else None,
-        cast_forward_inputs=False,
+        param_dtype=half, reduce_dtype=torch.float32 if half is not None else None, cast_forward_inputs=False
     )
     offload = OffloadPolicy()
     if offloads_parameters(layout):

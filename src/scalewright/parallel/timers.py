@@ -11,8 +11,8 @@ while the backward goes on counts from when it is waited for. So a rank that is 
 wait as communication, and the receives of a pipeline hold its bubble.
 
 On a CPU the marks are the host's clock. On a GPU they are events on the current stream, read when the step's
-report has come back (train/record/readback.py): the host waits for nothing. FSDP's collectives run on streams
-of their own there, where time is not exposed time: they aren't marked, and their exposed part is
+report has come back (train/metrics/readback.py): the host waits for nothing. FSDP's collectives run on
+streams of their own there, where time is not exposed time: they aren't marked, and their exposed part is
 compute. Inside a compiled block nothing is marked either.
 
 Off (the default, and on all ranks but the one that writes), a mark costs a comparison; on, under 1 µs on a

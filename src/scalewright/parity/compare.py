@@ -29,9 +29,9 @@ from scalewright.checkpoint.read import CheckpointReader, find_checkpoint
 from scalewright.parity.ranks import Left, Runs, replays_routes, routes_tokens
 from scalewright.parity.result import Deviation, Flip, Parity, step_deviations
 from scalewright.parity.setup import Setup, set_up
+from scalewright.spec.common.jsonl import read_jsonl
 from scalewright.spec.layout import Layout
 from scalewright.spec.run import RunSpec
-from scalewright.spec.text.jsonl import read_jsonl
 
 # precision -> (tolerance, the reason for it)
 TOLERANCES: dict[str, tuple[float, str]] = {

@@ -32,7 +32,7 @@ from scalewright.spec.diloco import BLOCK, DilocoSpec, WireDtype
 from scalewright.spec.grid import make_grid
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import RunSpec
-from scalewright.train.batches import Place, in_vocabulary, sample_ids
+from scalewright.train.batches import DataPosition, in_vocabulary, sample_ids
 from scalewright.train.columns import AUX, LOSS, NORM, TOKENS
 from scalewright.train.engine import Stepper, build_own
 from scalewright.train.guard.decide import Guard
@@ -45,15 +45,15 @@ from scalewright.train.start import Start
 from scalewright.train.worker import own_device
 
 
-def simulate_in_turn(context: RankContext, starts: Sequence[Start]) -> None:
+def run_controls(context: RankContext, starts: Sequence[Start]) -> None:
     """One process's life: it simulates one run after another."""
     if context.threads:
         torch.set_num_threads(context.threads)
     for start in starts:
-        simulate(start.resolved.run, start.resolved.seq_len, own_device(start.device, context))
+        run_control(start.resolved.run, start.resolved.seq_len, own_device(start.device, context))
 
 
-def simulate(run: RunSpec, seq_len: int, device: torch.device) -> None:
+def run_control(run: RunSpec, seq_len: int, device: torch.device) -> None:
     """Trains a resolved run with `diloco`, whose islands are one device each; writes its rows, and its model
     where the run saves one at its end."""
     assert run.diloco is not None
@@ -61,7 +61,7 @@ def simulate(run: RunSpec, seq_len: int, device: torch.device) -> None:
     outer = Outer(run.diloco, [list(island.parallel.weights) for island in islands], run)
     vocabulary = run.model.vocab_size if isinstance(run.model, ModelSpec) else None
     data = in_vocabulary(open_data(run.data, "train", run.seed), vocabulary)
-    batch, place = run.layout.global_batch, Place()
+    batch, place = run.layout.global_batch, DataPosition()
     rows: list[dict[str, Any]] = []
     horizon = find_horizon(place, run.train.steps or 0, None, batch * seq_len)
     for number in range(1, horizon.total + 1):

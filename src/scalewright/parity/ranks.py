@@ -14,10 +14,10 @@ from pathlib import Path
 
 from scalewright.launch.local import prepare_workers, run_local
 from scalewright.launch.rank import RankContext
-from scalewright.parity.diloco_control import simulate_in_turn
+from scalewright.parity.diloco_control import run_controls
+from scalewright.spec.common.scratch import scratch_folder
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import OptimizerSpec, RunSpec
-from scalewright.spec.text.scratch import scratch_folder
 from scalewright.train.resolve import resolve
 from scalewright.train.routes import Routes
 from scalewright.train.run import PRELOAD, enter
@@ -86,7 +86,7 @@ class Runs:
             for name, variant in variants
         ]
         if simulated:
-            _in_one_world(starts, 1, simulate_in_turn)
+            _in_one_world(starts, 1, run_controls)
         else:
             apart = [[start] for start in starts] if run.engine == "deepspeed" else [starts]
             for together in apart:  # DeepSpeed lives once in a process

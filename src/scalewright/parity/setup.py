@@ -18,8 +18,8 @@ from scalewright.parity.layouts import (
     with_micro_batches,
     without_idle_chunks,
 )
+from scalewright.parity.machine_limits import MachineLimits, find_limits, too_large
 from scalewright.parity.models import fewer_kv_heads, small_model, small_seq_len
-from scalewright.parity.room import Room, find_room, too_large
 from scalewright.spec.compress import word
 from scalewright.spec.diloco import DilocoSpec, check_diloco
 from scalewright.spec.errors import UserError
@@ -52,13 +52,13 @@ def set_up(run: RunSpec, *, device: str, steps: int, micro_batch: int | None = N
     `micro_batch` is the control's, by default the layout's.
     """
     _check_comparable(run)
-    room = find_room(device)
+    limits = find_limits(device)
     model = load_model_spec(run.model) if isinstance(run.model, str) else run.model
     seq_len = run.seq_len
     layout = without_idle_chunks(run.layout)
     check_trainable(model, layout, run.stated_seq_len)
     check_diloco(run.diloco, layout, model.num_hidden_layers if isinstance(model, ModelSpec) else None)
-    small, fitted, length = _fit(model, layout, seq_len, steps, room, device)
+    small, fitted, length = _fit(model, layout, seq_len, steps, limits, device)
     shrunk = _differences(layout, fitted) + _differences(model, small)
     if length != seq_len:
         shrunk.append(f"seq_len {seq_len} -> {length}")
@@ -123,22 +123,22 @@ def often_enough(diloco: DilocoSpec | None, steps: int) -> DilocoSpec | None:
 
 
 def _fit(
-    model: ModelSpec | PythonRef, layout: Layout, seq_len: int, steps: int, room: Room, device: str
+    model: ModelSpec | PythonRef, layout: Layout, seq_len: int, steps: int, limits: MachineLimits, device: str
 ) -> tuple[ModelSpec | PythonRef, Layout, int]:
     """The model, the layout and the sequence length, as large as fits here."""
     after = layout
-    if layout.devices > room.ranks:
+    if layout.devices > limits.ranks:
         after = smallest(layout, model.num_hidden_layers if isinstance(model, ModelSpec) else 1)
-        if device != "cpu" and after.devices > room.ranks:
+        if device != "cpu" and after.devices > limits.ranks:
             raise UserError(
-                f"even two ranks along each axis are {after.devices}, and here are {room.ranks} GPUs",
+                f"even two ranks along each axis are {after.devices}, and here are {limits.ranks} GPUs",
                 "layout",
                 "use --device cpu, which takes processes instead",
             )
     if isinstance(model, PythonRef):
         return model, after, seq_len
     small = fewer_kv_heads(model, layout, after)
-    if too_large(small, after, seq_len, steps, room) or not _legal(after, small, seq_len):
+    if too_large(small, after, seq_len, steps, limits) or not _legal(after, small, seq_len):
         seq_len = small_seq_len(seq_len, after)
         data = {**after.dump(), "micro_batch": min(2, after.micro_batch), "stage_layers": None}
         after = with_micro_batches(data, after.accumulation)

@@ -5,8 +5,8 @@ inputs    request.py (defaults.py)   a layout asked: model, device, trainer     
           constants.py + data/        numbers that no data sheet has, fitted or published
 formulas  cost/       seconds and bytes of many layouts       rows/       rows of tables as requests
           predict.py, stages.py, explain.py   one layout's prediction, its pipeline stages, the reasons
-on top    search/     the best of all layouts                 measured/   errors on measured runs; the fit
-          ask.py, answer.py, buys.py, whole_run.py            from a user's arguments to the whole answer
+on top    search/     the best of all layouts                 fitting/    errors on measured runs; the fit
+          ask.py, answer.py, ablation.py, whole_run.py        from a user's arguments to the whole answer
           terms.py    keys of the answer
 
 The functions take arrays: a single layout is a table of one row.

@@ -2,7 +2,7 @@
 
 prediction.dump()                                  the cost           (plan/predict.py)
   + what_if, smallest_fix, evidence                the reasons and the evidence  (plan/explain.py)
-  + buys                                           the gain of each axis and technique (plan/buys.py)
+  + buys                                           the gain of each axis and technique (plan/ablation.py)
   + lacks                                          features of the layout that its trainer lacks
   + stages                                         each pipeline stage (plan/stages.py)
   + total {days, device_hours, cost, ...}          the whole run (plan/whole_run.py)
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scalewright.plan.buys import buys
+from scalewright.plan.ablation import ablation
 from scalewright.plan.capabilities import of_framework, why_untrainable
 from scalewright.plan.chips import Chip
 from scalewright.plan.constants import Constants
@@ -44,7 +44,7 @@ def answer(
     keys["model"] = {"name": prediction.request.model.name, **keys["model"]}
     keys["assumed"] = [*assumed, *keys["assumed"]]
     if explain:
-        keys["buys"] = buys(prediction, c)
+        keys["buys"] = ablation(prediction, c)
         keys["what_if"] = what_if(prediction, c)
         keys["smallest_fix"] = smallest_fix(prediction, c)
         keys["evidence"] = evidence(prediction, c=c)

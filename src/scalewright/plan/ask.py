@@ -26,13 +26,13 @@ from scalewright.plan.search.search import Choice, Plan, search
 from scalewright.plan.search.why_not import why_not as explain_loss
 from scalewright.plan.switches import check_names
 from scalewright.plan.whole_run import WholeRun
+from scalewright.spec.common.files import check_replaceable, write_signed
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.optimizers import ADAMW
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.question import Question
 from scalewright.spec.run import OptimizerSpec, PythonRef
-from scalewright.spec.text.files import check_replaceable, write_signed
 
 
 class Notes(NamedTuple):
@@ -48,7 +48,7 @@ def ask(
     seq_len: int | None = None,
     *,
     framework: str | None = None,
-    version: str | None = None,
+    software_version: str | None = None,
     options: Mapping[str, str] | None = None,
     optimizer: str | None = None,
     diloco: Mapping[str, Any] | None = None,
@@ -58,7 +58,9 @@ def ask(
     spec = asked.model if asked else load_model_spec(model)  # type: ignore[arg-type]
     length, notes = defaults.resolve_length(spec, seq_len or (asked.seq_len if asked else None))
     trainer = framework or (asked.trainer if asked else None)
-    _, trainer_notes = defaults.resolve_trainer(trainer or (asked.run.engine if asked else None), version)
+    _, trainer_notes = defaults.resolve_trainer(
+        trainer or (asked.run.engine if asked else None), software_version
+    )
     record, optimizer_notes = defaults.resolve_optimizer(optimizer, trainer)
     islands = defaults.resolve_diloco(diloco, trainer)
     check_names(options)
@@ -73,7 +75,7 @@ def ask(
         changes["diloco"] = islands
     asked = replace(
         asked, run=asked.run.model_copy(update=changes), cluster=cluster, trainer=trainer,
-        version=version or asked.version, options=options or asked.options,
+        version=software_version or asked.version, options=options or asked.options,
     )  # fmt: skip
     return asked, Notes(tuple(notes), (*trainer_notes, *optimizer_notes, *cluster.assumed))
 

@@ -37,9 +37,10 @@ def check_whole(name: str, value: Any, least: int = 1) -> int:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not isfinite(value) or value != int(value) or not least <= value <= most:
         raise UserError(
-            f"{name} is {value!r}", "layout" if name in Layout.model_fields else name,
+            f"{name} is {value!r}",
+            "layout" if name in Layout.model_fields else name,
             f"give a whole number from {least} to {most}",
-        )  # fmt: skip
+        )
     return int(value)
 
 

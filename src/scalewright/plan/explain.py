@@ -19,9 +19,9 @@ from scalewright.plan.capabilities import of_framework
 from scalewright.plan.constants import Constants
 from scalewright.plan.cost.band import MEASURED_DEVICES
 from scalewright.plan.curves import beyond_timed, probe_words
+from scalewright.plan.fitting.facts import run_facts
+from scalewright.plan.fitting.runs import MEASURED, measured_seconds, read_table
 from scalewright.plan.frameworks import OURS
-from scalewright.plan.measured.facts import run_facts
-from scalewright.plan.measured.runs import MEASURED, measured_seconds, read_table
 from scalewright.plan.predict import Prediction, layout_keys, predict_table
 from scalewright.plan.request import Request
 from scalewright.plan.rows.cells import number, text

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from scalewright.plan.cost.activations import block_bytes
-from scalewright.plan.cost.columns import Columns, Place
+from scalewright.plan.cost.columns import Columns, PipelineRank
 from scalewright.plan.cost.memory import GIB, KINDS, rank_memory
 from scalewright.plan.cost.microbatch import Micro, exchanges, micro
 from scalewright.plan.cost.pipeline import message_seconds, unhidden
@@ -107,11 +107,11 @@ class _Stages:
             stages[rank].append(stage % len(self.layers))
         return stages
 
-    def _places(self, groups: list[list[int]], ranks: list[int]) -> Place:
+    def _places(self, groups: list[list[int]], ranks: list[int]) -> PipelineRank:
         """These groups of stages as rows of a table; a stage that is on two ranks counts half."""
         share = len(self.layers) / len(self.owners)
         last = len(self.layers) - 1
-        return Place(
+        return PipelineRank(
             np.array(ranks, dtype=float),
             np.array([share * sum(self.layers[stage] for stage in group) for group in groups]),
             np.array([share * float(0 in group) for group in groups]),
@@ -123,7 +123,7 @@ class _Stages:
         table = step.at.table.take(np.full(rows, self.prediction.row))
         return Columns(table, step.at.facts, step.at.prices, step.at.c)
 
-    def _micro(self, place: Place, single: bool = False) -> Micro:
+    def _micro(self, place: PipelineRank, single: bool = False) -> Micro:
         """The cost of a micro-batch at these places; `single`: they are single stages, not whole ranks."""
         columns = self._columns(len(place.rank))
         if single:

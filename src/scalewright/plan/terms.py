@@ -11,9 +11,4 @@ KEYS = (
     "optimizer", "other",
 )  # fmt: skip
 PART_TERMS = {key: FINER.get(key) or PARTS[key.removesuffix("_exposed")] for key in KEYS}
-RISK_TERMS = {
-    "fits": "fits",
-    "likely": "likely to fit",
-    "unlikely": "unlikely to fit",
-    "no": "does not fit",
-}
+RISK_TERMS = {"fits": "fits", "likely": "likely to fit", "unlikely": "unlikely to fit", "no": "does not fit"}

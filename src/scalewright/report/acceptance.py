@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.report.page import Page, Section, render, write
-from scalewright.spec.text.words import counted, duration, metric, share, short_time
+from scalewright.spec.common.formatting import counted, duration, metric, share, short_time
 
 Answer = Mapping[str, Any]
 SEVERITY = {"failed": "bad", "warned": "warn", "passed": "good", "skipped": "plain"}

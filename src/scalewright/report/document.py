@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scalewright.spec.common.untrusted import read_bytes
 from scalewright.spec.errors import UserError
-from scalewright.spec.text.untrusted import read_bytes
 
 PLAN_BYTES = 256 << 20
 HUGE = 1e100  # no quantity of a plan comes near

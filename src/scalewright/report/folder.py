@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scalewright.report.lives import STARTS
+from scalewright.report.attempts import STARTS
 from scalewright.spec.base import parse_yaml
+from scalewright.spec.common.jsonl import lost_lines, read_jsonl
+from scalewright.spec.common.untrusted import JSON_BYTES, parse_json, read_bytes
 from scalewright.spec.errors import UserError, reason
-from scalewright.spec.text.jsonl import lost_lines, read_jsonl
-from scalewright.spec.text.untrusted import JSON_BYTES, parse_json, read_bytes
 
 Column = NDArray[np.float64]
 FILES = ("run.yaml", "metrics.jsonl", "events.jsonl", "summary.json")

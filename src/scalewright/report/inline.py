@@ -14,7 +14,7 @@ from html import escape
 from typing import Any
 
 from scalewright.plan.terms import PART_TERMS, RISK_TERMS
-from scalewright.report.layout_words import layout_words
+from scalewright.report.layout_text import layout_text
 
 Answer = Mapping[str, Any]
 COLOURS = (  # Tol, bright
@@ -36,7 +36,7 @@ def plan_html(plan: Answer) -> str:
     rows = [
         (
             str(number),
-            ", ".join(layout_words(choice["layout"])),
+            ", ".join(layout_text(choice["layout"])),
             f"{choice['step_time_s']['p50']:.3g} s",
             f"{choice['tokens_per_s']:,.0f}",
             f"{choice['mfu']:.1%}",
@@ -58,7 +58,7 @@ def _title(prediction: Answer) -> str:
 
 
 def _layout(layout: Answer) -> str:
-    return f'<div style="margin:.5rem 0;opacity:.8">{escape(" · ".join(layout_words(layout)))}</div>'
+    return f'<div style="margin:.5rem 0;opacity:.8">{escape(" · ".join(layout_text(layout)))}</div>'
 
 
 def _figures(prediction: Answer) -> str:

@@ -20,7 +20,7 @@ from scalewright.report.page import Page, Section, render, write
 from scalewright.report.runs import UNREMARKABLE, Comparison, Entry, cells, compare, names_of, setting
 from scalewright.report.scale import Kind, say_tick, ticks
 from scalewright.report.series import frame, smooth, thin
-from scalewright.spec.text.words import duration
+from scalewright.spec.common.formatting import duration
 
 COLOURS = 8  # of the lines; further runs share them, dashed
 COMPARED_BY = {

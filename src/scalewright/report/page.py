@@ -14,9 +14,9 @@ from typing import Any
 
 import jinja2
 
+from scalewright.spec.common.files import write_whole
+from scalewright.spec.common.formatting import printable
 from scalewright.spec.errors import RunError, UserError
-from scalewright.spec.text.files import write_whole
-from scalewright.spec.text.words import printable
 
 
 @dataclass(frozen=True)

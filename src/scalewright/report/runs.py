@@ -21,9 +21,9 @@ from scalewright.report.folder import FILES, RunFolder, Table, read_folder
 from scalewright.report.sections.configuration import say, source
 from scalewright.report.sections.health import status
 from scalewright.report.series import smooth
+from scalewright.spec.common.dotted import dotted
+from scalewright.spec.common.formatting import count, decimal, short_time
 from scalewright.spec.errors import UserError
-from scalewright.spec.text.dotted import dotted
-from scalewright.spec.text.words import count, decimal, short_time
 
 PLACES = (0.25, 0.5, 0.75, 1.0)  # of the tokens of the shortest run
 UNREMARKABLE = ("finished", "no events")  # how a run ended, where that needs no word

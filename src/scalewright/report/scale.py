@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Literal
 
-from scalewright.spec.text.words import count, decimal, gib, share, short_time
+from scalewright.spec.common.formatting import count, decimal, gib, share, short_time
 
 SAY: dict[str, Callable[[float], str]] = {
     "number": decimal,

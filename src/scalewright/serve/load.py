@@ -20,20 +20,12 @@ from scalewright.model.companions import end_of_text
 from scalewright.model.huggingface import torch_dtype
 from scalewright.model.load import build, is_checkpoint, open_huggingface, torch_device
 from scalewright.model.python import build_python_model
-from scalewright.spec.ends import (
-    CONFIG,
-    Ends,
-    beginning,
-    json_object,
-    started,
-    token_name,
-    with_ends,
-)
+from scalewright.spec.common.untrusted import inside
+from scalewright.spec.ends import CONFIG, Ends, beginning, json_object, started, token_name, with_ends
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import PythonRef
 from scalewright.spec.tensors import tensors
-from scalewright.spec.text.untrusted import inside
 from scalewright.spec.user_code import check_trusted
 
 

@@ -7,5 +7,5 @@ a layout    layout.py, layout_check.py, layout_fix.py          grid.py, groups.p
             trains.py: what `train` runs                       schedule.py, schedules/: pipelines
 its costs   placement.py: which part of each tensor            memory.py, optimizers.py: bytes a rank holds
             volumes.py, compress.py: bytes that a rank sends   recompute_budget.py: what a block keeps
-hardware/   devices, clusters, links                           text/   numbers as words, files, JSON lines
+hardware/   devices, clusters, links                           common/  numbers as words, files, JSON lines
 """

@@ -17,11 +17,11 @@ import yaml
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
 from pydantic.fields import FieldInfo
 
+from scalewright.spec.common.files import write_whole
+from scalewright.spec.common.formatting import printable
+from scalewright.spec.common.untrusted import read_bytes
 from scalewright.spec.errors import UserError, nearest, reason
 from scalewright.spec.scalars import narrowed
-from scalewright.spec.text.files import write_whole
-from scalewright.spec.text.untrusted import read_bytes
-from scalewright.spec.text.words import printable
 
 S = TypeVar("S", bound="Spec")
 

@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from scalewright.spec.common.dotted import below, dotted
 from scalewright.spec.errors import UserError, nearest
 from scalewright.spec.layout import Layout
-from scalewright.spec.text.dotted import below, dotted
 
 Config = dict[str, Any]
 OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD", "lion": "Lion"}

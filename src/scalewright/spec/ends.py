@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scalewright.spec.common.untrusted import inside, read_json
 from scalewright.spec.errors import UserError
-from scalewright.spec.text.untrusted import inside, read_json
 
 END_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "<｜end▁of▁sentence｜>")
 BEGIN_NAMES = ("<bos>", "<s>", "<|begin_of_text|>", "<|startoftext|>", "<｜begin▁of▁sentence｜>")

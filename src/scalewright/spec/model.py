@@ -27,8 +27,8 @@ from scalewright.spec.errors import UserError
 # swiglu_clamped: gpt-oss; model/mlp.py has its formula and constants
 MlpType = Literal["swiglu", "swiglu_clamped", "geglu", "geglu_tanh", "gelu", "gelu_tanh", "relu", "relu2"]
 NormType = Literal[
-    "rmsnorm", "rmsnorm_plus_one", "layernorm", "layernorm_plus_one", "layernorm_nobias", "nonparametric",
-]  # fmt: skip
+    "rmsnorm", "rmsnorm_plus_one", "layernorm", "layernorm_plus_one", "layernorm_nobias", "nonparametric"
+]
 Mixer = Literal["attention", "mamba", "deltanet"]
 Mlp = Literal["dense", "experts"]
 LayerKind = Literal["attention+mlp", "attention", "mlp", "mamba", "mamba+mlp", "deltanet", "deltanet+mlp"]

@@ -21,11 +21,11 @@ from typing import Any
 import yaml
 
 from scalewright.spec.base import read_yaml
+from scalewright.spec.common.untrusted import inside, read_json
 from scalewright.spec.errors import UserError, reason, unknown
 from scalewright.spec.huggingface import read_huggingface
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.tensors import count, tensors
-from scalewright.spec.text.untrusted import inside, read_json
 
 FOLDER = Path(__file__).parent / "presets" / "models"
 
@@ -63,7 +63,7 @@ def load_model_spec(source: str | Path | Mapping[str, Any] | ModelSpec) -> Model
         return _from_keys(dict(source), "model", None)
     name = str(source)
     if name.startswith("hf:"):
-        from scalewright.spec.text.fetch import fetch_config  # https takes a while to import
+        from scalewright.spec.common.fetch import fetch_config  # https takes a while to import
 
         return read_huggingface(fetch_config(name[3:]), name, name[3:].split("@")[0].rpartition("/")[2])
     preset_id = _names().get(name.lower()) if isinstance(source, str) else None

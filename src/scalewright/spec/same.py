@@ -11,22 +11,23 @@ from collections.abc import Mapping
 from math import isclose
 from typing import Any, NamedTuple
 
+from scalewright.spec.common.dotted import below, flat
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.text.dotted import below, flat
 
 CLOSE = 2e-6  # relative: of a number that was printed with six digits
 USED = {  # keys of each kind of scaling
-    "linear": ("kind", "factor"), "dynamic": ("kind", "factor", "original_context"),
+    "linear": ("kind", "factor"),
+    "dynamic": ("kind", "factor", "original_context"),
     "llama3": ("kind", "factor", "original_context", "low_freq_factor", "high_freq_factor"),
     "yarn": ("kind", "factor", "original_context", "beta_fast", "beta_slow", "truncate", "attention_factor"),
     "longrope": ("kind", "factor", "original_context", "attention_factor", "short_factor", "long_factor"),
-}  # fmt: skip
+}
 
 SPELLED = {  # what is compared by one key and may be given by others
     "moe.first_k_dense": ("moe.every", "moe.dense_layers"),
     "moe.num_shared_experts": ("moe.shared_intermediate_size",),
     "rope.scaling.attention_factor": ("rope.scaling.mscale", "rope.scaling.mscale_all_dim"),
-}  # fmt: skip
+}
 UNIFORM = ("linear", "llama3", "yarn")  # kinds that change nothing by a factor of 1
 
 

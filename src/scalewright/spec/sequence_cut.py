@@ -1,4 +1,4 @@
-"""Which tokens of every row a rank of context parallelism has.
+"""Which tokens of every row a rank of context parallelism has: zigzag (ring, allgather) or in order.
 
     ring, allgather    2 cp chunks, an early one and a late one for each rank     0 1 2 3 3 2 1 0    (cp 4)
     ulysses            cp chunks in order                                         0 1 2 3

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from scalewright.spec.base import read_yaml
+from scalewright.spec.common.jsonl import read_jsonl
 from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.run import TrackSpec
-from scalewright.spec.text.jsonl import read_jsonl
 from scalewright.track.events import EventsFile
 from scalewright.track.store import describe_error, find_store
 from scalewright.track.tracker import remembered

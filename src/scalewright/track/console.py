@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TextIO
 
-from scalewright.spec.text.words import duration, printable
+from scalewright.spec.common.formatting import duration, printable
 from scalewright.track.lines import Row
 from scalewright.track.progress import DisplayState, plain_line
 

@@ -28,17 +28,13 @@ PACKAGES = (
     "mlflow",
     "deepspeed",
 )
-VARIABLES = (
-    "OMP_", "MKL_", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_", "NCCL_", "GLOO_", "PYTORCH_", "TORCH_",
-)  # fmt: skip
+VARIABLES = ("OMP_", "MKL_", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_", "NCCL_", "GLOO_", "PYTORCH_", "TORCH_")
 PATIENCE_S = 3.0
 GIB = 2**30
 
 
 def environment(
-    command: Sequence[str] | None = None,
-    environ: Mapping[str, str] | None = None,
-    folder: str | Path = ".",
+    command: Sequence[str] | None = None, environ: Mapping[str, str] | None = None, folder: str | Path = "."
 ) -> dict[str, Any]:
     """Everything about this machine and process that may explain a run's numbers later.
 
@@ -100,7 +96,7 @@ def gpus() -> list[dict[str, Any]]:
     if torch is None or not torch.cuda.is_available():
         return []
     properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-    return [{"name": each.name, "memory_gib": round(each.total_memory / GIB, 2)} for each in properties]
+    return [{"name": device.name, "memory_gib": round(device.total_memory / GIB, 2)} for device in properties]
 
 
 def torch_config() -> dict[str, Any] | None:

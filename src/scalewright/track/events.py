@@ -27,8 +27,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from scalewright.spec.text.jsonl import scan_jsonl
-from scalewright.spec.text.words import counted
+from scalewright.spec.common.formatting import counted
+from scalewright.spec.common.jsonl import scan_jsonl
 from scalewright.track.lines import LineWriter, finite
 from scalewright.track.saved import Saved
 

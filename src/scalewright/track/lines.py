@@ -17,8 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from scalewright.spec.common.files import sync_folder
 from scalewright.spec.errors import RunError
-from scalewright.spec.text.files import sync_folder
 from scalewright.track.saved import COPIED_BYTES, crc32
 
 Row = Mapping[str, Any]

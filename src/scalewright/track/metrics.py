@@ -14,10 +14,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from scalewright.spec.text.files import write_whole
-from scalewright.spec.text.jsonl import lost_rows, missing_steps, scan_jsonl
-from scalewright.spec.text.untrusted import check_regular
-from scalewright.spec.text.words import counted
+from scalewright.spec.common.files import write_whole
+from scalewright.spec.common.formatting import counted
+from scalewright.spec.common.jsonl import lost_rows, missing_steps, scan_jsonl
+from scalewright.spec.common.untrusted import check_regular
 from scalewright.track.events import EventsFile
 from scalewright.track.lines import LineWriter, Row, cannot_write, finite
 from scalewright.track.saved import Saved

@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from scalewright.spec.text.words import MISSING, count, decimal, duration, printable, share, short_time
+from scalewright.spec.common.formatting import MISSING, count, decimal, duration, printable, share, short_time
 from scalewright.track.progress import DisplayState, sparkline
 
 Cell = tuple[str, str]

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from scalewright.spec.text.words import count, decimal, duration, share, short_time
+from scalewright.spec.common.formatting import count, decimal, duration, share, short_time
 from scalewright.track.lines import Row
 
 BARS = "▁▂▃▄▅▆▇█"

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from scalewright.spec.text.jsonl import scan_jsonl
+from scalewright.spec.common.jsonl import scan_jsonl
 
 COPIED_BYTES = 4 << 20
 COPY = "newest-{}"  # the name of a file's copy in a checkpoint's folder

@@ -8,7 +8,7 @@ loss.py      own_loss.py, reduction.py    optimizer.py   elementwise.py    colum
 diloco.py    islands and their outer optimizer
 muon.py, packed_adamw.py (rounding.py, quantize.py)   optimizers of our own    precision.py, profile.py
 balance.py, capacity.py   of experts    routes.py   their choices, for parity
-guard/ bad numbers    hangs/ watchdog    memory/ what fits    record/ metrics    state/ what is saved
+guard/ bad numbers    hangs/ watchdog    memory/ what fits    metrics/ rows and events    state/ what is saved
 """
 
 from scalewright.packages import make_callable

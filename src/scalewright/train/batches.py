@@ -32,7 +32,7 @@ from scalewright.spec.layout import Layout
 
 
 @dataclass(frozen=True)
-class Place:
+class DataPosition:
     """Where a run stands in its data: after `step` updates it has taken `tokens` tokens, and passed `samples`
     samples: those left out are among them.
 
@@ -44,7 +44,7 @@ class Place:
     tokens: int = 0
     left_out: LeftOut = field(default_factory=LeftOut)
 
-    def after(self, step: int, batch: int, seq_len: int) -> Place:
+    def after(self, step: int, batch: int, seq_len: int) -> DataPosition:
         """The place after a later step, when every step from here on takes `batch` samples."""
         taken = (step - self.step) * batch
         samples = self.left_out.after(self.samples, taken)
@@ -68,7 +68,7 @@ class StepBatches:
     """Every step's micro-batches for one rank, read ahead by a thread; an iterator, to be closed."""
 
     def __init__(
-        self, dataset: Dataset, layout: Layout, mesh: Mesh, model: nn.Module, place: Place, last: int
+        self, dataset: Dataset, layout: Layout, mesh: Mesh, model: nn.Module, place: DataPosition, last: int
     ) -> None:
         """The steps after `place`, up to `last`."""
         self.dataset, self.layout, self.device, self.place = dataset, layout, mesh.device, place

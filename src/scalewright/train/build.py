@@ -30,7 +30,7 @@ from scalewright.spec.groups import used_axes
 from scalewright.spec.memory import offloads_parameters
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import PythonRef, RunSpec
-from scalewright.train.batches import Place, go_to_place, in_vocabulary
+from scalewright.train.batches import DataPosition, go_to_place, in_vocabulary
 from scalewright.train.compare_nodes import look_together
 from scalewright.train.engine import Engine, build_own
 from scalewright.train.guard.decide import Guard
@@ -38,10 +38,10 @@ from scalewright.train.hangs.watchdog import Watchdog
 from scalewright.train.horizon import find_horizon
 from scalewright.train.initial import begin_remarks
 from scalewright.train.loss import build_loss
+from scalewright.train.metrics.record import Record
+from scalewright.train.metrics.run_files import open_record, write_folder
 from scalewright.train.network import first_weights, load_python
 from scalewright.train.precision import Peak, choose_precision, earlier_peak, find_peak
-from scalewright.train.record.record import Record
-from scalewright.train.record.run_files import open_record, write_folder
 from scalewright.train.resolve import Resolved
 from scalewright.train.session import Session
 from scalewright.train.start import Start
@@ -181,10 +181,10 @@ def _take_up(
     return session, notes
 
 
-def _fill(run: RunSpec, origin: Origin, engine: Engine, mesh: Mesh) -> tuple[Place, list[str]]:
+def _fill(run: RunSpec, origin: Origin, engine: Engine, mesh: Mesh) -> tuple[DataPosition, list[str]]:
     """First weights, or a checkpoint's with all that goes with them; where the run then stands, and notes."""
     reader, state, dataset = origin.reader, engine.state, origin.dataset
-    place, notes = Place(), list(origin.notes)
+    place, notes = DataPosition(), list(origin.notes)
     if reader is None:
         words = dataset.vocab_size if dataset.tokenizer_path is not None else None
         first_weights(run, engine.network, mesh, words)

@@ -24,7 +24,7 @@ from typing import Any
 
 import scalewright
 from scalewright.launch.preflight.ask import start_facts
-from scalewright.launch.preflight.facts import Facts, Node, Place, Run
+from scalewright.launch.preflight.facts import Facts, Node, ProcessPlace, Run
 from scalewright.launch.preflight.network import GLOO, names_in
 from scalewright.launch.preflight.rule import Finding
 from scalewright.launch.preflight.rules import check, in_order, merge, stop_for
@@ -65,7 +65,7 @@ def look_together(
                 replace(report.as_node, clock=clock, sees_folder=sees)
                 for report, (clock, sees) in zip(reports, moments, strict=True)
             )
-    place = Place(context.starter, world=context.world, nodes=len(reports))
+    place = ProcessPlace(context.starter, world=context.world, nodes=len(reports))
     facts = Facts(place=place, site=run.launch, run=Run(run), nodes=nodes, gpus=mesh.device.type == "cuda")
     several = len(reports) > 1
     by_host = [(report.node["host"] if several else "", report.as_findings) for report in reports]

@@ -105,7 +105,7 @@ class Islands:
         for index, weight in enumerate(sorted(moved, key=lambda weight: not weight.trained)):
             place = weight.placement.tensor.layer + 1 if by_layer else index
             members[spec.fragment_of(place)].append(weight)
-        self.fragments = [_fragment(spec, some, mesh.device) for some in members]
+        self.fragments = [_fragment(spec, member, mesh.device) for member in members]
 
     @torch.no_grad()
     def begin(self, *, from_first: bool = False) -> None:

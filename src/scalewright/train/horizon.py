@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from scalewright.spec.run import ScheduleSpec
-from scalewright.train.batches import Place
+from scalewright.train.batches import DataPosition
 from scalewright.train.lr import learning_rate
 
 
@@ -23,7 +23,7 @@ from scalewright.train.lr import learning_rate
 class Horizon:
     """The way of a run from `place` on, in steps of `per_step` tokens."""
 
-    place: Place
+    place: DataPosition
     per_step: int  # tokens
     total: int  # the last step
     unit: float | None  # tokens of the steps that the schedule is counted in; None: it is counted in steps
@@ -40,7 +40,7 @@ class Horizon:
 
 
 def find_horizon(
-    place: Place, steps: int, tokens: float | None, per_step: int, unit: float | None = None
+    place: DataPosition, steps: int, tokens: float | None, per_step: int, unit: float | None = None
 ) -> Horizon:
     """The way to `tokens`, or to step `steps` when they are null. `unit` is what an earlier call had."""
     if tokens is None:

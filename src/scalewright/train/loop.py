@@ -13,10 +13,10 @@ from scalewright.parallel.timers import Spans
 from scalewright.train.batches import StepBatches
 from scalewright.train.columns import OUTER, STOP, StopReason, stop_reason, stop_request
 from scalewright.train.garbage import collect_garbage
+from scalewright.train.metrics.readback import Readback
+from scalewright.train.metrics.record import Clock
 from scalewright.train.optimizer import set_rate
 from scalewright.train.profile import Tracer
-from scalewright.train.record.readback import Readback
-from scalewright.train.record.record import Clock
 from scalewright.train.session import Session
 from scalewright.train.signals import StopRequest
 

@@ -15,8 +15,8 @@ import torch
 
 from scalewright.machine.local import find_cluster
 from scalewright.machine.probe import compare_bf16, matmul_rate
+from scalewright.spec.common.jsonl import read_jsonl
 from scalewright.spec.errors import UserError
-from scalewright.spec.text.jsonl import read_jsonl
 
 
 @dataclass(frozen=True)

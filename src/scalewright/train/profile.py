@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from scalewright.launch.recording.scalewright_recorder import collectives
+from scalewright.launch.capture.injected.scalewright_recorder import collectives
 from scalewright.launch.settings import quiet_profiler
 from scalewright.parallel.collectives import barrier
 from scalewright.parallel.execute import Recorder

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.launch.local import cores, is_worker, prepare_workers, run_local
-from scalewright.launch.meeting import with_address
 from scalewright.launch.preflight.here import look_here
 from scalewright.launch.rank import RankContext, find_context
+from scalewright.launch.rendezvous import with_address
 from scalewright.launch.settings import (
     describe_rank,
     keep_few_kernels,
@@ -35,7 +35,7 @@ from scalewright.spec.errors import RunError, Stopped, UserError
 from scalewright.spec.run import PythonRef, RunSpec
 from scalewright.track.events import EventsFile
 from scalewright.track.store import find_store
-from scalewright.train.record.callbacks import Callback, Callbacks
+from scalewright.train.metrics.callbacks import Callback, Callbacks
 from scalewright.train.resolve import (
     Overrides,
     Resolved,
@@ -73,7 +73,7 @@ class Result:
 
 
 # Called before any rank starts, with the kind of device (cpu, cuda, mps); raises UserError for a run that
-# needs more memory than is free. `scalewright.api.train` passes that of `dry_run/preflight.py`.
+# needs more memory than is free. `scalewright.api.train` passes that of `dry_run/fits_here.py`.
 MemoryCheck = Callable[[Resolved, str, RankContext], None]
 
 

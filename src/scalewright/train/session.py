@@ -24,7 +24,7 @@ from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import Parallel
 from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.run import RunSpec
-from scalewright.train.batches import Place, StepBatches, go_to_place, reading_place
+from scalewright.train.batches import DataPosition, StepBatches, go_to_place, reading_place
 from scalewright.train.engine import Engine, Stepper
 from scalewright.train.guard.decide import Guard
 from scalewright.train.guard.health import Health
@@ -32,11 +32,11 @@ from scalewright.train.guard.rewind import Rewinder, Target
 from scalewright.train.hangs.watchdog import Watchdog
 from scalewright.train.horizon import Horizon
 from scalewright.train.loss import DEFAULT_LOSS, build_loss
+from scalewright.train.metrics.measured import Counter
+from scalewright.train.metrics.readback import Readback
+from scalewright.train.metrics.record import Record
 from scalewright.train.network import load_python
 from scalewright.train.optimizer import base_rate
-from scalewright.train.record.measured import Counter
-from scalewright.train.record.readback import Readback
-from scalewright.train.record.record import Record
 from scalewright.train.resolve import Resolved
 from scalewright.train.signals import StopRequest
 from scalewright.train.state.changes import data_settings, run_settings
@@ -57,7 +57,7 @@ class Session:
     valid: Dataset | None
     run_id: str
     resumed: int | None  # the step of the checkpoint that this call continues from
-    place: Place  # where its batches begin: at the start, a resume, or the newest rewind
+    place: DataPosition  # where its batches begin: at the start, a resume, or the newest rewind
     done: int  # steps that the weights have behind them
     guard: Guard
     left_out: list[Range]  # by rewinds

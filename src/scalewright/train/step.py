@@ -26,22 +26,11 @@ from scalewright.parallel.parallelize import Parallel
 from scalewright.parallel.sums import sum_partial
 from scalewright.spec.guard import GuardSpec
 from scalewright.train.balance import Balance
-from scalewright.train.columns import (
-    AUX,
-    BUSIEST,
-    DROPPED,
-    LOSS,
-    MEMORY,
-    NORM,
-    OUTER,
-    STOP,
-    TOKENS,
-    WIDTH,
-)
+from scalewright.train.columns import AUX, BUSIEST, DROPPED, LOSS, MEMORY, NORM, OUTER, STOP, TOKENS, WIDTH
 from scalewright.train.diloco import Islands
+from scalewright.train.gradient_norms import squared_norms
 from scalewright.train.guard.decide import Guard
 from scalewright.train.memory.usage import memory_gib
-from scalewright.train.norms import squared_norms
 from scalewright.train.update import KeptBuffers, obeys_flag, update_unless
 
 

@@ -27,11 +27,11 @@ from scalewright.launch.child import Share, start_child
 from scalewright.launch.local import cores
 from scalewright.launch.settings import tracking_variables
 from scalewright.launch.stop import stop_signals
+from scalewright.spec.common.jsonl import read_jsonl
+from scalewright.spec.common.untrusted import read_json
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import MlflowSpec, RunSpec, load_run
 from scalewright.spec.sweep import Point, read_sweep
-from scalewright.spec.text.jsonl import read_jsonl
-from scalewright.spec.text.untrusted import read_json
 from scalewright.track.store import find_store
 from scalewright.train.resolve import device_kind, resolve
 

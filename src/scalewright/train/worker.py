@@ -19,10 +19,10 @@ from scalewright.machine.load import CpuMark, others_busy, too_many_threads
 from scalewright.machine.processor import read_processor
 from scalewright.parallel.collectives import gather_json
 from scalewright.parallel.mesh import join_world, leave_world
+from scalewright.spec.common.jsonl import read_jsonl
 from scalewright.spec.errors import RunError, Stopped, UserError
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import DataSpec, RunSpec
-from scalewright.spec.text.jsonl import read_jsonl
 from scalewright.track.tracker import Status
 from scalewright.train.build import build
 from scalewright.train.columns import StopReason
@@ -32,8 +32,8 @@ from scalewright.train.leak_probe import check_leaks
 from scalewright.train.loop import loop
 from scalewright.train.memory.history import keep_history
 from scalewright.train.memory.out_of_memory import memory_explained
+from scalewright.train.metrics.callbacks import answer
 from scalewright.train.network import types_explained
-from scalewright.train.record.callbacks import answer
 from scalewright.train.session import Session
 from scalewright.train.signals import StopRequest
 from scalewright.train.start import Start

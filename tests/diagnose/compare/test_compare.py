@@ -97,7 +97,10 @@ def test_a_file_that_is_no_answer_is_refused(document: str, tmp_path: Path) -> N
 def test_noise_is_told_from_a_change() -> None:
     chance = np.random.default_rng(1)
     then, same, slower = (chance.normal(level, 0.03, 40) for level in (1.0, 1.0, 1.05))
-    assert [some.beyond_noise for some in (change(then, same), change(then, slower)) if some] == [False, True]
+    assert [entry.beyond_noise for entry in (change(then, same), change(then, slower)) if entry] == [
+        False,
+        True,
+    ]
     few = change(then[:2], slower[:2])
     assert few is not None
     assert few.beyond_noise is None

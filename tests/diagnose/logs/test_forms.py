@@ -71,7 +71,7 @@ def test_of_two_kinds_of_lines_the_trainer_s_own_count(tmp_path: Path) -> None:
 
 
 def test_numbers_and_times() -> None:
-    assert [number(some) for some in ("6,344", "-1.5e-3x", "nan", "INF", "n/a", "", "1" * 5000)][:2] == [
+    assert [number(text) for text in ("6,344", "-1.5e-3x", "nan", "INF", "n/a", "", "1" * 5000)][:2] == [
         6344,
         -0.0015,
     ]

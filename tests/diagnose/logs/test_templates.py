@@ -45,7 +45,7 @@ def test_another_line_has_its_own_values(text: str) -> None:
 @pytest.mark.parametrize("line", WRITERS, ids=lambda line: line.__name__)
 def test_every_trainers_lines(tmp_path: Path, line: Line) -> None:
     path = write(tmp_path, line)
-    texts = [some.text for some in MarkedLines(path, [form.mark for form in FORMS])]
+    texts = [entry.text for entry in MarkedLines(path, [form.mark for form in FORMS])]
     assert texts
     for form in FORMS:
         like = Templates()

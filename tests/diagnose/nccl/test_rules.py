@@ -98,8 +98,9 @@ def test_shared_memory_and_why(tmp_path: Path) -> None:
     assert first(tmp_path, lines)["cause"] == "shared memory instead of P2P within a node"
     verdict = first(tmp_path, [*on_all("NCCL_P2P_DISABLE set by environment to 1."), *lines])
     assert verdict["evidence"] == [
-        "4 of 4 links within a node go through the host's memory", "NCCL_P2P_DISABLE is set to 1 on a, b",
-    ]  # fmt: skip
+        "4 of 4 links within a node go through the host's memory",
+        "NCCL_P2P_DISABLE is set to 1 on a, b",
+    ]
     assert verdict["fix"] == "unset NCCL_P2P_DISABLE"
 
 
@@ -152,7 +153,7 @@ def test_the_wrong_interface(tmp_path: Path) -> None:
 )
 def test_a_host_that_does_otherwise(tmp_path: Path, old: str, new: str, cause: str) -> None:
     lines = [line.replace(old, new) if line.startswith("b:") else line for line in run()]
-    [verdict] = [some for some in answer(tmp_path, lines)["verdicts"] if some["cause"] == cause]
+    [verdict] = [entry for entry in answer(tmp_path, lines)["verdicts"] if entry["cause"] == cause]
     assert any("b" in sentence for sentence in verdict["evidence"])
 
 

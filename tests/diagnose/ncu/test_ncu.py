@@ -32,7 +32,7 @@ KERNELS: list[tuple[str, list[float]]] = [
     ("sm90_xmma_gemm_bf16bf16", [300, 88, 40, 20, 670, 25, 24, 6, 1, 2]),
     ("void attention_kernel(float*)", [200, 30, 35, 10, 335, 25, 24, 9, 2, 4]),
     ("void small_reduce(float*)", [100, 2, 4, 3, 100, 100, 12, 0.11, 16, 32]),
-]  # fmt: skip
+]
 
 
 def lines(rows: list[list[str]]) -> str:

@@ -45,7 +45,7 @@ def test_a_slow_worker_is_named_with_its_gain(tmp_path: Path) -> None:
     result = answer(job, tmp_path)
     [verdict] = result["verdicts"]
     assert verdict["cause"] == "straggler"
-    assert [some["rank"] for some in result["stragglers"]] == [101]
+    assert [straggler["rank"] for straggler in result["stragglers"]] == [101]
     before, after = rows(job)[1], rows(Job())[1]
     assert verdict["gain_pct"]["p50"] == pytest.approx(100 * (1 - after / before), abs=4)
     assert result["slowdown"]["by_worst_workers_pct"] > 90

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from scalewright.diagnose.traces import trace as t
 from scalewright.diagnose.traces.kineto import read_kineto
-from scalewright.diagnose.traces.trace import Trace
+from scalewright.diagnose.traces.trace import CALL, KERNEL, MEMCPY, Trace
 
 
 def event(category: str, name: str, ts: Any, dur: Any, **args: Any) -> dict[str, Any]:
@@ -58,7 +57,7 @@ def test_a_kernel_finds_its_launch_and_old_categories_count_too(tmp_path: Path) 
         {"ph": "s", "id": 3, "pid": 1, "tid": 2, "ts": 0, "cat": "ac2g", "name": "ac2g"},
     ]
     trace = read(tmp_path, json.dumps(events))
-    assert trace.category.tolist() == [t.CALL, t.KERNEL, t.MEMCPY]
+    assert trace.category.tolist() == [CALL, KERNEL, MEMCPY]
     assert trace.launches.tolist() == [-1, 0, -1]
     assert trace.size.tolist() == [-1, -1, 1024]
     assert trace.lanes[trace.lane[1]] == ("0", "7")

@@ -26,7 +26,7 @@ from launch.preflight.templates import (
     site,
     spec,
     version,
-)  # fmt: skip
+)
 from scalewright.launch.preflight.facts import Card, Facts, Folder, Interface, Space
 from scalewright.launch.preflight.rule import Moment
 

@@ -13,7 +13,7 @@ from scalewright.launch.preflight.facts import (
     Interface,
     Machine,
     Node,
-    Place,
+    ProcessPlace,
     Run,
     Space,
 )
@@ -34,10 +34,7 @@ def run(out_dir: str = "/shared/runs/small", **keys: Any) -> Run:
     return Run(RunSpec.parse(data), save_bytes=15 * 10**9, modified=NOW - 3600)
 
 
-ETHERNET = {
-    "lo": Interface(("127.0.0.1", "::1"), mtu=65536),
-    "eth0": Interface(("10.0.0.1",)),
-}
+ETHERNET = {"lo": Interface(("127.0.0.1", "::1"), mtu=65536), "eth0": Interface(("10.0.0.1",))}
 MACHINE = Machine(
     host="n1",
     interfaces=ETHERNET,
@@ -78,7 +75,7 @@ SLURM_H100 = Facts(  # torchrun in a task a node, 4 nodes of 8 GPUs over InfiniB
         "NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1", "OMP_NUM_THREADS": "8", "SLURM_JOB_NUM_NODES": "4",
         "SLURM_JOB_END_TIME": str(int(NOW) + 86400), "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
     },
-    place=Place("torchrun", world=32, nodes=4, per_node=8, address="n1", port=23456, store_is_up=True),
+    place=ProcessPlace("torchrun", world=32, nodes=4, per_node=8, address="n1", port=23456, store_is_up=True),
     site=LaunchSpec(time_limit="24:00:00", interface="ib0"),
     run=run(),
     machine=replace(
@@ -98,14 +95,14 @@ SRUN = replace(  # a task a rank: rank 0 holds the port itself, and srun binds c
 )
 ONE_NODE = Facts(  # torchrun --standalone on 8 GPUs
     environ={"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"},
-    place=Place("torchrun", world=8, per_node=8, address="127.0.0.1", port=45123, store_is_up=True),
+    place=ProcessPlace("torchrun", world=8, per_node=8, address="127.0.0.1", port=45123, store_is_up=True),
     run=run("runs/small", layout={"devices": 8}),
     machine=replace(MACHINE, folder=Folder("/home/me", Space(10**13, 10**12), "ext4", Space(10**8, 10**7))),
     gpus=True,
 )
 LAPTOP = Facts(  # two local workers on the CPU
     environ={"PATH": "/usr/bin"},
-    place=Place(world=2, per_node=2),
+    place=ProcessPlace(world=2, per_node=2),
     run=run("runs/small", layout={"devices": 2}, device="cpu"),
     machine=replace(
         MACHINE,
@@ -121,7 +118,7 @@ POD = Facts(  # a pod of a TrainJob, which starts its 8 ranks
         "PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "small-node-0-0.small",
         "NCCL_DEBUG": "WARN",
     },
-    place=Place(
+    place=ProcessPlace(
         "Kubeflow Trainer 2", rank=8, world=16, nodes=2, per_node=8, address="small-node-0-0.small",
         port=29400,
     ),
@@ -159,20 +156,20 @@ SITE = LaunchSpec(
 )
 SLURM_JOB = Facts(
     environ={"NCCL_DEBUG": "WARN", "GLOO_SOCKET_IFNAME": "ib0", "NCCL_SOCKET_IFNAME": "ib0"},
-    place=Place(target="slurm", world=32, nodes=4, per_node=8),
+    place=ProcessPlace(target="slurm", world=32, nodes=4, per_node=8),
     site=SITE,
     run=run("runs/small"),
     gpus=True,
 )
 MPI_JOB = replace(
     SLURM_JOB,
-    place=Place(target="mpi", world=16, nodes=2, per_node=8, address="a", port=29500),
+    place=ProcessPlace(target="mpi", world=16, nodes=2, per_node=8, address="a", port=29500),
     site=LaunchSpec(hosts=("a", "b")),
 )
 POD_JOB = replace(
     SLURM_JOB,
     environ={"NCCL_DEBUG": "WARN"},
-    place=Place(target="kubernetes", world=16, nodes=2, per_node=8, port=29500),
+    place=ProcessPlace(target="kubernetes", world=16, nodes=2, per_node=8, port=29500),
     site=LaunchSpec(
         container="registry.site/train:1.4", memory="512Gi", rdma="rdma/ib", claims={"work": "/data"}
     ),
@@ -238,8 +235,8 @@ def version(number: int, **versions: str) -> Change:
 
 def both(*changes: Change) -> Change:
     def change(facts: Facts) -> Facts:
-        for one in changes:
-            facts = one(facts)
+        for entry in changes:
+            facts = entry(facts)
         return facts
 
     return change

@@ -11,7 +11,7 @@ import pytest
 from runs import run, run_data
 from scalewright.launch.preflight import look as looking
 from scalewright.launch.preflight.ask import job_facts, last_save_s, place_of, save_bytes, start_facts
-from scalewright.launch.preflight.facts import Place
+from scalewright.launch.preflight.facts import ProcessPlace
 from scalewright.launch.preflight.look import has_gpus, look
 from scalewright.launch.preflight.rules import check
 from scalewright.spec.run import RunSpec, load_run
@@ -40,7 +40,7 @@ def system(tmp_path: Path) -> Path:
 
 
 def test_a_machine_by_its_files(system: Path) -> None:
-    machine = look({}, Place(), root=system)
+    machine = look({}, ProcessPlace(), root=system)
     assert machine.ephemeral_ports == (32768, 60999)
     assert machine.overcommit == 2
     assert machine.peer_memory is True
@@ -50,7 +50,7 @@ def test_a_machine_by_its_files(system: Path) -> None:
         "mlx5_0": True, "mlx5_1": False, "rdmap0s6": True,
     }  # fmt: skip
     assert [name for name, card in machine.cards.items() if card.efa] == ["rdmap0s6"]
-    bare = look({}, Place(), root=system / "nothing")
+    bare = look({}, ProcessPlace(), root=system / "nothing")
     assert (bare.ephemeral_ports, bare.overcommit, bare.peer_memory, bare.cards) == (None, None, None, {})
     assert not has_gpus("auto", {}, system)
     assert has_gpus("cuda", {}, system)
@@ -63,10 +63,10 @@ def test_a_machine_by_its_files(system: Path) -> None:
 def test_a_port_that_somebody_holds() -> None:
     with socket.create_server(("", 0)) as server:
         port = server.getsockname()[1]
-        place = Place("Slurm", world=2, per_node=2, address="127.0.0.1", port=port)
+        place = ProcessPlace("Slurm", world=2, per_node=2, address="127.0.0.1", port=port)
         assert look({}, place).port_taken is True
     assert look({}, place).port_taken is False
-    assert look({}, Place("torchrun", world=2, port=port, store_is_up=True)).port_taken is None
+    assert look({}, ProcessPlace("torchrun", world=2, port=port, store_is_up=True)).port_taken is None
 
 
 def test_what_hangs_is_left_behind() -> None:
@@ -79,11 +79,11 @@ def test_what_hangs_is_left_behind() -> None:
 
 def test_a_look_takes_a_moment(tmp_path: Path) -> None:
     """On one node; the first look imports psutil."""
-    look({}, Place(), tmp_path)
+    look({}, ProcessPlace(), tmp_path)
     times = []
     for _ in range(3):
         began = time.perf_counter()
-        look({}, Place(world=8, per_node=8), tmp_path / "not" / "there")
+        look({}, ProcessPlace(world=8, per_node=8), tmp_path / "not" / "there")
         times.append(time.perf_counter() - began)
     assert min(times) < 0.3
     assert not list(tmp_path.iterdir())
@@ -110,10 +110,10 @@ SRUN = {
 def test_places() -> None:
     eight = RunSpec.parse({"model": "gpt2", "data": "x", "layout": {"devices": 8}})
     sixteen = eight.replace(layout={"devices": 16})
-    assert place_of({}, eight) == Place(world=8, per_node=8)
-    assert place_of(SRUN, sixteen) == Place("Slurm", "", 9, 16, 2, 8, "n1", 20007)
+    assert place_of({}, eight) == ProcessPlace(world=8, per_node=8)
+    assert place_of(SRUN, sixteen) == ProcessPlace("Slurm", "", 9, 16, 2, 8, "n1", 20007)
     pod = {"PET_NODE_RANK": "1", "PET_NNODES": "2", "PET_MASTER_ADDR": "p-0"}
-    assert place_of(pod, sixteen) == Place("Kubeflow Trainer 2", "", 8, 16, 2, 8, "p-0", 29500)
+    assert place_of(pod, sixteen) == ProcessPlace("Kubeflow Trainer 2", "", 8, 16, 2, 8, "p-0", 29500)
     by_hand = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1"}
     assert place_of(by_hand, eight).nodes == 1  # it doesn't tell, and may be one
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from scalewright.launch.job import Job
+from scalewright.launch.job import LaunchJob
 from scalewright.spec.launch import LaunchSpec
 
 
-def job(nodes: int = 2, per_node: int = 8, **site: Any) -> Job:
+def job(nodes: int = 2, per_node: int = 8, **site: Any) -> LaunchJob:
     """A job of a plain site; `site` are its keys."""
     keys = {"container": "registry.example/team/scalewright:1"} | site
-    return Job("My Run", nodes, per_node, LaunchSpec(**keys), "run.yaml", ("layout.tp=8",))
+    return LaunchJob("My Run", nodes, per_node, LaunchSpec(**keys), "run.yaml", ("layout.tp=8",))
 
 
-def full_job(**site: Any) -> Job:
+def full_job(**site: Any) -> LaunchJob:
     """A job whose site sets what Kubernetes and clouds have words for."""
     keys: dict[str, Any] = {
         "workdir": "/data/run",
@@ -31,7 +31,7 @@ def full_job(**site: Any) -> Job:
     return job(4, 8, **(keys | site))
 
 
-def slurm_job(**site: Any) -> Job:
+def slurm_job(**site: Any) -> LaunchJob:
     """A job whose site sets what Slurm has words for."""
     keys: dict[str, Any] = {
         "container": None,
@@ -54,7 +54,7 @@ def slurm_job(**site: Any) -> Job:
     return job(4, 8, **(keys | site))
 
 
-def hosts_job(**site: Any) -> Job:
+def hosts_job(**site: Any) -> LaunchJob:
     """A job on hosts that are named."""
     keys: dict[str, Any] = {
         "container": None,
@@ -66,7 +66,7 @@ def hosts_job(**site: Any) -> Job:
     return job(2, 8, **(keys | site))
 
 
-def local_job(**site: Any) -> Job:
+def local_job(**site: Any) -> LaunchJob:
     """A job on the machine that writes it."""
     keys: dict[str, Any] = {
         "container": None,

@@ -20,7 +20,7 @@ import yaml
 from tests.launch.targets.crd import SCHEMAS
 from tests.launch.targets.sites import full_job, job
 
-from scalewright.launch.job import Job, Written
+from scalewright.launch.job import LaunchJob, Written
 from scalewright.launch.targets import find_target
 from scalewright.spec.errors import UserError
 
@@ -35,12 +35,12 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
-def written(cloud: str, a_job: Job) -> Written:
+def written(cloud: str, a_job: LaunchJob) -> Written:
     """What the target writes of a job."""
     return find_target(cloud)(a_job)
 
 
-def body(cloud: str, a_job: Job) -> Any:
+def body(cloud: str, a_job: LaunchJob) -> Any:
     """The task or request, read back."""
     (text,) = written(cloud, a_job).files.values()
     return yaml.safe_load(text)

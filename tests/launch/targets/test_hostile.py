@@ -25,7 +25,7 @@ import pytest
 import yaml
 from tests.launch.targets.sites import job
 
-from scalewright.launch.job import Job, Written
+from scalewright.launch.job import LaunchJob, Written
 from scalewright.launch.targets import TARGETS, find_target
 from scalewright.spec.errors import UserError
 from scalewright.spec.launch import LaunchSpec
@@ -62,10 +62,11 @@ CD = """() { printf '%s\\0' "$@" >> "$CALLS"; builtin cd "$@" 2>/dev/null || tru
 PROGRAMS = ("python", "srun", "scontrol", "mpirun", "apptainer", "module", "ssh", "torchrun", "sleep", "rm")
 SHELL = ("setup",)  # is shell, by its meaning
 TEXTS = [
-    name for name, field in LaunchSpec.model_fields.items()
+    name
+    for name, field in LaunchSpec.model_fields.items()
     if isinstance(getattr(LaunchSpec(), name), (tuple, dict)) or "str" in str(field.annotation)
     if "Literal" not in str(field.annotation) and name not in SHELL and not field.metadata
-]  # fmt: skip
+]
 FIELDS = [*TEXTS, "env name", "claim", "run_file", "override", "out_dir"]
 ROOTED = ("workdir", "mounts", "claims")  # paths that containers want from / on
 
@@ -78,7 +79,7 @@ def value(field: str, word: str, target: str) -> str:
     return f"/w:{text}" if field == "mounts" else text
 
 
-def hostile(target: str, words: dict[str, str]) -> Job:
+def hostile(target: str, words: dict[str, str]) -> LaunchJob:
     """A job with these values of fields; raises UserError where one is refused."""
     keys: dict[str, Any] = {"container": None if target == "slurm" else "img:1", "claims": {"data": "/data"}}
     keys |= {"gpu": "H100"} if target in ("skypilot", "dstack", "runpod") else {}

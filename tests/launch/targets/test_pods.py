@@ -25,7 +25,7 @@ from tests.runs import (
     write_run,
 )
 
-from scalewright.launch.job import Job
+from scalewright.launch.job import LaunchJob
 from scalewright.launch.targets.kubernetes import write
 from scalewright.spec.launch import LaunchSpec
 
@@ -38,7 +38,7 @@ def commands(folder: Path, run_file: Path, kind: str, port: int) -> list[tuple[l
         container="image", python=sys.executable, interface="lo", port=port, env={"OMP_NUM_THREADS": "1"},
         workdir=str(folder), kubernetes=kind,
     )  # fmt: skip
-    (text,) = write(Job("tiny", 2, 2, site, str(run_file), device="cpu")).files.values()
+    (text,) = write(LaunchJob("tiny", 2, 2, site, str(run_file), device="cpu")).files.values()
     bodies = {body["kind"]: body for body in yaml.safe_load_all(text)}
     pods = []
     for index in range(2):

@@ -16,7 +16,7 @@ from tests.launch.ray_cluster import missing, two_nodes
 from tests.launch.targets.sites import full_job, job
 from tests.runs import assert_same_run, events, merge, run, run_data, steps_done, wait_for, write_run
 
-from scalewright.launch.job import Job
+from scalewright.launch.job import LaunchJob
 from scalewright.launch.targets.ray import write
 from scalewright.spec.errors import UserError
 from scalewright.spec.launch import LaunchSpec
@@ -32,7 +32,7 @@ def test_the_driver_is_the_expected_one():
 
 @pytest.mark.parametrize("name", ['a "quoted" name', "back\\slash", "'''", "{brace}"])
 def test_the_driver_is_python_for_any_name(name):
-    a_job = Job(name, 2, 8, LaunchSpec(workdir="/data/it's {here}"), "run.yaml", ('a="b"',))
+    a_job = LaunchJob(name, 2, 8, LaunchSpec(workdir="/data/it's {here}"), "run.yaml", ('a="b"',))
     (text,) = write(a_job).files.values()
     ast.parse(text)
     assert "{here}" in text
@@ -61,7 +61,7 @@ def ranks_of(folder: Path) -> list[Any]:
         except psutil.Error:
             return []
 
-    return [p for p in psutil.process_iter() if "scalewright.launch.tied" in command(p)]
+    return [p for p in psutil.process_iter() if "scalewright.launch.exits_with_parent" in command(p)]
 
 
 @pytest.mark.slow
@@ -80,7 +80,7 @@ def test_a_killed_rank_is_started_again_and_resumes(tmp_path, killed):
     slow = merge(base, {"loss": {"python": "parts:fragile", "pause": 0.25}})
     file = write_run(tmp_path, run_data(tmp_path, **slow))
     site = LaunchSpec(workdir=str(tmp_path), max_restarts=2, env={"OMP_NUM_THREADS": "1"}, interface="lo")
-    written = write(Job("tiny", 2, 1, site, str(file), device="cpu"))
+    written = write(LaunchJob("tiny", 2, 1, site, str(file), device="cpu"))
     for name, text in written.files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     driver = tmp_path / next(iter(written.files))

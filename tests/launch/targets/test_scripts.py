@@ -13,12 +13,12 @@ import pytest
 from tests.launch.targets.sites import hosts_job, local_job, slurm_job
 
 from runs import wait_for
-from scalewright.launch.job import Job
+from scalewright.launch.job import LaunchJob
 from scalewright.launch.targets import find_target
 from scalewright.spec.errors import UserError
 
 GOLDEN = Path(__file__).parent / "golden"
-JOBS: dict[str, tuple[str, Job]] = {
+JOBS: dict[str, tuple[str, LaunchJob]] = {
     "local": ("local", local_job()),
     "slurm": ("slurm", slurm_job()),
     "slurm_rank": ("slurm", slurm_job(agent="rank", container="train.sif")),
@@ -28,7 +28,7 @@ BASH = shutil.which("bash")
 needs_bash = pytest.mark.skipif(BASH is None or os.name == "nt", reason="bash isn't here")
 
 
-def script(target: str, job: Job) -> str:
+def script(target: str, job: LaunchJob) -> str:
     """The text of the script itself."""
     return next(iter(find_target(target)(job).files.values()))
 
@@ -175,7 +175,7 @@ def test_a_signal_becomes_a_file_that_rank_zero_sees(
     tmp_path: Path, version: str, word: str, name: str
 ) -> None:
     job = hosts_job(setup=())
-    files = find_target("mpi")(Job(job.name, 2, 8, job.site, "run.yaml", (), "cpu", "out")).files
+    files = find_target("mpi")(LaunchJob(job.name, 2, 8, job.site, "run.yaml", (), "cpu", "out")).files
     for file, text in files.items():
         (tmp_path / file).write_text(text)
     stand_in(tmp_path, "mpirun", MPIRUN.format(version=version))

@@ -8,8 +8,8 @@ import pytest
 
 from scalewright.plan.cost.band import MEASURED_DEVICES
 from scalewright.plan.explain import never_measured
+from scalewright.plan.fitting.runs import MEASURED, read_table, runs_of
 from scalewright.plan.frameworks import find_framework, framework_names
-from scalewright.plan.measured.runs import MEASURED, read_table, runs_of
 from scalewright.plan.predict import Prediction, predict
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout

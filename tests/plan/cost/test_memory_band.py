@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from scalewright.plan.cost.memory_band import risk
+from scalewright.plan.fitting.runs import MEASURED, read_table, runs_of
 from scalewright.plan.frameworks import find_framework
-from scalewright.plan.measured.runs import MEASURED, read_table, runs_of
 from scalewright.plan.predict import predict_table
 from scalewright.plan.terms import RISK_TERMS
 

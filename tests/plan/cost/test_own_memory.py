@@ -10,10 +10,10 @@ import pytest
 
 from scalewright.dry_run.dry_run import Group, dry_run
 from scalewright.plan.cost import own_memory
-from scalewright.plan.cost.columns import Place
+from scalewright.plan.cost.columns import PipelineRank
 from scalewright.plan.cost.memory import GIB
-from scalewright.plan.cost.moments import Moment
 from scalewright.plan.cost.own_memory import own_moments
+from scalewright.plan.cost.peak_moments import Moment
 from scalewright.plan.cost.states import States
 from scalewright.plan.cost.table import Facts, Table
 from scalewright.plan.predict import predict, price
@@ -111,7 +111,9 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[float, floa
     """The peak of every moment that the planner compares, on every rank, and its activations, in GiB."""
     moments: list[tuple[float, float]] = []
 
-    def recording(table: Table, facts: Facts, at: Place, held: States, *more: Any) -> tuple[Moment, ...]:
+    def recording(
+        table: Table, facts: Facts, at: PipelineRank, held: States, *more: Any
+    ) -> tuple[Moment, ...]:
         compared = own_moments(table, facts, at, held, *more)
         states = held.parameters + held.optimizer
         moments.extend(((x.total + states)[0] / GIB, x.activations[0] / GIB) for x in compared)

@@ -115,7 +115,7 @@ def test_traffic_is_the_specs(name: str, keys: dict[str, Any]) -> None:
     each = layout.devices // layout.pp
     tables = [step_traffic(model, layout, SEQ_LEN, pp * each) for pp in range(layout.pp)]
     for axis, parts in AXES.items():
-        most = max(sum(t.bytes for (on, _), t in one.items() if on in parts) for one in tables)
+        most = max(sum(t.bytes for (on, _), t in table.items() if on in parts) for table in tables)
         assert found[axis] == pytest.approx(most, rel=1e-12), axis
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scalewright.plan.cost import work as w
+from scalewright.plan.cost.work import BLOCK, COLUMN, EXTRA, FORWARD, KEPT, MATMUL, Work, work
 from scalewright.spec.layout import Layout
 from scalewright.spec.operators import activation_bytes, forward_flops
 from scalewright.spec.presets import load_model_spec
@@ -24,16 +24,16 @@ MODELS = [
 ONE = Sizes(1, 1024, 1, False, 1, 1, 1, 2, "fused")
 
 
-def column(work: w.Work, name: str) -> np.ndarray:
-    return work.kernels[:, w.COLUMN[name]]
+def column(work: Work, name: str) -> np.ndarray:
+    return work.kernels[:, COLUMN[name]]
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_flops_and_parameters_are_the_specs(name: str) -> None:
     model = load_model_spec(name).replace(mtp_layers=0)
-    found = w.work(model, ONE)
-    times = np.where(column(found, "region") == w.BLOCK, model.num_hidden_layers, 1)
-    forward = column(found, "phase") == w.FORWARD
+    found = work(model, ONE)
+    times = np.where(column(found, "region") == BLOCK, model.num_hidden_layers, 1)
+    forward = column(found, "phase") == FORWARD
     flops = column(found, "flops") * column(found, "count") * times
     # the same sums in another order: rounding alone
     assert (flops * forward).sum() == pytest.approx(forward_flops(model, 1024, causal=False), rel=1e-9)
@@ -46,22 +46,22 @@ def test_flops_and_parameters_are_the_specs(name: str) -> None:
 @pytest.mark.parametrize("tp", [2, 4])
 def test_activations_are_the_specs(tp: int) -> None:
     model = load_model_spec("llama-3.2-1b")
-    found = w.work(model, Sizes(2, 1024, tp, True, 1, 1, 1, 2, "fused"))
+    found = work(model, Sizes(2, 1024, tp, True, 1, 1, 1, 2, "fused"))
     layout = Layout(devices=tp, tp=tp, zero_stage=1, micro_batch=2, precision="bf16")
-    kept = found.kept[:, w.KEPT.index("none")] * np.array([1, model.num_hidden_layers, 1, 0])
+    kept = found.kept[:, KEPT.index("none")] * np.array([1, model.num_hidden_layers, 1, 0])
     assert kept.sum() == pytest.approx(activation_bytes(model, layout, 1024), rel=1e-9)
 
 
 def test_multi_token_prediction_is_a_region_of_its_own() -> None:
     model = load_model_spec("deepseek-v3")
-    found = w.work(model, ONE)
-    extra = column(found, "region") == w.EXTRA
+    found = work(model, ONE)
+    extra = column(found, "region") == EXTRA
     assert extra.any()
-    assert found.dense[w.EXTRA] + found.expert[w.EXTRA] == pytest.approx(count(model).mtp, rel=1e-9)
+    assert found.dense[EXTRA] + found.expert[EXTRA] == pytest.approx(count(model).mtp, rel=1e-9)
 
 
 def test_projections_of_one_input_are_one_product() -> None:
     model = load_model_spec("llama-3.2-1b")
-    found = w.work(model, ONE)
-    block = (column(found, "region") == w.BLOCK) & (column(found, "kind") == w.MATMUL)
-    assert (block & (column(found, "phase") == w.FORWARD)).sum() == 4  # qkv, o, gate-up, down
+    found = work(model, ONE)
+    block = (column(found, "region") == BLOCK) & (column(found, "kind") == MATMUL)
+    assert (block & (column(found, "phase") == FORWARD)).sum() == 4  # qkv, o, gate-up, down

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from scalewright.plan.fitting.runs import MEASURED, measured_seconds, read_table
 from scalewright.plan.frameworks import find_framework
-from scalewright.plan.measured.runs import MEASURED, measured_seconds, read_table
 from scalewright.plan.predict import predict_rows, resolve_rows
 from scalewright.plan.request import Request
 from scalewright.plan.rows.cells import read_options

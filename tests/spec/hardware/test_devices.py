@@ -6,13 +6,7 @@ import pytest
 
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.device_families import FAMILIES
-from scalewright.spec.hardware.devices import (
-    DeviceSpec,
-    device_names,
-    devices,
-    find_device,
-    load_device,
-)
+from scalewright.spec.hardware.devices import DeviceSpec, device_names, devices, find_device, load_device
 
 TERA = 1e12
 

@@ -46,20 +46,14 @@ def check_run(run: RunSpec, monkeypatch: pytest.MonkeyPatch, installed: bool = T
         ({"layout": {**PIPE, "zero_stage": 2}}, r"zero_stage 2 with pp 2 .*use zero_stage 1"),
         ({"layout": {**PIPE, "schedule": "gpipe"}}, r"schedule gpipe .*layout.schedule.*use schedule 1f1b"),
         ({"layout": {**TWO, "offload": "all", "zero_stage": 3}}, r"offload all .*none or optimizer or param"),
-        (
-            {"layout": {**TWO, "offload": "optimizer", "zero_stage": 0}},
-            r"zero_stage 0 with offload optim",
-        ),
+        ({"layout": {**TWO, "offload": "optimizer", "zero_stage": 0}}, r"zero_stage 0 with offload optim"),
         ({"layout": {**TWO, "recompute": {"budget": 0.5}}}, r"recompute budget 0.5 .*full"),
         ({"layout": {**TWO, "zero_stage": 3, "recompute": "selective"}}, r"runs parts of one.*use full"),
         ({"layout": {**TWO, "precision": "fp16"}}, r"loss scale.*use bf16"),
         ({"layout": {"precision": "bf16"}}, r"sums gradients in bf16 at zero_stage 0.*use zero_stage 1"),
         ({"optimizer": {"name": "muon"}}, r"optimizer muon can't be handed.*use adamw or sgd"),
         ({"optimizer": {"python": "parts:momentum", "lr": 0.1}}, r"optimizer your own"),
-        (
-            {"train": {"guard": {"spike": "skip"}}},
-            r"spike: skip comes .*train.guard.spike.*use log",
-        ),
+        ({"train": {"guard": {"spike": "skip"}}}, r"spike: skip comes .*train.guard.spike.*use log"),
         ({"train": {"compile": True}}, r"break its graphs.*train.compile.*use auto"),
         (
             {"layout": {**PIPE, "zero_stage": 0}},

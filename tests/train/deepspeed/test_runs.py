@@ -61,25 +61,24 @@ CASES: dict[str, dict[str, Any]] = {
         "layout": {**TWO, "zero_stage": 1, "recompute": "selective"},
         "optimizer": {"lr": 0.05, "momentum": 0.9},
     },
-    "optimizer-offloaded": {
-        "layout": {**TWO, "zero_stage": 1, "offload": "optimizer"}, "optimizer": ADAMW
-    },
-    "parameters-offloaded": {
-        "layout": {**TWO, "zero_stage": 3, "offload": "parameters"}, "optimizer": ADAMW
-    },
+    "optimizer-offloaded": {"layout": {**TWO, "zero_stage": 1, "offload": "optimizer"}, "optimizer": ADAMW},
+    "parameters-offloaded": {"layout": {**TWO, "zero_stage": 3, "offload": "parameters"}, "optimizer": ADAMW},
     "bf16": {"layout": {**TWO, "zero_stage": 2, "precision": "bf16"}},
     "one-process": {"layout": {"devices": 1, "zero_stage": 0, "micro_batch": 2}, "optimizer": ADAMW},
     "pp2-zero0": {"layout": {**PIPE, "zero_stage": 0}, "optimizer": {"clip_norm": 0}},
     "pp2-zero1": {"layout": {**PIPE, "zero_stage": 1}},
     "pp2-uneven-recomputed": {
-        "layout": {**PIPE, "zero_stage": 1, "stage_layers": [2, 1], "recompute": "full"}, "optimizer": ADAMW
+        "layout": {**PIPE, "zero_stage": 1, "stage_layers": [2, 1], "recompute": "full"},
+        "optimizer": ADAMW,
     },
     "pp2-dp2-tied": {"layout": {**PIPE, "devices": 4, "zero_stage": 1}, **TIED},
     "unpacked-zloss": {
-        "layout": {**TWO, "zero_stage": 2}, "data": {"packing": False}, "train": {"z_loss": 1e-3}
+        "layout": {**TWO, "zero_stage": 2},
+        "data": {"packing": False},
+        "train": {"z_loss": 1e-3},
     },
     "own-module": {"layout": {**TWO, "zero_stage": 3}, "model": {"python": "parts:build"}},
-}  # fmt: skip
+}
 
 
 def data_of(folder: Path, **changes: Any) -> dict[str, Any]:

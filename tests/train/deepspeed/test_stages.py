@@ -48,13 +48,13 @@ def test_layers_in_a_row_are_the_decoder(changes: dict[str, Any], packed: bool) 
     tied = spec.tie_word_embeddings
     micros = [micro(1, packed=packed), micro(2, packed=False)]
     feed.begin(micros)
-    for each in micros:
+    for entry in micros:
         feed.advance()
-        x: Tensor = each.tokens
+        x: Tensor = entry.tokens
         for layer in layers:
             x = layer(x)
         logits = tied_logits(words, x) if tied else Head(feed)(x)
-        assert torch.equal(logits, decoder(each.tokens, **each.arguments))
+        assert torch.equal(logits, decoder(entry.tokens, **entry.arguments))
 
 
 def test_a_later_stage_makes_its_own_context() -> None:

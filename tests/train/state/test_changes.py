@@ -125,11 +125,7 @@ def test_a_broken_promise_is_refused_with_its_key_before_anything_is_written(aga
         ({"data": {"train": [source(first), source(other)]}}, "tokens-7.npy is new", "data"),
         ({"data": {"train": [source(first)]}}, "tokens-1.npy is gone", "data"),
         ({"data": {"packing": False}}, "data.packing was True, and is False now", "data"),
-        (
-            {"data": {"python": "parts:Counting", "seq_len": 16}},
-            "and are parts:Counting now",
-            "data",
-        ),
+        ({"data": {"python": "parts:Counting", "seq_len": 16}}, "and are parts:Counting now", "data"),
         ({"model": {"norm_eps": 0.5}}, "model has norm_eps .* but the run's has 0.5", "model"),
     ):
         with pytest.raises(UserError, match=words) as caught:

@@ -19,7 +19,7 @@ from scalewright.serve.load import load_model
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.run import RunSpec
-from scalewright.train.batches import Place
+from scalewright.train.batches import DataPosition
 from scalewright.train.loss import build_loss
 from scalewright.train.network import build_network, first_weights, load_python
 from scalewright.train.optimizer import build_optimizer
@@ -123,11 +123,11 @@ def save_and_load(mesh: Mesh, layout: Layout, data: dict[str, Any]) -> list[dict
     for _ in range(2):
         tokens = torch.randint(0, 67, (layout.micro_batch, 16), generator=generator)
         step([Micro(tokens, tokens.roll(-1, 1), {})] * layout.accumulation, torch.tensor(tokens.numel()))
-    state.save(Place(2, 16, 256), "r", {})
+    state.save(DataPosition(2, 16, 256), "r", {})
     before = everything(state)
     fresh, _ = built(mesh, data)
     place, notes = fresh.restore(CheckpointReader(find_checkpoint(data["out_dir"])))
-    assert (place, notes) == (Place(2, 16, 256), [])
+    assert (place, notes) == (DataPosition(2, 16, 256), [])
     return [before, everything(fresh)]
 
 

@@ -41,8 +41,8 @@ def accept(
         raise missing_run(run)
     from scalewright.accept.accept import accept as check
     from scalewright.accept.training import remove_checkpoints
-    from scalewright.launch.meeting import with_address
     from scalewright.launch.rank import find_context
+    from scalewright.launch.rendezvous import with_address
     from scalewright.launch.settings import present_environment
     from scalewright.machine.local import find_cluster
     from scalewright.report.acceptance import write_acceptance
@@ -69,7 +69,7 @@ def accept(
 
 def show(result: Acceptance, page: Path) -> None:
     """A line for each check, what to do about it, and the verdict."""
-    from scalewright.spec.text.words import counted
+    from scalewright.spec.common.formatting import counted
 
     hosts = ", ".join(result.about["hosts"][:4])
     print(f"{result.run} · {counted(result.about['world'], 'ranks')} on {hosts}\n")

@@ -36,11 +36,11 @@ def collectives(
     scalewright bench collectives --processes 4 --kinds all_reduce --group 2 --stride 2
     torchrun --nproc-per-node 8 -m scalewright bench collectives --device cuda
     """
-    from scalewright.bench.collectives import Job
+    from scalewright.bench.collectives import CollectivesJob
     from scalewright.cli.bench import run_collectives, show_collectives
 
     names = tuple(name.strip().replace("-", "_") for name in kinds.split(",") if name.strip())
-    job = Job(
+    job = CollectivesJob(
         **({"kinds": names} if names else {}), least_bytes=min_bytes, most_bytes=max_bytes,
         iterations=iterations, warmup=warmup, device=device, group=group, stride=stride,
     )  # fmt: skip

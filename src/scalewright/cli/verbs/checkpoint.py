@@ -132,7 +132,7 @@ def diff_checkpoints(first: Run, second: Run, json: Json = False) -> None:
     """
     from scalewright.checkpoint.compare import settings, tensors
     from scalewright.checkpoint.read import find_checkpoint
-    from scalewright.spec.text.words import decimal, printable
+    from scalewright.spec.common.formatting import decimal, printable
 
     folders = [find_checkpoint(path) for path in (first, second)]
     with working("comparing the tensors"):

@@ -36,7 +36,7 @@ def compare(
 def _show(comparison: Comparison) -> None:
     """Three tables: what the runs reached, what differs, and their losses at the same tokens."""
     from scalewright.report.runs import UNREMARKABLE, cells, setting
-    from scalewright.spec.text.words import count, decimal
+    from scalewright.spec.common.formatting import count, decimal
 
     names = [entry.name for entry in comparison.runs]
     rows = [

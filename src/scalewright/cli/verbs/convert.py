@@ -47,7 +47,7 @@ def convert(
     What was written is read back and compared, logits of a Hugging Face folder with those of transformers.
     """
     from scalewright.checkpoint.convert import convert as convert_folder
-    from scalewright.spec.text.words import count
+    from scalewright.spec.common.formatting import count
 
     with only_answer(json), working("converting, and reading back what was written"):
         made = convert_folder(source, out, dtype, verify=not no_verify, model=model, check=check)

@@ -9,7 +9,7 @@ import typer
 
 from scalewright.cli.options import Force, Json
 from scalewright.cli.output import print, print_exact, print_json
-from scalewright.spec.text.shell import operand, quote
+from scalewright.spec.common.shell import operand, quote
 
 if TYPE_CHECKING:
     from scalewright.emit.emitted import Emitted

@@ -11,11 +11,11 @@ import typer
 from scalewright.cli.options import Force, Json, Overrides, RunFile, starting_with
 from scalewright.cli.output import only_answer, print, print_exact, print_json
 from scalewright.cli.verbs.train import missing_run
+from scalewright.spec.common.shell import line, operand
 from scalewright.spec.errors import UserError
-from scalewright.spec.text.shell import line, operand
 
 if TYPE_CHECKING:
-    from scalewright.launch.job import Job, Written
+    from scalewright.launch.job import LaunchJob, Written
     from scalewright.launch.preflight.rule import Finding
     from scalewright.spec.run import RunSpec
 
@@ -96,7 +96,7 @@ def launch(
         raise typer.Exit(code)
 
 
-def _look(job: Job, target: str, run: RunSpec, *, stops: bool) -> list[Finding]:
+def _look(job: LaunchJob, target: str, run: RunSpec, *, stops: bool) -> list[Finding]:
     """What the rules say of the job; `stops`: raises UserError for a problem (launch.preflight: stop)."""
     from scalewright.launch.preflight.ask import job_facts
     from scalewright.launch.preflight.rules import check, stop_for
@@ -110,7 +110,7 @@ def _look(job: Job, target: str, run: RunSpec, *, stops: bool) -> list[Finding]:
 
 def _save(written: Written, folder: Path, force: bool) -> dict[str, str]:
     """Writes the files; their paths by name. JSON has no comments, and so no signature: it is replaced."""
-    from scalewright.spec.text.files import write_signed, write_whole
+    from scalewright.spec.common.files import write_signed, write_whole
 
     for name, text in written.files.items():
         if name.endswith(".json"):
@@ -162,7 +162,7 @@ def _show(
 
 
 def _document(
-    target: str, job: Job, written: Written, paths: dict[str, str], command: list[str], code: int | None
+    target: str, job: LaunchJob, written: Written, paths: dict[str, str], command: list[str], code: int | None
 ) -> dict[str, Any]:
     return {
         "target": target,

@@ -69,8 +69,7 @@ def plan(
         ),
     ] = None,
     scaling: Annotated[
-        str | None,
-        typer.Option(metavar="A..B", help="The same run on A to B devices, doubling; or 8,24,96."),
+        str | None, typer.Option(metavar="A..B", help="The same run on A to B devices, doubling; or 8,24,96.")
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the run file there.")] = None,
     data: Annotated[str | None, typer.Option(metavar="DIR", help="The run file's token shards.")] = None,

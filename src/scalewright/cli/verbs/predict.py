@@ -118,8 +118,7 @@ def predict(
     currency: Currency = None,
     goodput: Goodput = None,
     batch: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Predict a table, CSV or JSON lines; - is stdin."),
+        str | None, typer.Option(metavar="FILE", help="Predict a table, CSV or JSON lines; - is stdin.")
     ] = None,
     json: Json = False,
 ) -> None:

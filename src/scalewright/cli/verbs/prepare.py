@@ -34,8 +34,7 @@ def prepare(
     text_key: Annotated[str, typer.Option(help="Where the text stands in JSONL and parquet.")] = "text",
     eod: Annotated[str | None, typer.Option(help="The token that ends a document; default: found.")] = None,
     bos: Annotated[
-        str,
-        choice("bos", BOS_CHOICES, "Whether a token begins each document; auto: as the tokenizer does."),
+        str, choice("bos", BOS_CHOICES, "Whether a token begins each document; auto: as the tokenizer does.")
     ] = "auto",
     special_tokens: Annotated[
         list[str] | None,
@@ -83,7 +82,7 @@ def _show(summary: Summary) -> None:
     """The shards in a few lines, and the histogram when it was asked for."""
     from scalewright.data.bad_lines import shown_lines
     from scalewright.data.statistics import histogram_lines
-    from scalewright.spec.text.words import counted
+    from scalewright.spec.common.formatting import counted
 
     made = "learnt here" if summary.tokenizer_trained else "as given"
     print(f"{summary.out}: vocabulary {summary.vocab_size} ({made}), {summary.seconds:.1f} s")

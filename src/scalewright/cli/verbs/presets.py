@@ -9,7 +9,7 @@ import typer
 
 from scalewright.cli.options import Force, Json, starting_with
 from scalewright.cli.output import print, print_exact, print_json, print_table
-from scalewright.spec.text.words import count
+from scalewright.spec.common.formatting import count
 
 if TYPE_CHECKING:
     from scalewright.spec.hardware.cluster import ClusterSpec
@@ -143,8 +143,8 @@ def new(
 ) -> None:
     """Print a sensible model shape of a wanted size, as YAML that `model:` takes."""
     from scalewright.spec.base import to_yaml
+    from scalewright.spec.common.files import write_signed
     from scalewright.spec.shapes import new_preset
-    from scalewright.spec.text.files import write_signed
 
     spec = new_preset(params, like, vocab)
     row = _model_row(spec)

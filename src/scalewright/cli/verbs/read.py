@@ -37,7 +37,7 @@ def read(
 
     from scalewright.emit.question import as_run, as_text
     from scalewright.emit.read import read_argv, read_file
-    from scalewright.spec.text.files import write_signed
+    from scalewright.spec.common.files import write_signed
 
     changes = list(overrides or ())
     if argv is not None and file is not None:

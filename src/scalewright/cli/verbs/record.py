@@ -34,8 +34,8 @@ def record(
     """
     import sys
 
-    from scalewright.launch.record import record as run
-    from scalewright.spec.text.words import counted
+    from scalewright.launch.capture.command import capture as run
+    from scalewright.spec.common.formatting import counted
 
     result = run(command, steps, after, _ranks(ranks), out)
     if result.files:

@@ -25,10 +25,7 @@ def report(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Default: report.html in the folder, or above several; PLAN.html.",
-        ),
+        typer.Option(metavar="FILE", help="Default: report.html in the folder, or above several; PLAN.html."),
     ] = None,
     force: Force = False,
     json: Json = False,

@@ -11,7 +11,7 @@ from scalewright.cli.output import only_answer, print, print_json, working
 from scalewright.spec.errors import UserError
 
 if TYPE_CHECKING:
-    from scalewright.plan.measured.runs import Runs
+    from scalewright.plan.fitting.runs import Runs
 
 Row = dict[str, Any]
 
@@ -30,8 +30,7 @@ def score(
         int | None, typer.Option(metavar="K", min=1, help="Fit a profile on K of the runs, score the rest.")
     ] = None,
     left_out: Annotated[
-        bool,
-        typer.Option("--left-out", help="Predict each source by constants fitted without it (minutes)."),
+        bool, typer.Option("--left-out", help="Predict each source by constants fitted without it (minutes).")
     ] = False,
     json: Json = False,
 ) -> None:
@@ -50,8 +49,8 @@ def score(
 
 def compare(file: str | None, oom: str | None, fit: int | None, left_out: bool) -> Row:
     """The figures of a table, or of the bundled one; raises UserError where nothing can be compared."""
-    from scalewright.plan.measured.runs import MEASURED, OUT_OF_MEMORY, read_table, runs_of
-    from scalewright.plan.measured.score import score as score_runs
+    from scalewright.plan.fitting.runs import MEASURED, OUT_OF_MEMORY, read_table, runs_of
+    from scalewright.plan.fitting.score import score as score_runs
 
     rows, broken = (read_table(MEASURED), []) if file is None else _read(file)
     failed = read_oom(oom) if oom else read_table(OUT_OF_MEMORY) if file is None else None
@@ -101,7 +100,7 @@ def _left_out(runs: Runs) -> tuple[Any, dict[str, float]]:
     """Seconds predicted without each row's source, and the mean errors without each kind of group."""
     import numpy as np
 
-    from scalewright.plan.measured.fit import LEFT_OUT, left_out, mean_error
+    from scalewright.plan.fitting.fit import LEFT_OUT, left_out, mean_error
 
     timed = np.isfinite(runs.seconds) & ~runs.apart & ~runs.converted
     if len(set(runs.source[timed])) < 3:
@@ -114,7 +113,7 @@ def _left_out(runs: Runs) -> tuple[Any, dict[str, float]]:
 
 def read_oom(path: str) -> list[dict[str, str]]:
     """The rows of a table in the columns of the bundled one of runs out of memory; raises UserError."""
-    from scalewright.plan.measured.runs import OUT_OF_MEMORY, read_table
+    from scalewright.plan.fitting.runs import OUT_OF_MEMORY, read_table
 
     needed = [name for name in read_table(OUT_OF_MEMORY)[0] if name != "source_ref"]
     rows = read_table(path)

@@ -39,8 +39,8 @@ def sweep(
     """
     if not run.is_file():
         raise missing_run(run)
+    from scalewright.spec.common.formatting import counted
     from scalewright.spec.errors import RunError, Stopped
-    from scalewright.spec.text.words import counted
     from scalewright.train.sweep import sweep as run_sweep
 
     with only_answer(json):
@@ -67,7 +67,7 @@ def _tell(done: int, total: int, row: Row) -> None:
 
 
 def _show(result: Sweep) -> None:
-    from scalewright.spec.text.words import count, decimal
+    from scalewright.spec.common.formatting import count, decimal
 
     keys = list(result.rows[0].values)
     columns = [*_short(keys), "valid loss", "loss", "step", "tokens/s", "GiB", "status"]

@@ -33,7 +33,7 @@ def parts(before: Answer, now: Answer) -> list[dict[str, Any]]:
 def causes(before: Answer, now: Answer) -> list[dict[str, Any]]:
     """Why the device was idle: each cause's share of the idle part."""
     stepped = bool(before["steps"]) and bool(now["steps"])
-    then, here = (_idle(some, _seconds(some, stepped)["idle"]) for some in (before, now))
+    then, here = (_idle(answer, _seconds(answer, stepped)["idle"]) for answer in (before, now))
     rows = [_row("idle", cause, then.get(cause, 0.0), here[cause]) for cause in here]
     return [row for row in rows if row["before_s"] or row["now_s"]]
 
@@ -47,7 +47,7 @@ def kinds(before: Answer, now: Answer) -> list[dict[str, Any]]:
 
 def kernels(before: Answer, now: Answer) -> list[dict[str, Any]]:
     """Kernels by name among those that took the most; one that only one of them lists has None beside it."""
-    then, here = ({k["name"]: k for k in some["top_kernels"]} for some in (before, now))
+    then, here = ({k["name"]: k for k in answer["top_kernels"]} for answer in (before, now))
     scales = _per_step(before, now), _per_step(now, before)
     rows = []
     for name in sorted({*then, *here}):
@@ -91,8 +91,8 @@ def differences(before: Answer, now: Answer) -> list[str]:
         return notes
     shared = {k["name"] for k in before["top_kernels"]} & {k["name"] for k in now["top_kernels"]}
     then, here = (
-        sum(k["count"] for k in some["top_kernels"] if k["name"] in shared) / len(some["steps"])
-        for some in (before, now)
+        sum(k["count"] for k in answer["top_kernels"] if k["name"] in shared) / len(answer["steps"])
+        for answer in (before, now)
     )
     if abs(here - then) > LIKE * max(then, here):
         notes.append(f"the same kernels run {then:,.0f} times a step then, {here:,.0f} now: other work")
@@ -115,8 +115,9 @@ def _seconds(answer: Answer, stepped: bool) -> dict[str, float]:
 
 def _idle(answer: Answer, seconds: float) -> dict[str, float]:
     whole = sum(answer["idle_causes_pct"].values())
-    return {cause: seconds * share / whole if whole else 0.0
-            for cause, share in answer["idle_causes_pct"].items()}  # fmt: skip
+    return {
+        cause: seconds * share / whole if whole else 0.0 for cause, share in answer["idle_causes_pct"].items()
+    }
 
 
 def _kinds(answer: Answer, other: Answer) -> dict[str, float]:

@@ -9,7 +9,7 @@ from typing import Any
 from scalewright.diagnose.flight.dump import read_dump
 from scalewright.diagnose.flight.hang import Finding, find_hang
 from scalewright.diagnose.verdict import Verdict
-from scalewright.spec.text.pickles import NotPlainData
+from scalewright.spec.common.pickles import NotPlainData
 
 FIX = {
     "mismatch": "make every rank of the group call the same collective with the same shapes: look for a "

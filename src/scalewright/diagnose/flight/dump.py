@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scalewright.spec.text.pickles import NotPlainData, read_pickle
+from scalewright.spec.common.pickles import NotPlainData, read_pickle
 
 LIBRARY = re.compile(r"(?:^|/)(?:torch|typing_extensions|contextlib|functools|threading)(?:/|\.py$)")
 RANK = re.compile(r"(\d+)(?:\.(?:json|pickle|pkl|gz))*$")

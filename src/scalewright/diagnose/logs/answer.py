@@ -40,7 +40,7 @@ def log_answer(files: Sequence[Path], given: Given) -> dict[str, Any]:
         run = summary(read_nccl(files))
         answer["nccl"] = nccl_part(run)
         zero = {"p10": 0.0, "p50": 0.0, "p90": 0.0}
-        answer["verdicts"] += [{**some.dump(), "gain_pct": zero} for some in nccl_verdicts(run)]
+        answer["verdicts"] += [{**verdict.dump(), "gain_pct": zero} for verdict in nccl_verdicts(run)]
     return answer
 
 

@@ -16,7 +16,7 @@ from scalewright.diagnose.logs.log import Log
 from scalewright.diagnose.logs.steps import Step
 from scalewright.diagnose.logs.times import slow_steps
 from scalewright.diagnose.verdict import Gain, Verdict
-from scalewright.spec.text.words import counted, decimal, short_time
+from scalewright.spec.common.formatting import counted, decimal, short_time
 
 LEAST_SHARE = 0.01  # of the time, that slow or skipped steps must cost to be named
 MOST_NAMED = 5
@@ -59,7 +59,7 @@ def _slow(expected: Mapping[str, Any] | None) -> Verdict | None:
         f"a step takes {short_time(seconds)} where {short_time(expected['p50'])} is expected "
         f"({short_time(expected['p10'])} to {short_time(expected['p90'])}), by {expected['compared_by']}"
     )
-    guessed = [some for some in expected["assumed"] if some.startswith(MATTERS)]
+    guessed = [assumption for assumption in expected["assumed"] if assumption.startswith(MATTERS)]
     if not guessed:
         return _cause("slower than expected", [line], 0.7, low, middle, most)
     unsure = f"this assumes {'; '.join(guessed)}: --layout states it otherwise"
@@ -128,9 +128,9 @@ def _spikes(log: Log) -> Verdict | None:
         return None
     largest = sorted(high, key=lambda some: some.usual - some.loss)[:MOST_NAMED]
     named = [
-        f"step {'?' if some.step is None else format(some.step, ',')} to {decimal(some.loss)} "
-        f"from {decimal(some.usual)}"
-        for some in largest
+        f"step {'?' if spike.step is None else format(spike.step, ',')} to {decimal(spike.loss)} "
+        f"from {decimal(spike.usual)}"
+        for spike in largest
     ]
     line = (
         f"{counted(len(high), 'spikes')} of the loss, more than 8 deviations above the running median: "

@@ -14,7 +14,7 @@ from scalewright.diagnose.logs.arguments import Facts
 from scalewright.diagnose.logs.steps import Step, Steps
 from scalewright.diagnose.logs.values import real
 from scalewright.diagnose.traces.unpack import Unpacked
-from scalewright.spec.text.untrusted import JSON_BYTES, parse_json
+from scalewright.spec.common.untrusted import JSON_BYTES, parse_json
 
 HISTORY = b'"log_history"'
 RATE = "train_steps_per_second"  # of the summary

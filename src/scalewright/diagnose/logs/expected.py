@@ -217,11 +217,7 @@ def _row(log: Log, facts: Facts, place: str | None, given: Given) -> dict[str, A
     if facts.get("zero_stage") is not None:
         row["sharding"] = "hsdp" if facts.get("dp_replicate", 1) > 1 else str(facts["zero_stage"])
     options = [f"{key}={facts[key]}" for key in ("schedule", "etp") if facts.get(key)]
-    return row | {
-        "framework": log.framework or "",
-        "device": place,
-        "options": ";".join(options),
-    }
+    return row | {"framework": log.framework or "", "device": place, "options": ";".join(options)}
 
 
 def _answer(prediction: Mapping[str, Any], measured: Usual, batch: bool) -> dict[str, Any]:

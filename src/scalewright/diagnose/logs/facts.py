@@ -25,7 +25,7 @@ from scalewright.diagnose.logs.arguments import (
     arguments,
     whole,
     word,
-)  # fmt: skip
+)
 
 
 def _plain(pattern: str, *keys: str, convert: Callable[[str], Any] = whole) -> Callable[[str], Facts]:

@@ -74,7 +74,7 @@ def _marked(data: bytes, marks: Sequence[bytes]) -> Iterator[Line]:
         if b"\r" not in raw:
             yield _line(raw)
         else:  # a progress bar writes over itself
-            yield from (_line(some) for some in raw.split(b"\r") if any(mark in some for mark in marks))
+            yield from (_line(part) for part in raw.split(b"\r") if any(mark in part for mark in marks))
 
 
 def _remaining(spans: Mapping[int, int], pieces: list[tuple[int, int]], length: int) -> list[tuple[int, int]]:

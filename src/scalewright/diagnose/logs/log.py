@@ -97,7 +97,7 @@ class Reader:
     def log(self) -> Log:
         """What all lines state together."""
         names = list(dict.fromkeys(form.name for form in FORMS))
-        form = next((some for some in FORMS if some.name in self.steps), None)
+        form = next((known_form for known_form in FORMS if known_form.name in self.steps), None)
         if form is None:
             return Log(_framework_of(self.facts), self.facts, overflows=self.overflows)
         steps = self.steps[form.name]

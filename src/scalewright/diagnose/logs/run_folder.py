@@ -20,8 +20,8 @@ from scalewright.diagnose.logs.steps import Step
 from scalewright.diagnose.logs.times import usual
 from scalewright.diagnose.logs.values import real
 from scalewright.spec.base import read_yaml
+from scalewright.spec.common.jsonl import lost_lines, read_jsonl
 from scalewright.spec.errors import UserError
-from scalewright.spec.text.jsonl import lost_lines, read_jsonl
 
 METRICS, EVENTS, RUN = "metrics.jsonl", "events.jsonl", "run.yaml"
 SAME = ("step_time_s", "tokens_per_s", "loss", "grad_norm", "lr", "memory_gib")

@@ -45,7 +45,7 @@ class Step:
                 setattr(self, key, value)
 
 
-STEP_KEYS = frozenset(some.name for some in fields(Step)) - {"life", "step"}
+STEP_KEYS = frozenset(step_field.name for step_field in fields(Step)) - {"life", "step"}
 SHOWN = (
     "step", "step_time_s", "tokens_per_s", "tokens_per_s_per_device", "tflops", "loss", "grad_norm", "lr",
     "memory_gib",

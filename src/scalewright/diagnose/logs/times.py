@@ -58,7 +58,7 @@ def usual(steps: Sequence[Step], mean: float | None = None) -> Usual:
     clocks = _gaps(steps) if stated is None else []
     by_clock = float(np.median(clocks)) if clocks else None
     return Usual(
-        step_time_s=next((some for some in (stated, by_clock, mean) if some is not None), None),
+        step_time_s=next((seconds for seconds in (stated, by_clock, mean) if seconds is not None), None),
         tokens_per_s=_median(kept, lambda step: step.tokens_per_s),
         tokens_per_s_per_device=_median(kept, lambda step: step.tokens_per_s_per_device),
         tflops=_median(kept, lambda step: step.tflops),
@@ -85,7 +85,7 @@ def slow_steps(steps: Sequence[Step]) -> Slow | None:
     1.4826, as of a normal distribution; half of the steps may be anything without moving either.
     """
     kept = warm(steps)
-    times = np.array([np.nan if some is None else some for some in _times(kept)])
+    times = np.array([np.nan if seconds is None else seconds for seconds in _times(kept)])
     seen = np.flatnonzero(np.isfinite(times))
     if len(seen) < 8:
         return None
@@ -97,7 +97,7 @@ def slow_steps(steps: Sequence[Step]) -> Slow | None:
         return None
     numbers = [kept[seen[place]].step for place in slow]
     share = float((times[slow] - median).sum() / times.sum())
-    return Slow(numbers, times[slow].tolist(), median, share, _period([int(seen[some]) for some in slow]))
+    return Slow(numbers, times[slow].tolist(), median, share, _period([int(seen[index]) for index in slow]))
 
 
 def _times(steps: Sequence[Step]) -> list[float | None]:

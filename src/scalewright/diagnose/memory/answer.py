@@ -13,7 +13,7 @@ from scalewright.diagnose.memory.savings import STEP_TEMPORARY, curves, layers_o
 from scalewright.diagnose.memory.snapshot import Snapshot, read_snapshot
 from scalewright.diagnose.memory.verdicts import verdicts
 from scalewright.diagnose.verdict import Verdict
-from scalewright.spec.text.pickles import NotPlainData
+from scalewright.spec.common.pickles import NotPlainData
 
 GIB = 1 << 30
 OWNERS = 20
@@ -72,7 +72,7 @@ def _memory(snapshot: Snapshot) -> tuple[dict[str, Any], list[Verdict]]:
         "out_of_memory": [asked for asked, _ in snapshot.out_of_memory],
         "top_stacks": [{"owner": owner, "bytes": size} for owner, size in snapshot.owners[:OWNERS]],
         "curve": _curve(level.sum(axis=0), snapshot),
-    }  # fmt: skip
+    }
     return memory, verdicts(snapshot, by_category, saved)
 
 

@@ -24,7 +24,7 @@ from scalewright.diagnose.memory.blocks import Life, lives
 from scalewright.diagnose.memory.categories import Judged, judge
 from scalewright.diagnose.memory.form import FREE, Event, Segment, SnapshotFile
 from scalewright.diagnose.memory.stacks import Stacks
-from scalewright.spec.text.pickles import NotPlainData, read_pickle
+from scalewright.spec.common.pickles import NotPlainData, read_pickle
 
 
 @dataclass(frozen=True)

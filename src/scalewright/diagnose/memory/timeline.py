@@ -31,7 +31,7 @@ from scalewright.diagnose.memory.savings import savings
 from scalewright.diagnose.memory.verdicts import parts_of, peak_verdict
 from scalewright.diagnose.traces.unpack import Unpacked
 from scalewright.diagnose.verdict import Verdict
-from scalewright.spec.text.pickles import NotPlainData
+from scalewright.spec.common.pickles import NotPlainData
 
 START = re.compile(
     rb"\[\s{0,9}\[\s{0,9}-?\d{1,20}\s{0,9},\s{0,9}[1-4]\s{0,9},\s{0,9}-?\d{1,20}\s{0,9},\s{0,9}\d\s*\]"

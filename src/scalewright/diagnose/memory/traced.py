@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 
 from scalewright.diagnose.memory.answer import OWNERS, peaks_of
-from scalewright.diagnose.traces import trace as t
 from scalewright.diagnose.traces.memory_events import HOST, MemoryEvents
-from scalewright.diagnose.traces.trace import Trace
+from scalewright.diagnose.traces.trace import ANNOTATION, OPERATOR, Trace
 
 GIB = 1 << 30
 BEFORE = "(before the recording)"
@@ -112,9 +111,7 @@ def _held(trace: Trace, events: MemoryEvents, rows: np.ndarray, peak: int) -> He
 
 def _owners(trace: Trace, events: MemoryEvents, rows: np.ndarray) -> list[str]:
     """For each row the outermost operator, or the optimizer's step, on its thread at the time."""
-    around = (trace.category == t.OPERATOR) | (
-        (trace.category == t.ANNOTATION) & trace.starting((OPTIMIZER,))
-    )
+    around = (trace.category == OPERATOR) | ((trace.category == ANNOTATION) & trace.starting((OPTIMIZER,)))
     candidates = np.flatnonzero(around)
     names = [NOBODY] * len(rows)
     for lane in np.unique(events.lane[rows]).tolist():

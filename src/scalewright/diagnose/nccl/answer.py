@@ -46,7 +46,7 @@ def nccl_part(run: Summary) -> dict[str, Any]:
             host: [f"{name} ({link})" for _, (name, link) in sorted(listed.items())]
             for host, listed in log.adapters.items()
         },
-        "communicators": [_communicator(some) for some in log.communicators.all],
+        "communicators": [_communicator(communicator) for communicator in log.communicators.all],
         "tuning": [
             {"collective": collective, "algorithm": algorithm, "protocol": protocol, "count": count}
             for (collective, algorithm, protocol), count in log.tuning.most_common()
@@ -112,9 +112,9 @@ def _missing(run: Summary) -> list[str]:
         notes.append("no line tells a communicator's ranks: the log is cut, or from before they met")
     elif len(world.members) < world.ranks:
         notes.append(f"{len(world.members):,} of {world.ranks:,} ranks print their place in this log")
-    for some in run.log.communicators.all:
-        waiting = len(some.members) - len(some.complete)
+    for communicator in run.log.communicators.all:
+        waiting = len(communicator.members) - len(communicator.complete)
         if run.log.communicators.started and waiting:
             who = "a rank" if waiting == 1 else f"{waiting:,} ranks"
-            notes.append(f"{who} of communicator {some.name} began and didn't get ready in this log")
+            notes.append(f"{who} of communicator {communicator.name} began and didn't get ready in this log")
     return notes

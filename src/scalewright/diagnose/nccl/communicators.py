@@ -131,10 +131,18 @@ class Communicators:
 
     def _of_size(self, source: Source, rank: int, ranks: int) -> Communicator | None:
         """A communicator without an id that lacks this rank; full ones are forgotten, which is quicker."""
-        lacking = [some for some in self._by_size.get(ranks, ()) if len(some.members) < some.ranks]
+        lacking = [
+            communicator
+            for communicator in self._by_size.get(ranks, ())
+            if len(communicator.members) < communicator.ranks
+        ]
         self._by_size[ranks] = lacking
-        lacking = [some for some in lacking if rank not in some.members]
-        near = [some for some in lacking if any(m.host == source.host for m in some.members.values())]
+        lacking = [communicator for communicator in lacking if rank not in communicator.members]
+        near = [
+            communicator
+            for communicator in lacking
+            if any(m.host == source.host for m in communicator.members.values())
+        ]
         return next(iter(near or lacking), None)
 
 

@@ -28,8 +28,9 @@ def _versions(run: Summary) -> Verdict | None:
     return Verdict(
         "versions of NCCL differ",
         [f"{version}" + (f" on {names(sorted(hosts))}" if hosts else "") for version, hosts in full.items()],
-        "load one version everywhere: the same image, and no other libnccl in LD_LIBRARY_PATH", 0.9,
-    )  # fmt: skip
+        "load one version everywhere: the same image, and no other libnccl in LD_LIBRARY_PATH",
+        0.9,
+    )
 
 
 def _networks(run: Summary) -> Verdict | None:
@@ -41,8 +42,9 @@ def _networks(run: Summary) -> Verdict | None:
         "ranks use different networks",
         [f"{_gpus(counts[name])} use {name}: {names(by_network[name])}" for name, _ in counts.most_common()],
         f"look at why {names(by_network[counts.most_common()[-1][0]])} chose otherwise: its adapters, "
-        "its image, its variables", 0.85,
-    )  # fmt: skip
+        "its image, its variables",
+        0.85,
+    )
 
 
 def _mixed(run: Summary) -> Verdict | None:
@@ -58,7 +60,7 @@ def _mixed(run: Summary) -> Verdict | None:
         [f"links within a node: {shares}; a ring is as fast as its slowest link"],
         "see `nvidia-smi topo -m` for the pairs that aren't connected; half of the machine may be faster",
         0.6,
-    )  # fmt: skip
+    )
 
 
 def _interfaces(run: Summary) -> Verdict | None:

@@ -14,8 +14,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from scalewright.diagnose.nccl import forms as f
 from scalewright.diagnose.nccl.communicators import Communicators
+from scalewright.diagnose.nccl.forms import (
+    ALGORITHMS,
+    FORMS,
+    PROTOCOLS,
+    VERSION_WITHIN,
+    adapters,
+    exports,
+    interfaces,
+    match,
+    pairs,
+    plain_version,
+)
 from scalewright.diagnose.nccl.lines import Line, Lines, Source
 from scalewright.diagnose.nccl.links import network, repeated
 from scalewright.diagnose.nccl.problems import CAUSE, HINT, PEER, Problem, peer, problem
@@ -91,7 +102,7 @@ class _Reader:
     def __init__(self) -> None:
         self.log = Log()
         self.kinds: dict[str, Callable[[Source, Fields], None]] = {
-            form.kind: getattr(self, f"_{form.kind}") for form in f.FORMS
+            form.kind: getattr(self, f"_{form.kind}") for form in FORMS
         }
 
     def take(self, line: Line, file: str) -> None:
@@ -101,7 +112,7 @@ class _Reader:
         if link := repeated(text):
             self.log.links[Link(source, self.log.communicators.count(source), link)] += 1
             return
-        matched = f.match(text)
+        matched = match(text)
         if matched is not None:
             self.kinds[matched[0]](source, matched[1])
         elif not level:
@@ -116,9 +127,9 @@ class _Reader:
 
     def _plain(self, line: Line) -> None:
         """What a line without a head says: a version in an exception, a variable set by a shell."""
-        if " version" in line.text and (match := f.VERSION_WITHIN.search(line.text)):
+        if " version" in line.text and (match := VERSION_WITHIN.search(line.text)):
             self._version(line.source, match.groupdict())
-        for name, value in f.exports(line.text):
+        for name, value in exports(line.text):
             self._environment(line.source, {"name": name, "value": value})
 
     def _message(self, row: Problem, line: Line, file: str) -> None:
@@ -159,12 +170,12 @@ class _Reader:
     def _comm(self, source: Source, fields: Fields) -> None:
         rank, ranks = _small(fields["rank"]), _small(fields["ranks"])
         if rank < ranks <= MOST_RANKS:
-            rest = f.pairs(fields["rest"] or "")
+            rest = pairs(fields["rest"] or "")
             self.log.communicators.line(source, fields["pointer"] or "", rank, ranks, rest)
 
     def _version(self, source: Source, fields: Fields) -> None:
         self.log.library = fields["library"] or "NCCL"
-        version = f.plain_version(fields["version"] or "")
+        version = plain_version(fields["version"] or "")
         if len(self.log.versions) < MOST:
             self.log.versions.setdefault(version, set()).update({source.host} - {""})
 
@@ -177,14 +188,14 @@ class _Reader:
 
     def _bootstrap(self, source: Source, fields: Fields) -> None:
         if source.host not in self.log.bootstrap:
-            self.log.bootstrap[source.host] = f.interfaces(fields["interfaces"] or "")
+            self.log.bootstrap[source.host] = interfaces(fields["interfaces"] or "")
 
     def _sockets(self, source: Source, fields: Fields) -> None:
         if source.host not in self.log.sockets:
-            self.log.sockets[source.host] = f.interfaces(fields["interfaces"] or "")
+            self.log.sockets[source.host] = interfaces(fields["interfaces"] or "")
 
     def _adapters(self, source: Source, fields: Fields) -> None:
-        if listed := f.adapters(fields["adapters"] or ""):
+        if listed := adapters(fields["adapters"] or ""):
             self.log.adapters.setdefault(source.host, {}).update(listed)
 
     def _network(self, source: Source, fields: Fields) -> None:
@@ -215,8 +226,8 @@ class _Reader:
         self.log.graphs[fields["inside"] or "", fields["to_adapter"] or ""] += 1
 
     def _tuning(self, source: Source, fields: Fields) -> None:
-        algorithm = _named(fields["algorithm"] or "", f.ALGORITHMS)
-        protocol = _named(fields["protocol"] or "", f.PROTOCOLS)
+        algorithm = _named(fields["algorithm"] or "", ALGORITHMS)
+        protocol = _named(fields["protocol"] or "", PROTOCOLS)
         self.log.tuning[fields["collective"] or "collective", algorithm, protocol] += 1
 
 

@@ -1,8 +1,8 @@
 """What slows or stops a run's communication: one rule, one function, silent where its cause isn't shown.
 
     errors.py        what the table of problems knows, and warnings that it doesn't
-    between.py       sockets instead of InfiniBand · GPUDirect RDMA off · few adapters · the wrong interface
-    within.py        the network or shared memory instead of P2P · PCIe instead of NVLink · few channels
+    between_nodes.py  sockets instead of InfiniBand · GPUDirect RDMA off · few adapters · the wrong interface
+    within_node.py   the network or shared memory instead of P2P · PCIe instead of NVLink · few channels
     differences.py   hosts and ranks that do otherwise than the rest
 
 NCCL chooses on its own, and says why only in passing: a rule looks for the reason among the variables and
@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from scalewright.diagnose.nccl.between import BETWEEN
+from scalewright.diagnose.nccl.between_nodes import BETWEEN
 from scalewright.diagnose.nccl.differences import DIFFERENCES
 from scalewright.diagnose.nccl.errors import errors
 from scalewright.diagnose.nccl.summary import Summary
-from scalewright.diagnose.nccl.within import WITHIN
+from scalewright.diagnose.nccl.within_node import WITHIN
 from scalewright.diagnose.verdict import Verdict
 
 RULES: Sequence[Callable[[Summary], Verdict | None]] = (*BETWEEN, *WITHIN, *DIFFERENCES)

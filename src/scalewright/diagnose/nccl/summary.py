@@ -41,7 +41,7 @@ class Summary:
     @property
     def hosts(self) -> list[str]:
         """Every host that printed something about its network or its ranks."""
-        seen = [host for some in self.log.communicators.all for host in some.hosts]
+        seen = [host for communicator in self.log.communicators.all for host in communicator.hosts]
         sources = [source.host for users in self.log.networks.values() for source in users]
         return [host for host in dict.fromkeys([*seen, *self.log.bootstrap, *sources]) if host]
 
@@ -54,7 +54,9 @@ def summary(log: Log) -> Summary:
     channels = world.most_channels() if world else None
     if channels is None:
         pending = [
-            count for some in log.communicators.waiting() if (count := some.most_channels()) is not None
+            count
+            for communicator in log.communicators.waiting()
+            if (count := communicator.most_channels()) is not None
         ]
         channels = max(pending, default=None)
     return Summary(
@@ -122,8 +124,12 @@ def _gdr(log: Log, ways: list[Via]) -> bool | None:
     """False where only some links have the mark: then the log shows that this version prints it."""
     marks = [way.gdr for way in ways if way.kind == "NET"]
     # Rings of one node have nothing to say about the network.
-    rings = [some for some in log.communicators.all if (some.nodes or len(some.hosts)) > 1]
-    stated = [some.gdr for some in rings if some.gdr is not None]
+    rings = [
+        communicator
+        for communicator in log.communicators.all
+        if (communicator.nodes or len(communicator.hosts)) > 1
+    ]
+    stated = [ring.gdr for ring in rings if ring.gdr is not None]
     if any(marks):
         return all(marks)
     if stated:

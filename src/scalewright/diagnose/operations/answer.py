@@ -61,7 +61,7 @@ def operations_answer(files: Sequence[Path]) -> dict[str, Any]:
             for pair in stragglers
         ],
         "unclassified": [{"name": name, "share_pct": None} for name in sorted(
-            {some.name for some in table.operations if some.name not in KINDS})],
+            {operation.name for operation in table.operations if operation.name not in KINDS})],
         "warnings": table.warnings,
     }  # fmt: skip
 
@@ -69,22 +69,22 @@ def operations_answer(files: Sequence[Path]) -> dict[str, Any]:
 def _slowdown(table: Table, slow: Slowdown) -> dict[str, Any]:
     return {
         "factor": slow.factor,
-        "step_time_s": {
-            "recorded": slow.recorded_s,
-            "without_gaps": slow.needed_s,
-            "usual": slow.usual_s,
-        },
+        "step_time_s": {"recorded": slow.recorded_s, "without_gaps": slow.needed_s, "usual": slow.usual_s},
         "by_stage": {str(stage): factor for stage, factor in slow.by_stage.items()},
         "by_replica": {str(replica): factor for replica, factor in slow.by_replica.items()},
         "by_operation": slow.by_name,
         "by_worst_workers_pct": 100 * slow.by_workers,
         "by_last_stage_pct": 100 * slow.by_last_stage,
         "workers": [
-            {"rank": _rank_of(table, (stage, replica)), "stage": stage, "replica": replica,
-             "factor": min(slow.by_stage[stage], slow.by_replica[replica])}
+            {
+                "rank": _rank_of(table, (stage, replica)),
+                "stage": stage,
+                "replica": replica,
+                "factor": min(slow.by_stage[stage], slow.by_replica[replica]),
+            }
             for stage, replica in _workers(table)
         ],
-    }  # fmt: skip
+    }
 
 
 def _bound_by(slow: Slowdown) -> str:
@@ -110,8 +110,8 @@ def _activity(table: Table, stage: int, replica: int) -> Activity:
     place = table.replicas.index(replica)
 
     def rows(communicates: bool) -> np.ndarray:
-        mask = [some.stage == stage and (some.name in COMMUNICATES) == communicates
-                for some in table.operations]  # fmt: skip
+        mask = [operation.stage == stage and (operation.name in COMMUNICATES) == communicates
+                for operation in table.operations]  # fmt: skip
         start, end = (
             np.rint(1e9 * (times[mask, :, place] + laid)).astype(np.int64).ravel()
             for times in (table.start, table.end)

@@ -39,7 +39,7 @@ def order(table: Table) -> Order:
     """The dependencies; raises NotATrace where they form a circle."""
     waits_for: list[set[int]] = [set() for _ in table.operations]
     ends: dict[Transfer, list[int]] = defaultdict(list)
-    places = [some.place for some in table.operations if some.place >= 0]
+    places = [operation.place for operation in table.operations if operation.place >= 0]
     for stage in table.stages:
         rows = [row for row, some in enumerate(table.operations) if some.stage == stage]
         rows.sort(key=lambda row: (table.start[row, 0, 0], row))
@@ -54,7 +54,7 @@ def order(table: Table) -> Order:
             if transfer is not None:
                 ends[transfer].append(row)
     groups = _groups(table.operations, [rows for rows in ends.values() if len(rows) == 2])
-    return Order([sorted(some) for some in waits_for], _sorted(waits_for, groups))
+    return Order([sorted(waits) for waits in waits_for], _sorted(waits_for, groups))
 
 
 def _chains(table: Table, rows: list[int], computes: list[int], waits_for: list[set[int]]) -> None:
@@ -88,7 +88,7 @@ def _gather(table: Table, rows: list[int], computes: list[int], waits_for: list[
     for row in rows:
         if table.operations[row].name == GATHERS:
             chunk = table.operations[row].chunk
-            users = (some for some in computes if table.operations[some].chunk == chunk)
+            users = (index for index in computes if table.operations[index].chunk == chunk)
             waits_for[next(users, row)].add(row)
             waits_for[row].discard(row)
 

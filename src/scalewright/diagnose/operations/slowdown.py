@@ -47,7 +47,7 @@ class WhatIf:
 
     def of_stage(self, stage: int) -> np.ndarray:
         """A stage's operations; a mask [operations, 1, 1]."""
-        return self._of([some.stage == stage for some in self.table.operations])
+        return self._of([operation.stage == stage for operation in self.table.operations])
 
     def of_replica(self, replica: int) -> np.ndarray:
         """A replica's operations; a mask [1, 1, replicas]."""
@@ -55,7 +55,7 @@ class WhatIf:
 
     def of_name(self, name: str) -> np.ndarray:
         """Operations of a name, both ends of a transfer together; a mask [operations, 1, 1]."""
-        return self._of([together(some.name) == name for some in self.table.operations])
+        return self._of([together(operation.name) == name for operation in self.table.operations])
 
     def _of(self, rows: list[bool]) -> np.ndarray:
         return np.array(rows)[:, None, None]

@@ -83,7 +83,7 @@ def read_table(path: Path) -> Table:
     ranks = np.full((len(stages), len(replicas)), -1)
     ranks[stage, replica] = columns["rank"]
     table = Table(operations, start, end, steps.tolist(), stages.tolist(), replicas.tolist(), ranks, [])
-    return _complete(table, unknown=[str(some) for some in names if some not in KINDS])
+    return _complete(table, unknown=[str(label) for label in names if label not in KINDS])
 
 
 def _columns(path: Path) -> dict[str, Any]:

@@ -44,9 +44,10 @@ def _workers(asked: WhatIf, slow: Slowdown) -> Verdict | None:
     mask = of_workers(asked, slow.workers[:1])
     times = " and ".join(
         f"a {NAMES[name]} {mine:.3g} s (the others {usual:.3g})"
-        for name in NAMES if (rows := asked.of_name(name)).any()
+        for name in NAMES
+        if (rows := asked.of_name(name)).any()
         for mine, usual in [(_mean(asked.needs, mask & rows), _mean(asked.needs, rows & ~mask))]
-    )  # fmt: skip
+    )
     return Verdict(
         "straggler",
         [f"{names[0]} takes for {times}",
@@ -66,8 +67,9 @@ def _stage(asked: WhatIf, slow: Slowdown, needs: np.ndarray) -> Verdict | None:
     even = needs.copy()
     for name, mean in means.items():
         for place, stage in enumerate(table.stages):
-            rows = [row for row, some in enumerate(table.operations)
-                    if some.name == name and some.stage == stage]  # fmt: skip
+            rows = [
+                row for row, some in enumerate(table.operations) if some.name == name and some.stage == stage
+            ]
             even[rows] *= mean.mean() / max(mean[place], 1e-12)
     before = asked.time(needs)
     gain = 100 * (before - asked.time(even)) / slow.needed_s

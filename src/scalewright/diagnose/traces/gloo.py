@@ -17,8 +17,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import numpy as np
 
-from scalewright.diagnose.traces import trace as t
-from scalewright.diagnose.traces.trace import Collective, Trace
+from scalewright.diagnose.traces.trace import ANNOTATION, OPERATOR, Collective, Trace
 
 T = TypeVar("T")
 PREFIX = "gloo:"
@@ -53,7 +52,7 @@ class GroupEntry(msgspec.Struct, frozen=True):
 
 def gloo_rows(trace: Trace) -> np.ndarray:
     """Rows of Gloo's collectives and messages; bool, one a row."""
-    return np.asarray(trace.starting((PREFIX,)) & (trace.category == t.ANNOTATION))
+    return np.asarray(trace.starting((PREFIX,)) & (trace.category == ANNOTATION))
 
 
 def waited_for(trace: Trace) -> np.ndarray:
@@ -66,7 +65,7 @@ def encloses_call(trace: Trace) -> np.ndarray:
 
     bool, one a row; `torch::autograd::AccumulateGrad` whose hook sums a gradient over ranks is one.
     """
-    operators = trace.category == t.OPERATOR
+    operators = trace.category == OPERATOR
     calls = operators & trace.starting((CALLS, WAITS))
     result = np.zeros(len(trace), dtype=bool)
     for lane in np.unique(trace.lane[calls]).tolist():

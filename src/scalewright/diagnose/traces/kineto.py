@@ -22,17 +22,27 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from scalewright.diagnose.traces import trace as t
 from scalewright.diagnose.traces.json_array import EventArray
 from scalewright.diagnose.traces.memory_events import Growing
-from scalewright.diagnose.traces.trace import Collective, Launched, Trace
+from scalewright.diagnose.traces.trace import (
+    ANNOTATION,
+    CALL,
+    KERNEL,
+    MEMCPY,
+    MEMSET,
+    OPERATOR,
+    SYNC,
+    Collective,
+    Launched,
+    Trace,
+)
 from scalewright.diagnose.traces.unpack import Unpacked
 
 CATEGORY = {
-    "kernel": t.KERNEL, "Kernel": t.KERNEL, "gpu_memcpy": t.MEMCPY, "Memcpy": t.MEMCPY,
-    "gpu_memset": t.MEMSET, "Memset": t.MEMSET, "cuda_runtime": t.CALL, "cuda_driver": t.CALL,
-    "hip_runtime": t.CALL, "xpu_runtime": t.CALL, "Runtime": t.CALL, "cpu_op": t.OPERATOR,
-    "Operator": t.OPERATOR, "user_annotation": t.ANNOTATION, "cuda_sync": t.SYNC,
+    "kernel": KERNEL, "Kernel": KERNEL, "gpu_memcpy": MEMCPY, "Memcpy": MEMCPY,
+    "gpu_memset": MEMSET, "Memset": MEMSET, "cuda_runtime": CALL, "cuda_driver": CALL,
+    "hip_runtime": CALL, "xpu_runtime": CALL, "Runtime": CALL, "cpu_op": OPERATOR,
+    "Operator": OPERATOR, "user_annotation": ANNOTATION, "cuda_sync": SYNC,
 }  # fmt: skip
 LATEST = 9e15  # microseconds: what fits into 64 bits of nanoseconds
 EXACT = float(1 << 42)  # microseconds below which a float64 still tells nanoseconds apart

@@ -18,9 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from scalewright.diagnose.traces import trace as t
 from scalewright.diagnose.traces.json_array import NotATrace
-from scalewright.diagnose.traces.trace import Trace
+from scalewright.diagnose.traces.trace import ANNOTATION, CALL, KERNEL, MEMCPY, MEMSET, Trace
 
 TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
 MAGIC = b"SQLite format 3\x00"
@@ -91,11 +90,11 @@ class _Export:
         parts = []
         for row in self.rows(ACTIVITY + "KERNEL", (*columns, "demangledName", "shortName", "name")):
             name = self.strings.get(next((word for word in row[6:] if word is not None), None), "?")
-            parts.append(self._row(t.KERNEL, str(name), row[:6]))
+            parts.append(self._row(KERNEL, str(name), row[:6]))
         for row in self.rows(ACTIVITY + "MEMCPY", (*columns, "copyKind", "bytes")):
-            parts.append(self._row(t.MEMCPY, COPIES.get(row[6], "Memcpy"), row[:6], row[7]))
+            parts.append(self._row(MEMCPY, COPIES.get(row[6], "Memcpy"), row[:6], row[7]))
         for row in self.rows(ACTIVITY + "MEMSET", (*columns, "bytes")):
-            parts.append(self._row(t.MEMSET, "Memset", row[:6], row[6]))
+            parts.append(self._row(MEMSET, "Memset", row[:6], row[6]))
         return np.array([part for part in parts if part is not None], dtype=ROW)
 
     def _calls(self) -> np.ndarray:
@@ -104,7 +103,7 @@ class _Export:
         for start, end, thread, correlation, name in self.rows(ACTIVITY + "RUNTIME", columns):
             word = str(self.strings.get(name, "?")).partition("_v")[0]
             row = (start, end, -1, thread, correlation, _process(thread))
-            parts.append(self._row(t.CALL, word, row))
+            parts.append(self._row(CALL, word, row))
         return np.array([part for part in parts if part is not None], dtype=ROW)
 
     def _ranges(self) -> np.ndarray:
@@ -114,7 +113,7 @@ class _Export:
             if kind in (PUSH_POP, START_END) and end is not None:
                 word = text if text is not None else self.strings.get(number, "?")
                 row = (start, end, -1, thread, -1, _process(thread))
-                parts.append(self._row(t.ANNOTATION, str(word), row))
+                parts.append(self._row(ANNOTATION, str(word), row))
         return np.array([part for part in parts if part is not None], dtype=ROW)
 
     def _row(

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from scalewright.spec.text.untrusted import open_regular
+from scalewright.spec.common.untrusted import open_regular
 
 CHUNK = 8 << 20  # bytes: few enough to stay in a core's cache level, enough to make a call's cost small
 GZIP = b"\x1f\x8b"

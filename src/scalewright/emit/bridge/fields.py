@@ -73,8 +73,9 @@ SAME = {  # arguments that are fields of the same name, by section
 FIELDS: dict[str, str] = {
     **{flag: f"model.{field}" for flag, field in MODEL.items()},
     **{flag: f"{part}.{flag.replace('-', '_')}" for part, flags in SAME.items() for flag in flags},
-    "fp8-format": "mixed_precision.fp8", "fp4-format": "mixed_precision.fp4",
-}  # fmt: skip
+    "fp8-format": "mixed_precision.fp8",
+    "fp4-format": "mixed_precision.fp4",
+}
 FLAGS = {field: flag for flag, field in FIELDS.items()}
 INVERTED = {
     "disable-bias-linear": "model.add_bias_linear",
@@ -84,11 +85,12 @@ INVERTED = {
 SILU, SQUARED = Name("F.silu"), Name("squared_relu")
 DTYPES = {"bf16": Name("torch.bfloat16"), "fp8": Name("torch.uint8"), "fp16": Name("torch.float16")}
 RECIPES: dict[str, Arguments] = {  # parts of the names of theirs, as `bf16_with_mxfp8_mixed`
-    "mxfp8": {"fp8-format": "e4m3", "fp8-recipe": "mxfp8"}, "nvfp4": {"fp4-format": "e2m1"},
+    "mxfp8": {"fp8-format": "e4m3", "fp8-recipe": "mxfp8"},
+    "nvfp4": {"fp4-format": "e2m1"},
     "fp8_delayed": {"fp8-format": "hybrid", "fp8-recipe": "delayed"},
     "fp8_current": {"fp8-format": "hybrid", "fp8-recipe": "tensorwise"},
     "fp8_subchannel": {"fp8-format": "hybrid", "fp8-recipe": "blockwise"},
-}  # fmt: skip
+}
 
 
 def fields_of(arguments: Arguments) -> dict[str, Any]:

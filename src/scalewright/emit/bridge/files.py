@@ -164,9 +164,10 @@ def _precision(arguments: Arguments) -> dict[str, Any]:
     dtype = DTYPES[kind] if kind else Name("torch.float32")
     return {
         **({} if kind else {"mixed_precision.fp32": True}),
-        "mixed_precision.params_dtype": dtype, "mixed_precision.pipeline_dtype": dtype,
+        "mixed_precision.params_dtype": dtype,
+        "mixed_precision.pipeline_dtype": dtype,
         "mixed_precision.grad_reduce_in_fp32": True,
-    }  # fmt: skip
+    }
 
 
 def _imports(container: Call) -> str:

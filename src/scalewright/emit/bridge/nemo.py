@@ -23,9 +23,9 @@ from scalewright.emit.megatron.keys import ASIDE
 from scalewright.emit.megatron.model import VOCABULARIES, Arguments
 from scalewright.emit.numbers import whole
 from scalewright.emit.rules import put
+from scalewright.spec.common.dotted import flat
 from scalewright.spec.presets import is_preset, load_model_spec
 from scalewright.spec.question import Unread
-from scalewright.spec.text.dotted import flat
 
 NAMES = {  # their key -> argument
     **{f"model.{key}": key.replace("_", "-") for key in (

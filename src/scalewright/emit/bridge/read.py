@@ -17,9 +17,9 @@ from scalewright.emit.megatron.files import read_arguments
 from scalewright.emit.megatron.keys import ASIDE
 from scalewright.emit.python_code import Call, Module, Unknown
 from scalewright.emit.shell import read_words
+from scalewright.spec.common.dotted import flat
 from scalewright.spec.errors import UserError
 from scalewright.spec.question import Unread
-from scalewright.spec.text.dotted import flat
 
 TEST = {  # sections of a NeMo 2 test; a field goes to the section here that has one of its name
     "trainer.strategy": ("model", "ddp"), "model.config": ("model",), "data": ("train", "dataset", "model"),

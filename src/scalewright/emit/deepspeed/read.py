@@ -16,7 +16,7 @@ from scalewright.emit.foreign import FEWEST, ForeignKeys
 from scalewright.emit.numbers import real_of, true, whole_of
 from scalewright.emit.rules import put
 from scalewright.emit.scripts.model import read_beside
-from scalewright.spec.text.dotted import flat
+from scalewright.spec.common.dotted import flat
 
 __all__ = ["read", "recognises", "write"]
 AUTO = "filled in by the Hugging Face Trainer from its own arguments: read those"

@@ -14,14 +14,7 @@ from scalewright.emit.scripts.facts import Facts, take_facts, take_optimizer, ta
 from scalewright.emit.scripts.model import CONFIG, SAMPLES, as_json, masks_refused, render
 from scalewright.emit.scripts.model import write_config as write_network
 from scalewright.emit.settings import Settings
-from scalewright.spec.deepspeed import (
-    OPTIMIZERS,
-    Config,
-    ds_config,
-    merge,
-    optimizer_section,
-    zero_section,
-)
+from scalewright.spec.deepspeed import OPTIMIZERS, Config, ds_config, merge, optimizer_section, zero_section
 from scalewright.spec.errors import UserError
 from scalewright.spec.placement import stage_layers
 

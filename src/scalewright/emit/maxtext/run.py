@@ -33,14 +33,14 @@ WORDS = (
     Word("optimizer.lr", "learning_rate", back=real),
     Word("optimizer.clip_norm", "gradient_clipping_threshold", back=real),
     Word("seed", "init_weights_seed", back=whole),
-)  # fmt: skip
+)
 MIXTURE = (
     Word("model.moe.num_experts", "num_experts", back=whole),
     Word("model.moe.top_k", "num_experts_per_tok", back=whole),
     Word("model.moe.moe_intermediate_size", "base_moe_mlp_dim", back=whole),
     Word("train.balance.loss", "load_balance_loss_weight", back=real, always=False),
     Word("train.balance.capacity_factor", "capacity_factor", back=real),
-)  # fmt: skip
+)
 FIXED = (
     Fixed("model.norm_type", ("rmsnorm",), "MaxText's llama2 block has RMSNorm"),
     Fixed("model.positions", ("rope",), "MaxText's llama2 block has rotary positions"),

@@ -21,8 +21,8 @@ from scalewright.emit.megatron.model import Arguments, read_model, write_model
 from scalewright.emit.megatron.training import read_training, write_training
 from scalewright.emit.settings import Settings
 from scalewright.emit.shell import read_script
+from scalewright.spec.common.shell import line
 from scalewright.spec.errors import UserError
-from scalewright.spec.text.shell import line
 
 __all__ = ["read", "recognises", "write"]
 FLAG = re.compile(r"--(?:tensor-model-parallel-size|num-layers|micro-batch-size)\b|pretrain_\w+\.py")

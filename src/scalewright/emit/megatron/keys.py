@@ -16,7 +16,7 @@ MODEL = (
 PREDICTION = (
     Word("model.mtp_layers", "mtp-num-layers", back=whole),
     Word("train.mtp_weight", "mtp-loss-scaling-factor", back=real),
-)  # fmt: skip
+)
 MIXTURE = (
     Word("model.moe.num_experts", "num-experts", back=whole),
     Word("model.moe.top_k", "moe-router-topk", back=whole),
@@ -29,35 +29,33 @@ MIXTURE = (
     Word("train.balance.loss", "moe-aux-loss-coeff", back=real),
     Word("train.balance.z_loss", "moe-z-loss-coeff", back=real, always=False),
     Word("train.balance.capacity_factor", "moe-expert-capacity-factor", back=real, always=False),
-)  # fmt: skip
+)
 LATENT = (
     Word("model.mla.q_lora_rank", "q-lora-rank", back=whole),
     Word("model.mla.kv_lora_rank", "kv-lora-rank", back=whole),
     Word("model.mla.qk_nope_head_dim", "qk-head-dim", back=whole),
     Word("model.mla.qk_rope_head_dim", "qk-pos-emb-head-dim", back=whole),
     Word("model.mla.v_head_dim", "v-head-dim", back=whole),
-)  # fmt: skip
+)
 LAYOUT = (
     Word("layout.tp", "tensor-model-parallel-size", back=whole),
     Word("layout.pp", "pipeline-model-parallel-size", back=whole),
     Word("layout.cp", "context-parallel-size", back=whole),
     Word("layout.micro_batch", "micro-batch-size", back=whole),
     Word("layout.global_batch", "global-batch-size", back=whole),
-)  # fmt: skip
+)
 EXPERTS = (
     Word("layout.ep", "expert-model-parallel-size", back=whole),
     Word("layout.etp", "expert-tensor-parallel-size", back=whole),
-)  # fmt: skip
+)
 TRAINING = (
     Word("data.seq_len", "seq-length", back=whole),
     Word("seed", "seed", back=whole),
     Word("optimizer.lr", "lr", back=real),
     Word("optimizer.weight_decay", "weight-decay", back=real),
     Word("optimizer.clip_norm", "clip-grad", back=real),
-)  # fmt: skip
-ADAM = (
-    Word("optimizer.eps", "adam-eps", back=real),
-)  # fmt: skip
+)
+ADAM = (Word("optimizer.eps", "adam-eps", back=real),)
 
 # What it prints, profiles, caches, fuses or checks: neither the model, nor its layout, nor what it learns.
 ASIDE = frozenset({

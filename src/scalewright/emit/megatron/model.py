@@ -254,8 +254,9 @@ def _read_yarn(t: ForeignKeys, model: dict[str, Any]) -> None:
     mscale, everywhere = real(t.take("mscale", 1.0)), real(t.take("mscale-all-dim", 0.0))
     numbers: dict[str, Any] = {
         "original_context": whole(t.take("original-max-position-embeddings", 4096)),
-        "beta_fast": real(t.take("beta-fast", 32.0)), "beta_slow": real(t.take("beta-slow", 1.0)),
-    }  # fmt: skip
+        "beta_fast": real(t.take("beta-fast", 32.0)),
+        "beta_slow": real(t.take("beta-slow", 1.0)),
+    }
     if kind != "yarn" or factor <= 1:
         return
     numbers |= {"factor": factor, "mscale": mscale, "mscale_all_dim": everywhere}

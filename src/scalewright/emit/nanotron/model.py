@@ -30,7 +30,7 @@ MODEL = (
     Word("model.rope.theta", CONFIG + "rope_theta", back=real),
     Word("model.rope.interleaved", CONFIG + "rope_interleaved"),
     Word("model.rope_every_not", CONFIG + "no_rope_layer", back=whole),
-)  # fmt: skip
+)
 MIXTURE = (
     Word("model.moe.num_experts", CONFIG + "moe_config.num_experts", back=whole),
     Word("model.moe.top_k", CONFIG + "moe_config.top_k", back=whole),

@@ -45,7 +45,7 @@ TRAINING: tuple[Rule, ...] = (
     Word("optimizer.lr", "optimizer.learning_rate_scheduler.learning_rate", back=real),
     Word("optimizer.weight_decay", "optimizer.weight_decay", back=real),
     Lacks("data.valid", "nanotron's data stages have no validation set"),
-)  # fmt: skip
+)
 # Sections of logs, evaluation, profiles and uploads.
 SECTIONS = ("lighteval", "logging", "metrics_logging", "profiler", "s3_upload", "slurm")
 # What is logged, where saves lie, which kernels run, and values that nanotron doesn't use.
@@ -111,10 +111,11 @@ def write_training(s: Settings) -> Words:
     written |= {
         RATES + "lr_warmup_steps": rates.warmup,
         RATES + "lr_warmup_style": "linear" if rates.warmup else "constant",  # linear starts at 0
-        RATES + "lr_decay_style": rates.kind, RATES + "lr_decay_steps": rates.length,
+        RATES + "lr_decay_style": rates.kind,
+        RATES + "lr_decay_steps": rates.length,
         RATES + "lr_decay_starting_step": rates.start if rates.start != rates.warmup else None,
         RATES + "min_decay_lr": rates.least,
-    }  # fmt: skip
+    }
     clip = s.take("optimizer.clip_norm")
     written |= {
         "optimizer.clip_grad": clip or None, "optimizer.accumulate_grad_in_fp32": True,
@@ -141,11 +142,12 @@ def _saves(s: Settings) -> Words:
     every = s.save_steps()
     return {
         "checkpoints.checkpoints_path": f"{s.run.folder}/nanotron",
-        "checkpoints.checkpoint_interval": every or 10**9, "checkpoints.save_initial_state": False,
+        "checkpoints.checkpoint_interval": every or 10**9,
+        "checkpoints.save_initial_state": False,
         "checkpoints.save_final_state": s.run.checkpoint.at_end,
         "checkpoints.resume_checkpoint_path": None,
         "checkpoints.checkpoints_path_is_shared_file_system": False,
-    }  # fmt: skip
+    }
 
 
 def write_stage(s: Settings) -> Words:

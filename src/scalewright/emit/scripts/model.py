@@ -18,9 +18,9 @@ import jinja2
 from scalewright.emit.emitted import yaml_text
 from scalewright.emit.foreign import ForeignKeys
 from scalewright.emit.settings import Settings
+from scalewright.spec.common.untrusted import inside, read_json
 from scalewright.spec.huggingface import to_huggingface
 from scalewright.spec.presets import is_preset
-from scalewright.spec.text.untrusted import inside, read_json
 
 CONFIG = "config.json"
 LIMIT = 20 << 20  # bytes of a file beside a configuration

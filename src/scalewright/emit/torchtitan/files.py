@@ -12,9 +12,10 @@ from scalewright.emit.torchtitan import python, toml
 __all__ = ["read", "recognises", "write"]
 CODE = re.compile(r"\btorchtitan\b|\bTrainer\.Config\b")
 MARKS = {
-    "model": ("flavor",), "training": ("local_batch_size", "batch_size", "data_parallel_degree"),
+    "model": ("flavor",),
+    "training": ("local_batch_size", "batch_size", "data_parallel_degree"),
     "parallelism": ("data_parallel_shard_degree", "tensor_parallel_degree"),
-}  # fmt: skip
+}
 
 
 def write(settings: Settings) -> Emitted:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from scalewright.spec.common.dotted import below, flat
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
-from scalewright.spec.text.dotted import below, flat
 
 
 class Flavor(NamedTuple):
@@ -45,7 +45,7 @@ FLAVORS: dict[tuple[str, str], Flavor] = {
         "deepseek-v2", {**BALANCED, **LATENT, "moe.groups": 8, "moe.top_groups": 3}
     ),
     ("deepseek_v3", "671B"): Flavor("deepseek-v3", LATENT),
-}  # fmt: skip
+}
 READ: dict[tuple[str, str], Flavor] = {  # read alone: gone, or not quite ours
     ("llama2", "7B"): Flavor("llama-2-7b"), ("llama2", "13B"): Flavor("llama-2-13b"),
     ("llama2", "70B"): Flavor("llama-2-70b"), ("llama4", "17bx16e"): Flavor("llama-4-scout"),

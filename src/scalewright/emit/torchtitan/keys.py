@@ -34,7 +34,8 @@ V01 = {
     "quantize.linear.mx.recipe_name": "mx.recipe_name",
 }  # fmt: skip
 V2024 = {
-    "training.batch_size": "training.local_batch_size", "training.warmup_steps": "lr_scheduler.warmup_steps",
+    "training.batch_size": "training.local_batch_size",
+    "training.warmup_steps": "lr_scheduler.warmup_steps",
     "training.data_parallel_degree": "parallelism.data_parallel_shard_degree",
     "training.data_parallel_shard_degree": "parallelism.data_parallel_shard_degree",
     "training.data_parallel_replicate_degree": "parallelism.data_parallel_replicate_degree",
@@ -47,7 +48,7 @@ V2024 = {
     "experimental.context_parallel_rotate_method": "parallelism.context_parallel_rotate_method",
     "experimental.enable_async_tensor_parallel": "parallelism.enable_async_tensor_parallel",
     "optimizer.min_lr_factor": "lr_scheduler.min_lr_factor",
-}  # fmt: skip
+}
 OLDER = {**{older: name for name, older in V01.items()}, **V2024}
 # What is printed, profiled, saved, compiled or overlapped: neither the model nor its numbers
 ASIDE_SECTIONS = (

@@ -107,8 +107,9 @@ def _context(s: Settings, release: str) -> Keys:
     if release == "0.3":  # its masks are of blocks, which only this balancer cuts (torch, _context_parallel)
         if s.run.seq_len % (BLOCK * layout.cp):
             how = f"use a data.seq_len that {BLOCK * layout.cp} divides"
-            raise UserError(f"torchtitan cuts masks in blocks of {BLOCK} tokens over cp {layout.cp}",
-                            "data.seq_len", how)  # fmt: skip
+            raise UserError(
+                f"torchtitan cuts masks in blocks of {BLOCK} tokens over cp {layout.cp}", "data.seq_len", how
+            )
         return {"parallelism.context_parallel_load_balancer": "ptrr"}
     ring = layout.cp_kind == "ring"
     return {"parallelism.context_parallel_rotate_method": "alltoall"} if ring else {}

@@ -44,8 +44,9 @@ def write_model(s: Settings, release: str) -> Network:
     model, layout = s.model, s.layout
     if layout.tp > 1 and model.kv_heads % layout.tp and not model.mla:
         how = f"use a tp that divides {model.kv_heads}"
-        raise UserError(f"torchtitan cuts key and value heads, and tp {layout.tp} doesn't divide them",
-                        "layout.tp", how)  # fmt: skip
+        raise UserError(
+            f"torchtitan cuts key and value heads, and tp {layout.tp} doesn't divide them", "layout.tp", how
+        )
     if model.tie_word_embeddings and layout.pp > 1:
         raise UserError("torchtitan has no pipeline for tied embeddings", "layout.pp", "use pp 1")
     known = flavor_of(model, release)
@@ -118,9 +119,10 @@ def _plain(s: Settings, release: str) -> dict[str, Any]:
     if scaling is not None and scaling.kind == "llama3" and not (release == "0.2" and _needs_qwen(s)):
         s.take_all("model.rope.scaling.")
         arguments["rope_scaling"] = {
-            "scaling_factor": scaling.factor, **{key: getattr(scaling, key) for key in SCALES},
+            "scaling_factor": scaling.factor,
+            **{key: getattr(scaling, key) for key in SCALES},
             "original_max_position_embeddings": scaling.original_context or 8192,
-        }  # fmt: skip
+        }
         s.assume("RoPE turns neighbouring pairs: the same network with rows of q and k in another order")
     if model.qk_norm == "head":
         s.take("model.qk_norm")
@@ -265,10 +267,11 @@ def decoder_spec(given: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
         model |= {"num_key_value_heads": given["n_kv_heads"], "head_dim": given["head_dim"]}
         if scaling:
             model["rope"]["scaling"] = {
-                "kind": "llama3", "factor": scaling["scaling_factor"],
+                "kind": "llama3",
+                "factor": scaling["scaling_factor"],
                 **{key: scaling[key] for key in SCALES},
                 "original_context": scaling["original_max_position_embeddings"],
-            }  # fmt: skip
+            }
     if moe := given.get("moe"):
         model["moe"] = _experts_spec(moe, given.get("dense_layers") or [])
         if moe["bias_rate"]:

@@ -93,9 +93,10 @@ def _config(s: Settings, network: Network, keys: Keys) -> Call:
         if (call := _section(keys, section, cls)).values:
             sections[section] = call
     if keys.get("validation.enable"):
-        sections["validator"] = Call("Validator.Config", {
-            "enable": True, "freq": keys["validation.freq"], "steps": keys["validation.steps"],
-        })  # fmt: skip
+        sections["validator"] = Call(
+            "Validator.Config",
+            {"enable": True, "freq": keys["validation.freq"], "steps": keys["validation.steps"]},
+        )
     return Call("Trainer.Config", sections)
 
 
@@ -119,9 +120,10 @@ def _optimizer(keys: Keys) -> Call:
     if "optimizer.implementation" not in keys:
         return Call("default_adamw", given)
     group = Call("ParamGroupConfig", {"pattern": ".*", "optimizer_name": "AdamW", "optimizer_kwargs": given})
-    return Call("OptimizersContainer.Config", {
-        "param_groups": [group], "implementation": keys["optimizer.implementation"],
-    })  # fmt: skip
+    return Call(
+        "OptimizersContainer.Config",
+        {"param_groups": [group], "implementation": keys["optimizer.implementation"]},
+    )
 
 
 def _policy(keys: Keys) -> Call | None:

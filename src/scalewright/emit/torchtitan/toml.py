@@ -20,9 +20,9 @@ from scalewright.emit.torchtitan.keys import OLDER, V01, renamed
 from scalewright.emit.torchtitan.layout import Keys, write_layout
 from scalewright.emit.torchtitan.model import Network, decoder_spec, write_model
 from scalewright.emit.torchtitan.training import read_values, write_training
+from scalewright.spec.common.dotted import flat
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.text.dotted import flat
 
 TITLE = "torchtitan"
 FILE, MODULE = "titan.toml", "own_model.py"

@@ -101,9 +101,10 @@ def _saves(s: Settings, steps: int) -> Keys:
     written: Keys = {"job.dump_folder": str(s.run.folder / "torchtitan"), "metrics.log_freq": 1}
     if every or s.run.checkpoint.at_end:
         written |= {
-            "checkpoint.enable": True, "checkpoint.interval": every or max(1, steps),
+            "checkpoint.enable": True,
+            "checkpoint.interval": every or max(1, steps),
             "checkpoint.last_save_model_only": False,
-        }  # fmt: skip
+        }
     return written
 
 

@@ -40,7 +40,7 @@ from scalewright.emit.transformers.schedule import (
     write_optimizer,
     write_schedule,
 )
-from scalewright.spec.text.dotted import flat
+from scalewright.spec.common.dotted import flat
 
 __all__ = ["read", "recognises", "write"]
 COMMON = (
@@ -49,7 +49,7 @@ COMMON = (
     Word("optimizer.weight_decay", "weight_decay"),
     Word("optimizer.clip_norm", "max_grad_norm"),
     Word("seed", "seed"),
-)  # fmt: skip
+)
 BATCH = Word("layout.micro_batch", "per_device_train_batch_size")
 # What TrainingArguments has where a key is missing.
 DEFAULTS = {

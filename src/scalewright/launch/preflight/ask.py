@@ -14,8 +14,8 @@ from math import prod
 from pathlib import Path
 
 from scalewright.launch.detect import find_address, find_source
-from scalewright.launch.job import Job
-from scalewright.launch.preflight.facts import Facts, Place, Run
+from scalewright.launch.job import LaunchJob
+from scalewright.launch.preflight.facts import Facts, ProcessPlace, Run
 from scalewright.launch.preflight.look import look
 from scalewright.launch.targets.script import PORT
 from scalewright.spec.errors import UserError
@@ -55,7 +55,7 @@ def start_facts(
     )
 
 
-def place_of(environ: Mapping[str, str], run: RunSpec | None) -> Place:
+def place_of(environ: Mapping[str, str], run: RunSpec | None) -> ProcessPlace:
     """This process's place. One that stands for a node, and one that is alone, start the ranks of their node.
 
     Ranks by hand that don't tell their node's count are taken as one node's.
@@ -63,12 +63,12 @@ def place_of(environ: Mapping[str, str], run: RunSpec | None) -> Place:
     devices = run.layout.devices if run is not None else 1
     source = find_source(environ)
     if source is None or source.world == 1:
-        return Place(world=devices, per_node=devices)
+        return ProcessPlace(world=devices, per_node=devices)
     host, port = find_address(source, environ)
     per_node = source.local_world or source.world
     nodes = -(-source.world // per_node)
     whole_node = per_node == 1 and nodes > 1 and devices > source.world and devices % nodes == 0
-    return Place(
+    return ProcessPlace(
         starter=source.starter.name,
         rank=source.rank * (devices // nodes if whole_node else 1),
         world=devices if whole_node else source.world,
@@ -80,7 +80,7 @@ def place_of(environ: Mapping[str, str], run: RunSpec | None) -> Place:
     )
 
 
-def job_facts(job: Job, target: str, run: RunSpec) -> Facts:
+def job_facts(job: LaunchJob, target: str, run: RunSpec) -> Facts:
     """Facts of a job that `launch TARGET` writes."""
     env = dict(job.site.env)
     if job.site.interface:
@@ -88,7 +88,7 @@ def job_facts(job: Job, target: str, run: RunSpec) -> Facts:
         env.setdefault("NCCL_SOCKET_IFNAME", job.site.interface)
     hosts = job.site.hosts
     port = job.site.port or (None if target in MADE_BY_THE_JOB else PORT)
-    place = Place(
+    place = ProcessPlace(
         target=target, world=job.world, nodes=job.nodes, per_node=job.per_node,
         address=env.get("MASTER_ADDR") or (hosts[0] if hosts else ""),
         port=int(env["MASTER_PORT"]) if env.get("MASTER_PORT", "").isdigit() else port,

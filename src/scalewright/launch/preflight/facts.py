@@ -24,7 +24,7 @@ POD_TARGETS = ("kubernetes",)
 
 
 @dataclass(frozen=True)
-class Place:
+class ProcessPlace:
     """Where this process stands among the others; of a job to be written, where its first rank will."""
 
     starter: str = "none"
@@ -152,7 +152,7 @@ class Facts:
     """All that rules look at."""
 
     environ: Mapping[str, str] = field(default_factory=dict)
-    place: Place = Place()
+    place: ProcessPlace = ProcessPlace()
     site: LaunchSpec = field(default_factory=LaunchSpec)
     run: Run | None = None
     machine: Machine = Machine()

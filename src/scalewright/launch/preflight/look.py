@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from scalewright.launch.local import cores
-from scalewright.launch.preflight.facts import Card, Folder, Interface, Machine, Place, Space
+from scalewright.launch.preflight.facts import Card, Folder, Interface, Machine, ProcessPlace, Space
 
 T = TypeVar("T")
 PATIENCE_S = 1.5
@@ -38,7 +38,7 @@ EFA_VENDOR = "0x1d0f"  # Amazon's number as a vendor of PCI devices
 
 
 def look(
-    environ: Mapping[str, str], place: Place, folder: Path | None = None, root: Path = Path("/")
+    environ: Mapping[str, str], place: ProcessPlace, folder: Path | None = None, root: Path = Path("/")
 ) -> Machine:
     """This machine. `folder`: of the run (None: folders aren't looked at); `root` stands before /proc and
     /sys, for tests."""

@@ -26,7 +26,7 @@ Moments = tuple[Moment, ...]
 
 
 @dataclass(frozen=True)
-class Said:
+class RuleFailure:
     """What a rule says of the facts: what is wrong, where, and how to mend it."""
 
     what: str
@@ -69,7 +69,7 @@ class Rule:
     source: str  # of its claim
     at: Moments
     needs: tuple[str, ...]  # names of NEEDS: without them it isn't asked
-    check: Callable[[Facts], Said | None]
+    check: Callable[[Facts], RuleFailure | None]
 
     def look(self, facts: Facts) -> Finding | None:
         """What it finds; None where all is well, or where it doesn't apply."""
@@ -96,10 +96,10 @@ class Subject:
         *,
         at: Moments = ("node", "submit"),
         needs: tuple[str, ...] = (),
-    ) -> Callable[[Callable[[Facts], Said | None]], Callable[[Facts], Said | None]]:
+    ) -> Callable[[Callable[[Facts], RuleFailure | None]], Callable[[Facts], RuleFailure | None]]:
         """Makes a rule of the function below it."""
 
-        def add(check: Callable[[Facts], Said | None]) -> Callable[[Facts], Said | None]:
+        def add(check: Callable[[Facts], RuleFailure | None]) -> Callable[[Facts], RuleFailure | None]:
             self.rules.append(Rule(name, self.name, severity, title, source, at, needs, check))
             return check
 

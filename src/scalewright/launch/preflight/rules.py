@@ -8,9 +8,9 @@ from dataclasses import replace
 from scalewright.launch.preflight import fabric, jobs, limits, network, nodes, storage, timing, variables
 from scalewright.launch.preflight.facts import Facts
 from scalewright.launch.preflight.rule import Finding, Moment, Rule, Subject
+from scalewright.spec.common.formatting import counted
 from scalewright.spec.errors import UserError
 from scalewright.spec.launch import Preflight
-from scalewright.spec.text.words import counted
 
 SUBJECTS: tuple[Subject, ...] = (
     variables.SUBJECT, network.SUBJECT, fabric.SUBJECT, limits.SUBJECT, storage.SUBJECT, timing.SUBJECT,

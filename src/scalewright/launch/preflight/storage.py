@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 
 from scalewright.launch.preflight.facts import Facts
-from scalewright.launch.preflight.rule import Moments, Said, Subject
+from scalewright.launch.preflight.rule import Moments, RuleFailure, Subject
 
 SUBJECT = Subject("storage")
 HERE: Moments = ("node",)
@@ -33,19 +33,19 @@ def _room(facts: Facts) -> tuple[int, int] | None:
 @SUBJECT.rule(
     "no-room-to-save", "problem", "no room for a single save", FORMAT, at=HERE, needs=("a run that saves",)
 )
-def no_room_to_save(facts: Facts) -> Said | None:
+def no_room_to_save(facts: Facts) -> RuleFailure | None:
     room = _room(facts)
     if room is None or room[0] >= room[1]:
         return None
     what = f"{room[0] / GIB:.1f} GiB are free, and a checkpoint has {room[1] / GIB:.1f}"
-    return Said(what, f"out_dir: {_path(facts)}", "free some, or set out_dir elsewhere")
+    return RuleFailure(what, f"out_dir: {_path(facts)}", "free some, or set out_dir elsewhere")
 
 
 @SUBJECT.rule(
     "little-room", "warn", "no room for the saves that are kept, and the next one", FORMAT, at=HERE,
     needs=("a run that saves",),
 )  # fmt: skip
-def little_room(facts: Facts) -> Said | None:
+def little_room(facts: Facts) -> RuleFailure | None:
     room, spec = _room(facts), facts.run.spec if facts.run else None
     if room is None or spec is None or room[0] < room[1]:
         return None
@@ -56,14 +56,14 @@ def little_room(facts: Facts) -> Said | None:
     if room[0] >= needed * room[1]:
         return None
     what = f"{room[0] / GIB:.1f} GiB are free, and {needed} checkpoints have {needed * room[1] / GIB:.1f}"
-    return Said(what, f"out_dir: {_path(facts)}", "free some, lower checkpoint.keep, or move out_dir")
+    return RuleFailure(what, f"out_dir: {_path(facts)}", "free some, lower checkpoint.keep, or move out_dir")
 
 
 @SUBJECT.rule(
     "few-inodes", "warn", "few files may still be made", "statvfs(3): f_favail; df -i", at=HERE,
     needs=("a run that saves",),
 )  # fmt: skip
-def few_inodes(facts: Facts) -> Said | None:
+def few_inodes(facts: Facts) -> RuleFailure | None:
     inodes = facts.machine.folder.inodes if facts.machine.folder else None
     if inodes is None or facts.run is None:
         return None
@@ -71,18 +71,20 @@ def few_inodes(facts: Facts) -> Said | None:
     if inodes.free >= needed:
         return None
     what = f"{inodes.free} files may still be made, and a run of {facts.place.world} ranks makes {needed}"
-    return Said(what, f"out_dir: {_path(facts)}", "remove some (df -i), or set out_dir elsewhere")
+    return RuleFailure(what, f"out_dir: {_path(facts)}", "remove some (df -i), or set out_dir elsewhere")
 
 
 @SUBJECT.rule(
     "folder-unwritable", "problem", "the run's folder can't be written", "access(2)", at=HERE,
     needs=("a run",),
 )  # fmt: skip
-def folder_unwritable(facts: Facts) -> Said | None:
+def folder_unwritable(facts: Facts) -> RuleFailure | None:
     folder = facts.machine.folder
     if folder is None or folder.writable:
         return None
-    return Said(f"{folder.path} can't be written", "out_dir", "change its rights, or set out_dir elsewhere")
+    return RuleFailure(
+        f"{folder.path} can't be written", "out_dir", "change its rights, or set out_dir elsewhere"
+    )
 
 
 @SUBJECT.rule(
@@ -90,20 +92,20 @@ def folder_unwritable(facts: Facts) -> Said | None:
     "Kubernetes docs, Volumes: files of a container; tmpfs(5)", at=HERE,
     needs=("a run that saves", "a scheduler"),
 )  # fmt: skip
-def folder_is_lost(facts: Facts) -> Said | None:
+def folder_is_lost(facts: Facts) -> RuleFailure | None:
     system = facts.machine.folder.file_system if facts.machine.folder else ""
     if system not in (*IN_MEMORY, *OF_A_CONTAINER):
         return None
     why = "memory" if system in IN_MEMORY else "the container's own"
     what = f"{_path(facts)} is {why} ({system}): checkpoints go when it ends"
-    return Said(what, "out_dir", "set it to a volume, or a shared file system")
+    return RuleFailure(what, "out_dir", "set it to a volume, or a shared file system")
 
 
 @SUBJECT.rule(
     "folder-of-a-node", "warn", "the run's folder is one that every node has for itself",
     "Filesystem Hierarchy Standard 3.0: /tmp, /var/tmp, /run", at=("submit",), needs=("a run that saves",),
 )  # fmt: skip
-def folder_of_a_node(facts: Facts) -> Said | None:
+def folder_of_a_node(facts: Facts) -> RuleFailure | None:
     folder = PurePosixPath(facts.run.spec.folder.as_posix()) if facts.run else PurePosixPath()
     mounted = [*facts.site.claims.values(), *(mount.partition(":")[2] for mount in facts.site.mounts)]
     if any(folder.is_relative_to(path) for path in mounted if path):
@@ -113,7 +115,7 @@ def folder_of_a_node(facts: Facts) -> Said | None:
     if facts.place.nodes == 1 and not facts.place.scheduled:
         return None
     why = "every node has its own, and a save needs one" if facts.place.nodes > 1 else "it goes with the job"
-    return Said(f"{folder} is a node's own folder: {why}", "out_dir", "set it to a shared file system")
+    return RuleFailure(f"{folder} is a node's own folder: {why}", "out_dir", "set it to a shared file system")
 
 
 @SUBJECT.rule(
@@ -121,12 +123,12 @@ def folder_of_a_node(facts: Facts) -> Said | None:
     "PyTorch docs, torch.compiler: TORCHINDUCTOR_CACHE_DIR is in the temporary folder", at=HERE,
     needs=("GPUs",),
 )  # fmt: skip
-def temporary_full(facts: Facts) -> Said | None:
+def temporary_full(facts: Facts) -> RuleFailure | None:
     space = facts.machine.temporary
     if space is None or space.free >= CACHES_NEED or facts.environ.get("TORCHINDUCTOR_CACHE_DIR"):
         return None
     what = f"the temporary folder has {space.free >> 20} MiB left, where torch.compile writes its kernels"
-    return Said(what, "TMPDIR", "free some, or set TMPDIR or TORCHINDUCTOR_CACHE_DIR to a larger disk")
+    return RuleFailure(what, "TMPDIR", "free some, or set TMPDIR or TORCHINDUCTOR_CACHE_DIR to a larger disk")
 
 
 @SUBJECT.rule(
@@ -134,13 +136,13 @@ def temporary_full(facts: Facts) -> Said | None:
     "Triton issue 11512, PyTorch issue 173679: stale file handles in a shared cache", at=HERE,
     needs=("GPUs", "several nodes"),
 )  # fmt: skip
-def cache_on_network(facts: Facts) -> Said | None:
+def cache_on_network(facts: Facts) -> RuleFailure | None:
     shared = {name: kind for name, kind in facts.machine.caches.items() if kind in NETWORK}
     if not shared:
         return None
     name, kind = next(iter(shared.items()))
     what = f"{name} is on {kind}, where nodes replace each other's kernels while they are read"
-    return Said(what, facts.where, f"set {name} to a disk of the node")
+    return RuleFailure(what, facts.where, f"set {name} to a disk of the node")
 
 
 def _path(facts: Facts) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 
-from scalewright.launch.job import Job, Written
+from scalewright.launch.job import LaunchJob, Written
 from scalewright.spec.errors import unknown
 
 # target -> its module, imported when it is asked for
@@ -30,9 +30,9 @@ TARGETS = {
 }
 
 
-def find_target(name: str) -> Callable[[Job], Written]:
+def find_target(name: str) -> Callable[[LaunchJob], Written]:
     """The target's `write`; raises UserError for a name that none has."""
     if name not in TARGETS:
         raise unknown("target", name, TARGETS, "scalewright launch")
-    write: Callable[[Job], Written] = import_module(TARGETS[name]).write
+    write: Callable[[LaunchJob], Written] = import_module(TARGETS[name]).write
     return write

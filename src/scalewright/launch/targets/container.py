@@ -13,13 +13,13 @@ from typing import Any
 
 import yaml
 
-from scalewright.launch.job import Job
+from scalewright.launch.job import LaunchJob
 from scalewright.launch.targets.script import network_variables
 from scalewright.spec.base import TextDumper, parse_yaml
+from scalewright.spec.common.formatting import commented
+from scalewright.spec.common.shell import Word
 from scalewright.spec.errors import UserError
 from scalewright.spec.launch import LaunchSpec
-from scalewright.spec.text.shell import Word
-from scalewright.spec.text.words import commented
 
 PORT = 29500  # torchrun's default
 
@@ -31,7 +31,7 @@ RESERVED = frozenset({
 })  # fmt: skip
 
 
-def image(job: Job) -> str:
+def image(job: LaunchJob) -> str:
     """The site's image; raises UserError where there is none, or a file of one."""
     container = job.site.container
     if not container:
@@ -47,7 +47,7 @@ def image(job: Job) -> str:
     return container
 
 
-def gpus(job: Job) -> str:
+def gpus(job: LaunchJob) -> str:
     """A cloud's name for the kind of GPU; raises UserError where the site has none, or a scheduler's."""
     name = job.site.gpu
     if not name or "/" in name or name.startswith("gpu:"):
@@ -59,7 +59,7 @@ def gpus(job: Job) -> str:
     return name
 
 
-def environment(job: Job) -> dict[str, str]:
+def environment(job: LaunchJob) -> dict[str, str]:
     """Variables of each node's process, by name; raises UserError for one that the scheduler sets."""
     for name in job.site.env:
         if name in RESERVED:
@@ -69,7 +69,7 @@ def environment(job: Job) -> dict[str, str]:
 
 
 def agent_command(
-    job: Job, node_rank: Word, address: Word, *, port: Word | None = None, saved: int | None = None
+    job: LaunchJob, node_rank: Word, address: Word, *, port: Word | None = None, saved: int | None = None
 ) -> list[Word]:
     """The command of one node: the agent, torchrun's options for it, and the run."""
     options: list[Word] = ["--nnodes", str(job.nodes), "--node-rank", node_rank]
@@ -78,7 +78,7 @@ def agent_command(
     return bare_agent(job, options, saved=saved)
 
 
-def bare_agent(job: Job, options: Iterable[Word] = (), *, saved: int | None = None) -> list[Word]:
+def bare_agent(job: LaunchJob, options: Iterable[Word] = (), *, saved: int | None = None) -> list[Word]:
     """The agent with these options of torchrun's; it has the others from variables (PET_*)."""
     codes = ["--saved", str(saved)] if saved is not None else []
     return [job.site.python, "-m", "scalewright.launch.agent", *codes, *options, *job.arguments]
@@ -118,7 +118,7 @@ def kept_folders(site: LaunchSpec) -> list[str]:
     return [*site.claims.values(), *(inside for _, inside in mounts(site))]
 
 
-def lost(job: Job, start: str | None, machines: str, kept: Iterable[str]) -> list[str]:
+def lost(job: LaunchJob, start: str | None, machines: str, kept: Iterable[str]) -> list[str]:
     """A note where the run's folder isn't in one that is `kept`; ranks begin in `start` (or the image's)."""
     volumes, folder = list(kept), PurePosixPath(start or ".", job.folder)
     if any(folder.is_relative_to(volume) for volume in volumes):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scalewright.launch.job import Job, Written
+from scalewright.launch.job import LaunchJob, Written
 from scalewright.launch.targets.container import (
     agent_command,
     dns_label,
@@ -25,8 +25,8 @@ from scalewright.launch.targets.container import (
     unused,
     with_options,
 )
+from scalewright.spec.common.shell import Expression, Word, line
 from scalewright.spec.errors import UserError
-from scalewright.spec.text.shell import Expression, Word, line
 
 UNUSED = {
     "hosts": "dstack's fleets hold the machines",
@@ -44,7 +44,7 @@ UNUSED = {
 RETRY_FOR = "1d"  # how long dstack tries to get machines again
 
 
-def write(job: Job) -> Written:
+def write(job: LaunchJob) -> Written:
     """The task of a job. Raises UserError for settings that dstack would refuse."""
     name = dns_label(job.name, 40)  # dstack: ^[a-z][a-z0-9-]{1,40}$
     file = f"{name}.dstack.yml"
@@ -68,7 +68,7 @@ def write(job: Job) -> Written:
     )
 
 
-def _task(job: Job, name: str) -> dict[str, Any]:
+def _task(job: LaunchJob, name: str) -> dict[str, Any]:
     task: dict[str, Any] = {"type": "task", "name": name, "nodes": job.nodes, "image": image(job)}
     if job.site.workdir:
         task["working_dir"] = job.site.workdir
@@ -95,7 +95,7 @@ def _task(job: Job, name: str) -> dict[str, Any]:
     return task
 
 
-def _resources(job: Job) -> dict[str, Any]:
+def _resources(job: LaunchJob) -> dict[str, Any]:
     resources: dict[str, Any] = {}
     if job.device == "cuda":
         resources["gpu"] = f"{gpus(job)}:{job.per_node}"

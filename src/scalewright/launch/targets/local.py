@@ -5,12 +5,12 @@ $ bash tiny.local.sh        setup, exports, then scalewright train run.yaml
 
 from __future__ import annotations
 
-from scalewright.launch.job import Job, Written
+from scalewright.launch.job import LaunchJob, Written
 from scalewright.launch.targets.container import unused
 from scalewright.launch.targets.script import file_name, head, prepare, rank_command, text_of
 from scalewright.launch.targets.torchrun import UNUSED as WITHOUT_A_SCHEDULER
+from scalewright.spec.common.shell import command
 from scalewright.spec.errors import UserError
-from scalewright.spec.text.shell import command
 
 ONE_MACHINE = "all ranks are on this machine"
 UNUSED = {
@@ -23,7 +23,7 @@ UNUSED = {
 }
 
 
-def write(job: Job) -> Written:
+def write(job: LaunchJob) -> Written:
     """The script of a job; raises UserError for one of several machines."""
     if job.nodes > 1:
         how = "set launch.nodes=1, or use torchrun, ssh, mpi or slurm"

@@ -4,24 +4,16 @@
     a second Ctrl-C          ──► mpirun, in a process group of its own: it would kill ranks a second after a
                                  TERM or a Ctrl-C
 
-MASTER_ADDR is the first host; where the scheduler chose the hosts, rank 0 broadcasts its own (meeting.py).
+MASTER_ADDR is the first host; where the scheduler chose the hosts, rank 0 broadcasts its own (rendezvous.py).
 """
 
 from __future__ import annotations
 
-from scalewright.launch.job import Job, Written
+from scalewright.launch.job import LaunchJob, Written
 from scalewright.launch.targets.container import unused
-from scalewright.launch.targets.script import (
-    PORT,
-    exports,
-    file_name,
-    head,
-    prepare,
-    rank_command,
-    text_of,
-)
+from scalewright.launch.targets.script import PORT, exports, file_name, head, prepare, rank_command, text_of
 from scalewright.launch.targets.torchrun import UNUSED as NO_SCHEDULER
-from scalewright.spec.text.shell import Expression, Word, command, quote
+from scalewright.spec.common.shell import Expression, Word, command, quote
 
 UNUSED = {
     **{key: why for key, why in NO_SCHEDULER.items() if key != "options"},
@@ -30,7 +22,7 @@ UNUSED = {
 }
 
 
-def write(job: Job) -> Written:
+def write(job: LaunchJob) -> Written:
     """The script of a job and, where the site names hosts, a file of them for each kind of mpirun."""
     name = file_name(job)
     file, hosts = f"{name}.mpi.sh", job.site.hosts[: job.nodes]
@@ -47,7 +39,7 @@ def write(job: Job) -> Written:
     return Written(files, ("bash", file), unused(job.site, UNUSED), tuple(notes))
 
 
-def _start(job: Job, name: str, variables: list[str]) -> list[str]:
+def _start(job: LaunchJob, name: str, variables: list[str]) -> list[str]:
     """mpirun of either kind, in the background, so that this script hears signals meanwhile."""
     count, per_node, hosts = str(job.world), str(job.per_node), job.site.hosts
     listed: list[Word] = ["--hostfile", Expression(f"$here/{name}.openmpi.hosts")] if hosts else []

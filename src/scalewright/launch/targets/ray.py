@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from scalewright.launch.job import Job, Written
+from scalewright.launch.job import LaunchJob, Written
 from scalewright.launch.targets.container import dns_label, environment, unused
 from scalewright.spec.errors import UserError
 
@@ -81,7 +81,7 @@ sys.exit(fit(trainer, os.path.join(FOLDER, {out_dir})))
 '''
 
 
-def write(job: Job) -> Written:
+def write(job: LaunchJob) -> Written:
     """The driver of a job. Raises UserError where no folder is named that all nodes share."""
     folder = job.site.workdir
     if not folder or not folder.startswith("/"):

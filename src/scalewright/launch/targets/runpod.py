@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from scalewright.launch.job import Job, Written
+from scalewright.launch.job import LaunchJob, Written
 from scalewright.launch.targets.container import (
     agent_command,
     dns_label,
@@ -23,8 +23,8 @@ from scalewright.launch.targets.container import (
     lost,
     unused,
 )
+from scalewright.spec.common.shell import Expression, line, quote
 from scalewright.spec.errors import Stopped, UserError
-from scalewright.spec.text.shell import Expression, line, quote
 
 UNUSED = {
     "hosts": "RunPod chooses the machines",
@@ -57,7 +57,7 @@ CURL = (
 CLUSTER_INTERFACE = "ens1"  # of an Instant Cluster's inner network; eth0 reaches the internet only
 
 
-def write(job: Job) -> Written:
+def write(job: LaunchJob) -> Written:
     """The request of a job. Raises UserError for settings that RunPod would refuse."""
     _check(job)
     name = dns_label(job.name, 40)
@@ -78,7 +78,7 @@ def write(job: Job) -> Written:
     )
 
 
-def _check(job: Job) -> None:
+def _check(job: LaunchJob) -> None:
     if job.device != "cuda":
         raise UserError("RunPod's pods here have GPUs", "device: cpu", "use another target, or device: cuda")
     if job.nodes > MOST_NODES:
@@ -89,7 +89,7 @@ def _check(job: Job) -> None:
         )
 
 
-def _request(job: Job, name: str) -> dict[str, Any]:
+def _request(job: LaunchJob, name: str) -> dict[str, Any]:
     request: dict[str, Any] = {"name": name}
     if job.nodes > 1:
         compute = {"gpuTypeId": gpus(job), "gpuCountPerPod": job.per_node, "podCount": job.nodes}
@@ -109,7 +109,7 @@ def _request(job: Job, name: str) -> dict[str, Any]:
     return request
 
 
-def _script(job: Job) -> str:
+def _script(job: LaunchJob) -> str:
     if job.nodes > 1:
         port = None if job.site.port else Expression("$PRIMARY_PORT")
         command = agent_command(job, Expression("$NODE_RANK"), Expression("$PRIMARY_ADDR"), port=port)

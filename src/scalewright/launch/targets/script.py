@@ -11,21 +11,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from scalewright.launch.job import Job
-from scalewright.spec.text.shell import Word, quote
-from scalewright.spec.text.words import counted
+from scalewright.launch.job import LaunchJob
+from scalewright.spec.common.formatting import counted
+from scalewright.spec.common.shell import Word, quote
 
 PORT = 29500  # torchrun's default
 
 
-def head(job: Job, target: str, comments: Iterable[str] = ()) -> list[str]:
+def head(job: LaunchJob, target: str, comments: Iterable[str] = ()) -> list[str]:
     """The first lines: what it is, and who wrote it."""
     size = f"{counted(job.nodes, 'nodes')} of {counted(job.per_node, 'ranks')}"
     lines = [f"{job.name}: {size}. Written by `scalewright launch {target}`.", *comments]
     return ["#!/bin/bash", *(f"# {line}".rstrip() for line in lines)]
 
 
-def prepare(job: Job, more: Mapping[str, Word] | None = None) -> list[str]:
+def prepare(job: LaunchJob, more: Mapping[str, Word] | None = None) -> list[str]:
     """Lines that make a shell ready for Python, with `more` exports where the site has none of that name."""
     site = job.site
     nounset = not (site.modules or site.setup)  # many a module reads variables that aren't set
@@ -40,13 +40,13 @@ def prepare(job: Job, more: Mapping[str, Word] | None = None) -> list[str]:
     return lines + [f"export {name}={quote(word)}" for name, word in variables.items()]
 
 
-def network_variables(job: Job) -> dict[str, str]:
+def network_variables(job: LaunchJob) -> dict[str, str]:
     """The interface by which ranks reach each other."""
     names = ["GLOO_SOCKET_IFNAME", *(["NCCL_SOCKET_IFNAME"] if job.device == "cuda" else [])]
     return dict.fromkeys(names, job.site.interface) if job.site.interface else {}
 
 
-def exports(job: Job) -> dict[str, str]:
+def exports(job: LaunchJob) -> dict[str, str]:
     """The site's variables, and those of its network."""
     variables = network_variables(job) | job.site.env
     if job.site.cpus_per_rank:
@@ -54,22 +54,22 @@ def exports(job: Job) -> dict[str, str]:
     return dict(sorted(variables.items()))
 
 
-def rank_command(job: Job) -> list[Word]:
+def rank_command(job: LaunchJob) -> list[Word]:
     """What a rank, or a process that starts the ranks of its node, runs."""
     return [job.site.python, *job.arguments]
 
 
-def node_command(job: Job, number: Word, address: Word, port: Word) -> list[Word]:
+def node_command(job: LaunchJob, number: Word, address: Word, port: Word) -> list[Word]:
     """torchrun for the ranks of one of several nodes, by its number."""
     return _agent(job, ["--nnodes", str(job.nodes), "--node-rank", number], address, port)
 
 
-def standalone_command(job: Job) -> list[Word]:
+def standalone_command(job: LaunchJob) -> list[Word]:
     """torchrun for a run on one node, at a free port."""
     return _agent(job, ["--standalone"])
 
 
-def _agent(job: Job, options: list[Word], address: Word = "", port: Word = "") -> list[Word]:
+def _agent(job: LaunchJob, options: list[Word], address: Word = "", port: Word = "") -> list[Word]:
     """torchrun with an exit code that tells "saved" from a crash (agent.py)."""
     options = [*options, "--nproc-per-node", str(job.per_node)]
     if address:
@@ -79,7 +79,7 @@ def _agent(job: Job, options: list[Word], address: Word = "", port: Word = "") -
     return [job.site.python, "-m", "scalewright.launch.agent", *options, *job.arguments]
 
 
-def file_name(job: Job) -> str:
+def file_name(job: LaunchJob) -> str:
     """The run's name, as a name of files has it."""
     return re.sub(r"[^\w.\-]+", "-", job.name)
 

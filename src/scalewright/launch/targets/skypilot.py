@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scalewright.launch.job import Job, Written
+from scalewright.launch.job import LaunchJob, Written
 from scalewright.launch.targets.container import (
     agent_command,
     dns_label,
@@ -23,8 +23,8 @@ from scalewright.launch.targets.container import (
     unused,
     with_options,
 )
+from scalewright.spec.common.shell import Expression, line
 from scalewright.spec.errors import Stopped
-from scalewright.spec.text.shell import Expression, line
 
 UNUSED = {
     "hosts": "SkyPilot chooses the machines",
@@ -45,7 +45,7 @@ UNUSED = {
 }
 
 
-def write(job: Job) -> Written:
+def write(job: LaunchJob) -> Written:
     """The task of a job. Raises UserError for settings that SkyPilot would refuse."""
     name = dns_label(job.name, 40)
     file = f"{name}.sky.yaml"
@@ -67,7 +67,7 @@ def write(job: Job) -> Written:
     )
 
 
-def _task(job: Job, name: str) -> dict[str, Any]:
+def _task(job: LaunchJob, name: str) -> dict[str, Any]:
     task: dict[str, Any] = {"name": name, "num_nodes": job.nodes, "resources": _resources(job)}
     task["workdir"] = job.site.workdir or "."
     task["envs"] = environment(job)
@@ -83,7 +83,7 @@ def _task(job: Job, name: str) -> dict[str, Any]:
     return task
 
 
-def _resources(job: Job) -> dict[str, Any]:
+def _resources(job: LaunchJob) -> dict[str, Any]:
     resources: dict[str, Any] = {}
     if job.device == "cuda":
         resources["accelerators"] = f"{gpus(job)}:{job.per_node}"

@@ -8,7 +8,7 @@ agent: torchrun   one task a node, which starts its ranks          agent: rank  
 
 from __future__ import annotations
 
-from scalewright.launch.job import Job, Written
+from scalewright.launch.job import LaunchJob, Written
 from scalewright.launch.targets.container import unused
 from scalewright.launch.targets.script import (
     exports,
@@ -19,7 +19,7 @@ from scalewright.launch.targets.script import (
     rank_command,
     text_of,
 )
-from scalewright.spec.text.shell import Expression, Word, command, quote
+from scalewright.spec.common.shell import Expression, Word, command, quote
 
 UNUSED = {
     "hosts": "Slurm chooses the nodes (options: --nodelist=...)",
@@ -31,7 +31,7 @@ UNUSED = {
 SAVED = 75
 
 
-def write(job: Job) -> Written:
+def write(job: LaunchJob) -> Written:
     """The batch script of a job."""
     file = f"{file_name(job)}.slurm"
     lines = [*head(job, "slurm"), *(f"#SBATCH {option}" for option in _options(job)), ""]
@@ -48,7 +48,7 @@ def write(job: Job) -> Written:
     )
 
 
-def _options(job: Job) -> list[str]:
+def _options(job: LaunchJob) -> list[str]:
     """The job's own options, one a line."""
     site, torchrun = job.site, job.site.agent == "torchrun"
     kind = (site.gpu or "gpu").removeprefix("gpu:")
@@ -76,14 +76,14 @@ def _options(job: Job) -> list[str]:
     return [*options, "--requeue", *site.options]
 
 
-def _cpus(job: Job) -> int | None:
+def _cpus(job: LaunchJob) -> int | None:
     """Cores of a task."""
     if job.site.cpus_per_rank is None:
         return None
     return job.site.cpus_per_rank * (job.per_node if job.site.agent == "torchrun" else 1)
 
 
-def _meeting(job: Job) -> dict[str, Word]:
+def _meeting(job: LaunchJob) -> dict[str, Word]:
     """Where ranks meet. A rank that srun started finds both by itself (launch/detect.py)."""
     if job.site.agent == "rank":
         return {"MASTER_PORT": str(job.site.port)} if job.site.port else {}
@@ -95,7 +95,7 @@ def _meeting(job: Job) -> dict[str, Word]:
     }
 
 
-def _start(job: Job) -> list[str]:
+def _start(job: LaunchJob) -> list[str]:
     """srun, with what each of its tasks runs."""
     # With 1, srun would end those that are slower to leave after a save, and one that is killed on its way
     # out hides the others' 75. After a crash ranks miss each other and leave by themselves.
@@ -114,7 +114,7 @@ def _start(job: Job) -> list[str]:
     ]
 
 
-def _container(job: Job) -> list[str]:
+def _container(job: LaunchJob) -> list[str]:
     """Options or words before the command: Pyxis' options of srun, or apptainer for an image of its own."""
     image, mounts = job.site.container, job.site.mounts
     if not image:
@@ -128,7 +128,7 @@ def _container(job: Job) -> list[str]:
     return [*words, *([f"--container-workdir={job.site.workdir}"] if job.site.workdir else [])]
 
 
-def _after(job: Job) -> list[str]:
+def _after(job: LaunchJob) -> list[str]:
     """What becomes of the job: 75 is the ranks' word for "saved, start me again"."""
     if any(option.startswith(("--array", "-a")) for option in job.site.options):
         return [
@@ -145,7 +145,7 @@ def _after(job: Job) -> list[str]:
     ]
 
 
-def _notes(job: Job) -> tuple[str, ...]:
+def _notes(job: LaunchJob) -> tuple[str, ...]:
     notes = [f"{job.run_file}, its data and {job.folder} are read on every node under the same paths"]
     if job.site.container and not job.site.container.endswith(".sif"):
         notes.append("launch.container needs Pyxis (srun --container-image)")

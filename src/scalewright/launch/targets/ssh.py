@@ -6,17 +6,17 @@ this script ──ssh──► host 0: torchrun ─► ranks        (launch/over
 
 from __future__ import annotations
 
-from scalewright.launch.job import Job, Written
+from scalewright.launch.job import LaunchJob, Written
 from scalewright.launch.targets.container import unused
 from scalewright.launch.targets.script import PORT, file_name, head, node_command, prepare, text_of
 from scalewright.launch.targets.torchrun import UNUSED as NO_SCHEDULER
+from scalewright.spec.common.shell import Expression, command, line
 from scalewright.spec.errors import UserError
-from scalewright.spec.text.shell import Expression, command, line
 
 UNUSED = {key: why for key, why in NO_SCHEDULER.items() if key != "options"}
 
 
-def write(job: Job) -> Written:
+def write(job: LaunchJob) -> Written:
     """The script of a job. Raises UserError for a list of hosts that is no host a node."""
     site, file = job.site, f"{file_name(job)}.ssh.sh"
     if len(site.hosts) != job.nodes:

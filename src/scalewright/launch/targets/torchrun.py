@@ -6,7 +6,7 @@ node-b$ bash tiny.torchrun.sh 1
 
 from __future__ import annotations
 
-from scalewright.launch.job import Job, Written
+from scalewright.launch.job import LaunchJob, Written
 from scalewright.launch.targets.container import unused
 from scalewright.launch.targets.script import (
     PORT,
@@ -17,8 +17,8 @@ from scalewright.launch.targets.script import (
     standalone_command,
     text_of,
 )
+from scalewright.spec.common.shell import Expression, command
 from scalewright.spec.errors import UserError
-from scalewright.spec.text.shell import Expression, command
 
 SCHEDULER = "there is no scheduler"
 UNUSED = {
@@ -41,7 +41,7 @@ UNUSED = {
 }
 
 
-def write(job: Job) -> Written:
+def write(job: LaunchJob) -> Written:
     """The script of a job. Raises UserError for several machines without the first one's name."""
     file, site = f"{file_name(job)}.torchrun.sh", job.site
     if job.nodes == 1:

@@ -8,7 +8,7 @@ from pathlib import Path
 from scalewright.machine.findings import Finding
 from scalewright.machine.load import too_many_threads
 from scalewright.machine.processor import Processor
-from scalewright.spec.text.words import counted
+from scalewright.spec.common.formatting import counted
 
 GROUP = "processor"
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from scalewright.machine.findings import Finding, gib
-from scalewright.spec.text.words import metric
+from scalewright.spec.common.formatting import metric
 
 GROUP = "storage"
 BLOCK = 4 << 20

@@ -17,9 +17,9 @@ from functools import lru_cache
 import numpy as np
 
 from scalewright.plan.constants import Constants
-from scalewright.plan.cost import work as w
 from scalewright.plan.cost.parts import PARTS, REST
 from scalewright.plan.cost.table import RECOMPUTE, Facts, Table
+from scalewright.plan.cost.work import BLOCK
 from scalewright.plan.frameworks import ATTENTION, KERNELS
 from scalewright.plan.request import SCHEDULES
 from scalewright.spec.block import block
@@ -74,7 +74,7 @@ def _budget(model: ModelSpec, sizes: Sizes, budget: float) -> tuple[float, float
 
 def block_bytes(table: Table, facts: Facts, c: Constants) -> tuple[np.ndarray, np.ndarray]:
     """Bytes that a block keeps of one micro-batch, and what rebuilding one of them needs for a moment."""
-    kept = facts.works["kept"][:, w.BLOCK, :]  # [units, KEPT]
+    kept = facts.works["kept"][:, BLOCK, :]  # [units, KEPT]
     works, trainers = facts.works, facts.trainers
     dropout, square = trainers["dropout"] > 0, np.isin(trainers["attention"], _IN_MEMORY)
     stream = works["stream"]

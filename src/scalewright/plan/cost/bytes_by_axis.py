@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from scalewright.plan.cost.columns import Columns, Place, places
+from scalewright.plan.cost.columns import Columns, PipelineRank, places
 from scalewright.plan.cost.exchange import expert_bytes
 from scalewright.plan.cost.volumes import Volumes
 
@@ -43,7 +43,7 @@ def bytes_by_axis(at: Columns) -> dict[str, np.ndarray]:
     return sizes
 
 
-def _bytes(volumes: Volumes, place: Place) -> dict[str, np.ndarray]:
+def _bytes(volumes: Volumes, place: PipelineRank) -> dict[str, np.ndarray]:
     sizes: dict[str, np.ndarray] = {}
     sent = (
         *volumes.data_parallel(place), *volumes.tensor_parallel(place), *volumes.context_parallel(place),

@@ -2,7 +2,7 @@
 
     facts (a number a unit) --unit index--> Columns.chip("domain"), .trainer("year"), .work("stream")
 
-and the pipeline ranks that stand for all: the fullest between the ends, the first, the last (`Place`).
+and the pipeline ranks that stand for all: the fullest between the ends, the first, the last (`PipelineRank`).
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from functools import cached_property
 import numpy as np
 
 from scalewright.plan.constants import Constants
-from scalewright.plan.cost import work as w
 from scalewright.plan.cost.activations import budgets
 from scalewright.plan.cost.collectives import Wires, wires
 from scalewright.plan.cost.kernels import Prices
 from scalewright.plan.cost.parts import PARTS
 from scalewright.plan.cost.table import RECOMPUTE, Facts, Table
+from scalewright.plan.cost.work import FORWARD, INPUT, WEIGHT
 from scalewright.plan.frameworks import KERNELS
 
 
 @dataclass(frozen=True)
-class Place:
+class PipelineRank:
     """A pipeline rank of every row: its number, its blocks, and which ends of the model it computes.
 
     `first`, `last`: the share of the micro-batches whose embedding, whose head it computes; 1 or 0, and in
@@ -35,12 +35,12 @@ class Place:
     first: np.ndarray
     last: np.ndarray
 
-    def with_predictions(self, modules: np.ndarray) -> Place:
+    def with_predictions(self, modules: np.ndarray) -> PipelineRank:
         """The same, where the blocks of so many prediction modules count among the last rank's."""
         return replace(self, blocks=self.blocks + modules * self.last)
 
 
-def places(table: Table) -> tuple[Place, Place, Place]:
+def places(table: Table) -> tuple[PipelineRank, PipelineRank, PipelineRank]:
     """The fullest rank between the ends, the first and the last; with one rank, that one thrice.
 
     With two ranks there is none between: the fullest is one of them without its end, which is never worse.
@@ -51,9 +51,9 @@ def places(table: Table) -> tuple[Place, Place, Place]:
     alone = single.astype(float)
     blocks = table.stages
     return (
-        Place(blocks[:, 4], blocks[:, 0], alone, alone),
-        Place(np.zeros_like(p), blocks[:, 1], share, np.where(single | folded, share, 0.0)),
-        Place(
+        PipelineRank(blocks[:, 4], blocks[:, 0], alone, alone),
+        PipelineRank(np.zeros_like(p), blocks[:, 1], share, np.where(single | folded, share, 0.0)),
+        PipelineRank(
             p - 1,
             blocks[:, 2],
             np.where(single | ways, share, 0.0),
@@ -125,17 +125,17 @@ class Columns:
     @cached_property
     def forward(self) -> np.ndarray:
         """Seconds of a forward's kernels [units, REGIONS]."""
-        return np.asarray(self.prices.seconds[:, :, w.FORWARD])
+        return np.asarray(self.prices.seconds[:, :, FORWARD])
 
     @cached_property
     def weight(self) -> np.ndarray:
         """Seconds of the backward's weight part [units, REGIONS]."""
-        return np.asarray(self.prices.seconds[:, :, w.WEIGHT])
+        return np.asarray(self.prices.seconds[:, :, WEIGHT])
 
     @cached_property
     def backward(self) -> np.ndarray:
         """Seconds of a whole backward [units, REGIONS]."""
-        return np.asarray(self.prices.seconds[:, :, w.INPUT] + self.weight)
+        return np.asarray(self.prices.seconds[:, :, INPUT] + self.weight)
 
     @cached_property
     def rerun(self) -> np.ndarray:

@@ -13,8 +13,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from scalewright.plan.cost import work as w
 from scalewright.plan.cost.parts import REST, part_of
+from scalewright.plan.cost.work import BLOCK, REGIONS, regions
 from scalewright.plan.curves import Curves, curves_of
 from scalewright.spec.hardware.timings import Timings
 from scalewright.spec.model import ModelSpec
@@ -39,9 +39,9 @@ def unit_seconds(model: ModelSpec, sizes: Sizes, precision: str, timings: Timing
     """The operators of a rank priced one by one."""
     curves = curves_of(timings)
     precision = precision if precision in curves.precisions else "fp32"
-    seconds, parts = np.zeros((w.REGIONS, 3)), np.zeros(REST + 1)
+    seconds, parts = np.zeros((REGIONS, 3)), np.zeros(REST + 1)
     light = operators = 0.0
-    for region, share, listed in w.regions(model, sizes):
+    for region, share, listed in regions(model, sizes):
         for operator in listed:
             forward, backward = _operator(model, operator, curves, precision)
             product = operator.shape is not None and operator.kind != "attention"
@@ -50,7 +50,7 @@ def unit_seconds(model: ModelSpec, sizes: Sizes, precision: str, timings: Timing
                 forward, backward = forward + backward + summing, 0.0
             weight = WEIGHT_SHARE * backward * product
             seconds[region] += share * np.array([forward, backward - weight, weight])
-            if region == w.BLOCK:
+            if region == BLOCK:
                 parts[part_of(operator)] += share * forward
                 light += share * (0.0 if product else forward)
                 operators += share
@@ -74,10 +74,7 @@ def _operator(model: ModelSpec, o: Operator, curves: Curves, precision: str) -> 
     back = size
     if o.kind == "embedding":
         back = sum(weight.size for weight in o.weights) * (FP32 if precision == "fp32" else 2.0)
-    return (
-        float(curves(kind, size, "forward", precision)),
-        float(curves(kind, back, "backward", precision)),
-    )
+    return (float(curves(kind, size, "forward", precision)), float(curves(kind, back, "backward", precision)))
 
 
 def _attention(o: Operator, curves: Curves, precision: str, phase: str) -> float:

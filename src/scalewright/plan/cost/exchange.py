@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from scalewright.plan.cost import collectives as x
-from scalewright.plan.cost import work as w
+from scalewright.plan.cost.collectives import inside
 from scalewright.plan.cost.columns import Columns
 from scalewright.plan.cost.parts import PARTS
 from scalewright.plan.cost.price_list import PriceList
 from scalewright.plan.cost.table import RECOMPUTE
+from scalewright.plan.cost.work import BLOCK
 from scalewright.plan.request import CP_KINDS
 from scalewright.spec.context_volumes import ContextRank, repeats
 from scalewright.spec.expert_volumes import ExpertRank
@@ -124,7 +124,7 @@ def expert_parallel(at: Columns, prices: PriceList) -> np.ndarray:
     if not (t.ep > 1).any():
         return np.zeros(len(t))
     stride, sparse = np.ones(len(t)), at.work("sparse")
-    domains, top_k = t.ep / x.inside(t.ep, stride, at.links), at.work("top_k")
+    domains, top_k = t.ep / inside(t.ep, stride, at.links), at.work("top_k")
     reached = np.maximum(domains * at.work("reached"), 1.0)
     met = reached * (1 - (1 - 1 / reached) ** top_k) / top_k
     far = np.where((at.trainer("dedup") > 0) & (domains > 1), met, 1.0)
@@ -136,6 +136,6 @@ def expert_parallel(at: Columns, prices: PriceList) -> np.ndarray:
     hidden = prices.beside * both * at.c["overlap.ep"] * at.trainer("overlap_ep")
     paired = t.schedules("paired")
     if paired.any():
-        cover = PAIRED_HIDES * np.minimum(both, at.region(at.forward, w.BLOCK))
+        cover = PAIRED_HIDES * np.minimum(both, at.region(at.forward, BLOCK))
         hidden = np.maximum(hidden, prices.beside * paired * cover * (1 - at.c["overlap.slow"]))
     return np.asarray(both - hidden)

@@ -17,19 +17,28 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalewright.plan.cost import work as w
 from scalewright.plan.cost.parts import REST
 from scalewright.plan.cost.units import Facts, Unit
+from scalewright.plan.cost.work import (
+    ATTENTION,
+    BLOCK,
+    COLUMN,
+    FORWARD,
+    GROUPED,
+    KERNEL,
+    LOSS,
+    MATMUL,
+    MOVE,
+    PERMUTE,
+    REGIONS,
+    WEIGHT,
+)
 
 PHASES = 3
 TILE = 128  # rows and columns of a threadblock's tile; and of the MXU
 ARRAY = 50e12  # FLOP/s of a unit beyond which it is one systolic array, not a multiprocessor
 SMALL_TILE = 1.1  # what a tile of 128 by 128 loses against one of 256 by 128: operands are read more often
-CLASSES = {
-    "matmul": (w.MATMUL, w.GROUPED),
-    "attention": (w.ATTENTION,),
-    "move": (w.MOVE, w.LOSS, w.PERMUTE),
-}
+CLASSES = {"matmul": (MATMUL, GROUPED), "attention": (ATTENTION,), "move": (MOVE, LOSS, PERMUTE)}
 _CHIP = (
     "priced", "newer_attention", "fast_exponentials", "bound_by_power", "power", "memory_rate", "units",
     "peak", "width", "peak16", "width16", "measured", "tpu",
@@ -68,15 +77,15 @@ class Flat:
 def flatten(units: Sequence[Unit], facts: Facts) -> Flat:
     """The kernels of all units as one array, by class."""
     works = [unit.work for unit in units]
-    rows = np.concatenate([work.kernels for work in works]) if works else np.zeros((0, len(w.KERNEL)))
+    rows = np.concatenate([work.kernels for work in works]) if works else np.zeros((0, len(KERNEL)))
     unit = np.repeat(np.arange(len(works)), [len(work.kernels) for work in works])
     beside = {name: facts.chips[name] for name in _CHIP} | {name: facts.trainers[name] for name in _TRAINER}
-    column = {name: rows[:, at] for name, at in w.COLUMN.items()}
-    region = unit * w.REGIONS + column["region"].astype(int)
-    place = region * PHASES + np.where(column["early"] > 0, w.FORWARD, column["phase"]).astype(int)
+    column = {name: rows[:, at] for name, at in COLUMN.items()}
+    region = unit * REGIONS + column["region"].astype(int)
+    place = region * PHASES + np.where(column["early"] > 0, FORWARD, column["phase"]).astype(int)
     classes = []
     # parts of a block, in the forward; all else is summed up in the column behind them
-    in_block = (column["region"] == w.BLOCK) & (column["phase"] == w.FORWARD)
+    in_block = (column["region"] == BLOCK) & (column["phase"] == FORWARD)
     part = unit * (REST + 1) + np.where(in_block, column["part"], REST).astype(int)
     for name, kinds in CLASSES.items():
         at = np.flatnonzero(np.isin(column["kind"], kinds))
@@ -87,12 +96,12 @@ def flatten(units: Sequence[Unit], facts: Facts) -> Flat:
             k |= _padded_experts(k, u)
             k |= _tiled(k, u)
         classes.append(Class(name, place[at], part[at], k, u))
-    forward = column["flops"] * column["count"] * (column["phase"] == w.FORWARD)
-    masked = forward * np.where(column["kind"] == w.ATTENTION, column["mark"], 1.0)
-    shape = (len(works), w.REGIONS)
+    forward = column["flops"] * column["count"] * (column["phase"] == FORWARD)
+    masked = forward * np.where(column["kind"] == ATTENTION, column["mark"], 1.0)
+    shape = (len(works), REGIONS)
     parts = np.bincount(part, masked, len(works) * (REST + 1)).reshape(len(works), REST + 1)
     square, masked = (
-        np.bincount(region, flops, len(works) * w.REGIONS).reshape(shape) for flops in (forward, masked)
+        np.bincount(region, flops, len(works) * REGIONS).reshape(shape) for flops in (forward, masked)
     )
     timed = {index: unit for index, unit in enumerate(units) if unit.chip.timings is not None}
     return Flat(tuple(classes), square, masked, parts[:, :REST], len(works), timed)
@@ -100,9 +109,9 @@ def flatten(units: Sequence[Unit], facts: Facts) -> Flat:
 
 def _padded_experts(k: Arrays, u: Arrays) -> Arrays:
     """Products of experts that pad to a capacity, and the rows of each."""
-    grouped = k["kind"] == w.GROUPED
+    grouped = k["kind"] == GROUPED
     more = np.where(grouped, u["capacity_factor"], 1.0)
-    backward = k["phase"] == w.WEIGHT  # whose depth the rows are
+    backward = k["phase"] == WEIGHT  # whose depth the rows are
     m, depth = np.where(backward, k["m"], k["m"] * more), np.where(backward, k["k"] * more, k["k"])
     rows = np.where(backward, depth, m)
     return {"m": m, "k": depth, "flops": k["flops"] * more, "bytes": k["bytes"] * more, "rows": rows}
@@ -110,7 +119,7 @@ def _padded_experts(k: Arrays, u: Arrays) -> Arrays:
 
 def _tiled(k: Arrays, u: Arrays) -> Arrays:
     """What tiles make of matrix products' shapes, and what goes with them."""
-    low = np.where(k["kind"] == w.GROUPED, u["low_experts"], u["low_linear"]) > 0
+    low = np.where(k["kind"] == GROUPED, u["low_experts"], u["low_linear"]) > 0
     plain = (k["mark"] > 0) | (u["width"] < 2) | ~low  # runs in 16 bits or more whatever the run's precision
     peak = np.where(plain, u["peak16"], u["peak"])
     m, n, depth = (np.maximum(k[name], 1.0) for name in ("m", "n", "k"))
@@ -127,7 +136,7 @@ def _tiled(k: Arrays, u: Arrays) -> Arrays:
         "deep": np.where(each > ARRAY, 0.0, each / (2 * 2 * TILE * TILE) / depth),
         "padded": padded * np.where(each > ARRAY, 1 + TILE / depth, 1.0),
         # gradients of weights are added to what earlier micro-batches left: read and written once more
-        "added": np.where(k["phase"] == w.WEIGHT, k["groups"] * m * n * 2 * u["held_grads"], 0.0),
+        "added": np.where(k["phase"] == WEIGHT, k["groups"] * m * n * 2 * u["held_grads"], 0.0),
         "operands": np.where(plain, 0.0, k["groups"] * (m + n) * k["k"]),
     }
 

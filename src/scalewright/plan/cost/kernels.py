@@ -17,11 +17,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalewright.plan.constants import Constants
-from scalewright.plan.cost import work as w
 from scalewright.plan.cost.cpu_kernels import unit_seconds
 from scalewright.plan.cost.kernel_table import PHASES, TILE, Arrays, Flat
 from scalewright.plan.cost.parts import PARTS, REST
 from scalewright.plan.cost.switch_effects import RECIPES
+from scalewright.plan.cost.work import BLOCK, FORWARD, GROUPED, LOSS, PERMUTE, REGIONS
 from scalewright.plan.frameworks import ATTENTION, KERNELS
 from scalewright.spec.hardware.device_families import PRICED
 
@@ -65,7 +65,7 @@ class Prices:
 
 def price(flat: Flat, c: Constants) -> Prices:
     """Seconds, by unit, region and phase; those of timed units by their curves."""
-    shape = (flat.units, w.REGIONS, PHASES)
+    shape = (flat.units, REGIONS, PHASES)
     total: np.ndarray = np.zeros(shape)
     parts, light = np.zeros(flat.units * (REST + 1)), np.zeros(flat.units)
     for kernels in flat.classes:
@@ -74,7 +74,7 @@ def price(flat: Flat, c: Constants) -> Prices:
         total = total + sums
         parts += np.bincount(kernels.part, seconds, len(parts))
         if kernels.name != "matmul":
-            light += sums[:, w.BLOCK, w.FORWARD]
+            light += sums[:, BLOCK, FORWARD]
     by_part = parts.reshape(flat.units, REST + 1)[:, :REST]
     for index, unit in flat.timed.items():
         assert unit.chip.timings is not None
@@ -106,12 +106,12 @@ def _matmul(k: Arrays, u: Arrays, c: Constants) -> np.ndarray:
     fast = fast * np.where(k["width"] == 2, c.row("recipe", RECIPES)[u["recipe"]], 1.0)
     lost = k["padded"] * (1 + c["shape.wave"] * k["waves"]) * (1 + c["shape.depth"] * k["deep"])
     experts = c["shape.grouped"] * k["rows"] / (k["rows"] + c["shape.expert_rows"])
-    grouped = np.where(k["kind"] == w.GROUPED, experts, 1.0)
+    grouped = np.where(k["kind"] == GROUPED, experts, 1.0)
     compute = k["flops"] * lost / (fast * grouped)
     compute = compute + u["tpu"] * k["flops"] / (c["shape.reuse"] * u["memory_rate"])
     rate = _rate(u, c)
     cast = k["operands"] * (c["memory.cast"] * CAST_BYTES) / rate
-    cast = cast * np.where((k["kind"] == w.GROUPED) & (u["fused_experts"] > 0), 0.0, 1.0)
+    cast = cast * np.where((k["kind"] == GROUPED) & (u["fused_experts"] > 0), 0.0, 1.0)
     gaps = np.where(k["plain"], 1, 3) * c["shape.gap"]
     return np.asarray(np.maximum(compute, k["bytes"] / rate) + (cast + k["added"] / rate) + gaps)
 
@@ -155,8 +155,8 @@ def _move(k: Arrays, u: Arrays, c: Constants) -> np.ndarray:
     permute = c["memory.permute"] * loose * immature(u["year"], u["kernels"], c)
     phase = np.minimum(k["phase"].astype(int), 1)
     loss = np.where(u["own"] > 0, OWN_LOSS_BYTES[phase], _LOSS[u["kernels"], phase]) / LISTED_LOSS
-    factor = np.select([k["kind"] == w.LOSS, k["kind"] == w.PERMUTE], [loss, permute], passes)
-    back = np.where((k["phase"] > 0) & (k["kind"] != w.LOSS), MOVE_BACK, 1.0)
+    factor = np.select([k["kind"] == LOSS, k["kind"] == PERMUTE], [loss, permute], passes)
+    back = np.where((k["phase"] > 0) & (k["kind"] != LOSS), MOVE_BACK, 1.0)
     inside = (k["part"] == EXPERT_ACT) & (u["fused_experts"] > 0)  # of the products' kernel
     return np.asarray(
         np.where(inside, 0.0, k["bytes"] * factor * back / _rate(u, c) + c["shape.gap"] * passes)

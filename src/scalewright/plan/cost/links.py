@@ -23,7 +23,7 @@ from functools import partial
 
 import numpy as np
 
-from scalewright.plan.cost import collectives as x
+from scalewright.plan.cost.collectives import all_reduce, all_to_all, gather, send
 from scalewright.plan.cost.columns import Columns
 from scalewright.spec.volumes import Transfer
 
@@ -33,8 +33,8 @@ class Links:
 
     def __init__(self, at: Columns) -> None:
         self.at = at
-        self.send, self.gather = partial(x.send, links=at.links), partial(x.gather, links=at.links)
-        self.all_to_all = partial(x.all_to_all, links=at.links)
+        self.send, self.gather = partial(send, links=at.links), partial(gather, links=at.links)
+        self.all_to_all = partial(all_to_all, links=at.links)
         self._priced: dict[tuple[str, str, int], tuple[np.ndarray, np.ndarray]] = {}
 
     def __call__(self, transfer: Transfer) -> np.ndarray:
@@ -55,7 +55,7 @@ class Links:
             return np.asarray(self.all_to_all(size, group, stride))
         if transfer.kind != "all_reduce":
             return self.gather(size, group, stride)
-        tree = x.all_reduce(size, group, stride, self.at.links)
+        tree = all_reduce(size, group, stride, self.at.links)
         if transfer.axis not in ("gradient", "expert"):
             return tree
         # the constants of other trainers were fitted with rings for gradients, there and back

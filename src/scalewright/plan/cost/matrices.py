@@ -11,10 +11,10 @@ from typing import Protocol
 
 import numpy as np
 
-from scalewright.plan.cost import work as w
 from scalewright.plan.cost.columns import Columns
 from scalewright.plan.cost.matrix_facts import NAMES
 from scalewright.plan.cost.shares import Shares
+from scalewright.plan.cost.work import BLOCK
 
 
 class Network(Protocol):
@@ -31,7 +31,7 @@ def products(at: Columns) -> np.ndarray:
     shards = np.where(t.zero_stage >= 1, t.dp * t.cp / t.dp_replicate, 1.0)
     experts = t.ep * t.etp * np.maximum(shards * t.tp / (t.ep * t.etp), 1.0)
     flops = np.maximum(at.fullest * (dense / (shards * t.tp) + expert / experts), largest)
-    pace = at.region(at.forward, w.BLOCK) / np.maximum(at.region(at.prices.flops, w.BLOCK), 1.0)
+    pace = at.region(at.forward, BLOCK) / np.maximum(at.region(at.prices.flops, BLOCK), 1.0)
     return np.asarray(flops * pace)
 
 

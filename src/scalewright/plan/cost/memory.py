@@ -16,16 +16,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from scalewright.plan.constants import Constants
-from scalewright.plan.cost import work as w
 from scalewright.plan.cost.activations import block_bytes, under_way
-from scalewright.plan.cost.columns import Place, places
+from scalewright.plan.cost.columns import PipelineRank, places
 from scalewright.plan.cost.memory_band import memory_band
 from scalewright.plan.cost.memory_kinds import MemoryKind, memory_kinds
-from scalewright.plan.cost.moments import Kept
 from scalewright.plan.cost.optimizer import activations_away, offloaded
 from scalewright.plan.cost.own_memory import own_memory
+from scalewright.plan.cost.peak_moments import Kept
 from scalewright.plan.cost.states import Padded, elements, padded_sums, states
 from scalewright.plan.cost.table import RECOMPUTE, Facts, Table
+from scalewright.plan.cost.work import AFTER, BEFORE, BLOCK, EXTRA
 
 KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers", "other")
 GIB = float(2**30)
@@ -81,7 +81,7 @@ def rank_memory(
     table: Table,
     facts: Facts,
     c: Constants,
-    at: Place,
+    at: PipelineRank,
     block: tuple[np.ndarray, np.ndarray],
     sums: Padded | None,
 ) -> dict[str, np.ndarray]:
@@ -96,9 +96,9 @@ def rank_memory(
     blocks = kept * at.blocks * alive
     ends = works["kept"][:, :, 0]
     first, last = at.first > 0, at.last > 0
-    edge = first * ends[:, w.BEFORE][u] * alive
+    edge = first * ends[:, BEFORE][u] * alive
     # the loss lets one micro-batch's logits go before the next one's come
-    logits = last * ((ends[:, w.AFTER] + ends[:, w.EXTRA]) * trainers["logits"] / 4.0)[u] * c["memory.logits"]
+    logits = last * ((ends[:, AFTER] + ends[:, EXTRA]) * trainers["logits"] / 4.0)[u] * c["memory.logits"]
     slack = c["memory.slack"] * (blocks + edge)
     away = activations_away(table, facts)
     usual = {
@@ -116,7 +116,9 @@ def rank_memory(
     return {kind: np.where(sums.own, own[kind], usual[kind]) for kind in KINDS}
 
 
-def _own_kept(table: Table, at: Place, kept: np.ndarray, rebuilt: np.ndarray, alive: np.ndarray) -> Kept:
+def _own_kept(
+    table: Table, at: PipelineRank, kept: np.ndarray, rebuilt: np.ndarray, alive: np.ndarray
+) -> Kept:
     """What this package's own blocks keep; where every k-th recomputes, the first of each stage does.
 
     Offloaded blocks keep nothing but two: one that leaves or comes back while another runs.
@@ -132,12 +134,10 @@ def _own_kept(table: Table, at: Place, kept: np.ndarray, rebuilt: np.ndarray, al
     return Kept(kept * scale, np.where(again, whole, 0.0), last * scale)
 
 
-def _buffers(table: Table, facts: Facts, at: Place) -> np.ndarray:
+def _buffers(table: Table, facts: Facts, at: PipelineRank) -> np.ndarray:
     """What FSDP gathers and reduces at once, a trainer's buckets, and workspace that is always there."""
     u, trainers = table.unit, facts.trainers
-    weights = (facts.works["dense"][:, w.BLOCK] + facts.works["expert"][:, w.BLOCK]) * (
-        2.0 + trainers["grads"]
-    )
+    weights = (facts.works["dense"][:, BLOCK] + facts.works["expert"][:, BLOCK]) * (2.0 + trainers["grads"])
     gathered = np.where(table.zero_stage >= 3, GATHERED * weights[u], 0.0)
     shared = trainers["shared"][u]
     buffers = gathered + (trainers["buffers_gib"] * GIB)[u] * (table.devices > 1)

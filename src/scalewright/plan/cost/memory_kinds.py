@@ -33,11 +33,7 @@ def memory_kinds(
     axes = (t.tp, t.cp, t.pp, t.dp * t.cp, t.ep, t.devices)
     groups = sum(1.0 * (ranks > 1) for ranks in axes)
     smi = reserved + GIB * (c["memory.context"] + c["memory.group"] * groups)
-    return {
-        "allocated": peak,
-        "reserved": np.where(gpu, reserved, peak),
-        "smi": np.where(gpu, smi, peak),
-    }
+    return {"allocated": peak, "reserved": np.where(gpu, reserved, peak), "smi": np.where(gpu, smi, peak)}
 
 
 def kind_of(notes: str) -> MemoryKind:

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalewright.plan.cost import work as w
-from scalewright.plan.cost.columns import Columns, Place
+from scalewright.plan.cost.columns import Columns, PipelineRank
 from scalewright.plan.cost.exchange import beside_experts, context_parallel, expert_parallel
 from scalewright.plan.cost.parts import PARTS
 from scalewright.plan.cost.price_list import PriceList, price_list
 from scalewright.plan.cost.table import RECOMPUTE
 from scalewright.plan.cost.volumes import Volumes
+from scalewright.plan.cost.work import AFTER, BEFORE, BLOCK, EXTRA
 from scalewright.plan.request import CP_KINDS
 from scalewright.spec.schedules.unequal import RankCost
 from scalewright.spec.volumes import During
@@ -78,14 +78,14 @@ class Micro:
         return RankCost(self.front * slower, (self.device - self.front) * slower, self.weight * slower)
 
 
-def micro(at: Columns, place: Place, sent: Exchanges) -> Micro:
+def micro(at: Columns, place: PipelineRank, sent: Exchanges) -> Micro:
     """A micro-batch on a pipeline rank."""
     n = place.blocks
     several = place.with_predictions(at.work("mtp")).blocks  # whose forward and backward EXTRA has
-    f, b, wg = (at.region(seconds, w.BLOCK) for seconds in (at.forward, at.backward, at.weight))
+    f, b, wg = (at.region(seconds, BLOCK) for seconds in (at.forward, at.backward, at.weight))
     parts = at.prices.parts[at.table.unit]
     front, back, weight = n * f, n * b, n * wg
-    for share, regions in ((place.first, (w.BEFORE,)), (place.last, (w.AFTER, w.EXTRA))):
+    for share, regions in ((place.first, (BEFORE,)), (place.last, (AFTER, EXTRA))):
         if not share.any():
             continue
         front = front + share * sum(at.region(at.forward, region) for region in regions)
@@ -116,7 +116,7 @@ def micro(at: Columns, place: Place, sent: Exchanges) -> Micro:
 
 
 def experts(
-    at: Columns, place: Place, sent: Exchanges, front: np.ndarray, whole: np.ndarray
+    at: Columns, place: PipelineRank, sent: Exchanges, front: np.ndarray, whole: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Exposed seconds of tokens on their way to experts and back: of a micro-batch's forward, and of it all.
 
@@ -140,7 +140,7 @@ def experts(
     return np.where(own, seconds["forward"], front), np.where(own, total, whole)
 
 
-def tensor_parallel(at: Columns, place: Place, sent: Exchanges) -> tuple[np.ndarray, np.ndarray]:
+def tensor_parallel(at: Columns, place: PipelineRank, sent: Exchanges) -> tuple[np.ndarray, np.ndarray]:
     """Exposed seconds of a micro-batch: of its forward, and of all of it; overlap.tp of them are hidden."""
     front, whole = np.zeros(len(at.table)), np.zeros(len(at.table))
     for transfer in sent.volumes.tensor_parallel(place):

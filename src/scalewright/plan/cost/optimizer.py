@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from scalewright.plan.cost import work as w
 from scalewright.plan.cost.columns import Columns
 from scalewright.plan.cost.shares import WEIGHT_BYTES, Shares
 from scalewright.plan.cost.table import Facts, Table
+from scalewright.plan.cost.work import BLOCK
 from scalewright.plan.request import OFFLOADS
 
 NEW_WEIGHTS = 4.0  # bytes a parameter that the step writes
@@ -57,7 +57,7 @@ def offload(at: Columns, held: Shares, micro: np.ndarray) -> np.ndarray:
     activations = activations_away(t, at.facts)
     if not (t.offload.any() or activations.any()):
         return np.zeros(len(t))
-    kept = at.fullest * at.region(at.facts.works["kept"][:, :, 0], w.BLOCK)
+    kept = at.fullest * at.region(at.facts.works["kept"][:, :, 0], BLOCK)
     weights = offloaded(t.offload, "parameters") * 2 * WEIGHT_BYTES * (held.dense + held.expert)
     size = weights / np.maximum(held.shard, 1.0) + activations * 2 * kept
     return np.asarray(t.accumulation * np.maximum(size / _host_rate(at) - HIDES * micro, 0.0))

@@ -27,13 +27,13 @@ from functools import cached_property
 
 import numpy as np
 
-from scalewright.plan.cost import work as w
-from scalewright.plan.cost.columns import Place
-from scalewright.plan.cost.moments import Kept, Moment, with_outer
+from scalewright.plan.cost.columns import PipelineRank
 from scalewright.plan.cost.optimizer import offloaded
 from scalewright.plan.cost.padded import ALL, TIED
+from scalewright.plan.cost.peak_moments import Kept, Moment, with_outer
 from scalewright.plan.cost.states import Padded, States
 from scalewright.plan.cost.table import Facts, Table
+from scalewright.plan.cost.work import AFTER, BEFORE, BLOCK, EXTRA, KEPT
 from scalewright.plan.request import SCHEDULES
 from scalewright.spec.loss_chunks import LOGITS_AT_ONCE, head_tokens
 from scalewright.spec.memory import FP32
@@ -42,7 +42,7 @@ GPIPE = SCHEDULES.index("gpipe")
 
 
 def own_memory(
-    table: Table, facts: Facts, at: Place, held: States, sums: Padded, kept: Kept, alive: np.ndarray
+    table: Table, facts: Facts, at: PipelineRank, held: States, sums: Padded, kept: Kept, alive: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Bytes by kind at the highest moment; `alive`: micro-batches under way on the rank."""
     moments = own_moments(table, facts, at, held, sums, kept, alive)
@@ -58,7 +58,7 @@ def own_memory(
 
 
 def own_moments(
-    table: Table, facts: Facts, at: Place, held: States, sums: Padded, kept: Kept, alive: np.ndarray
+    table: Table, facts: Facts, at: PipelineRank, held: States, sums: Padded, kept: Kept, alive: np.ndarray
 ) -> tuple[Moment, ...]:
     """The moments of a step when a rank may hold the most."""
     rank = _Rank(table, facts, at, held, sums, kept, alive)
@@ -83,7 +83,14 @@ class _Rank:
     """Sizes of one pipeline rank of every row, and its moments."""
 
     def __init__(
-        self, table: Table, facts: Facts, at: Place, held: States, sums: Padded, kept: Kept, alive: np.ndarray
+        self,
+        table: Table,
+        facts: Facts,
+        at: PipelineRank,
+        held: States,
+        sums: Padded,
+        kept: Kept,
+        alive: np.ndarray,
     ) -> None:
         u, works, t = table.unit, facts.works, table
         self.t, self.kept, self.alive, self.shard_gradients = t, kept, alive, held.gradients
@@ -99,15 +106,15 @@ class _Rank:
         # elements, padded as FSDP cuts them: of all blocks, and of a stage's root at either end of the model
         size, last = sums.regions[:, :, ALL], at.last > 0
         self.last, self.blocks = last, at.blocks
-        self.block = size[:, w.BLOCK] + works["expert"][u][:, w.BLOCK]
-        self.start = (at.first > 0) * size[:, w.BEFORE]
+        self.block = size[:, BLOCK] + works["expert"][u][:, BLOCK]
+        self.start = (at.first > 0) * size[:, BEFORE]
         apart = last & (at.first == 0) & (works["tied"][u] > 0)
         self.tied = np.array([x.model.tie_word_embeddings for x in table.units])[u] & (t.pp == 1)
         # prediction modules: their blocks are among the last rank's, the rest in its root
         self.modules = modules = works["mtp"][u]
-        extra = size[:, w.EXTRA] + works["expert"][u][:, w.EXTRA] - modules * self.block
+        extra = size[:, EXTRA] + works["expert"][u][:, EXTRA] - modules * self.block
         extra = np.where(modules > 0, np.maximum(extra, 0.0), 0.0)
-        self.end = last * (size[:, w.AFTER] + extra) + apart * size[:, TIED]
+        self.end = last * (size[:, AFTER] + extra) + apart * size[:, TIED]
         beside = [x.model.positions == "learned" or x.model.embedding_norm for x in table.units]
         self.last_made = np.where(np.array(beside)[u], 0.0, self.start)
         # one rank's head is a unit beside its root, unless it is tied to the embedding, or modules use it
@@ -116,10 +123,10 @@ class _Rank:
         self.roots, self.larger_root = self.start + end, np.maximum(self.start, end)
         self.elements = self.blocks * self.block + self.roots + self.head_unit
         # bytes of a micro-batch
-        region, column = works["kept"][u], w.KEPT.index
-        kept_extra = np.where(modules > 0, region[:, w.EXTRA, 0] - modules * region[:, w.BLOCK, 0], 0.0)
-        self.after, self.stream = region[:, w.AFTER, 0] + kept_extra, works["stream"][u]
-        self.widest = region[:, w.BLOCK, column("widest")]
+        region, column = works["kept"][u], KEPT.index
+        kept_extra = np.where(modules > 0, region[:, EXTRA, 0] - modules * region[:, BLOCK, 0], 0.0)
+        self.after, self.stream = region[:, AFTER, 0] + kept_extra, works["stream"][u]
+        self.widest = region[:, BLOCK, column("widest")]
         self.logits = last * works["logits"][u]  # numbers
         capped = np.array([x.model.logit_softcap is not None for x in table.units])[u]
         self.in_chunks = last & (works["head_in_chunks"][u] > 0)
@@ -133,17 +140,17 @@ class _Rank:
         columns = np.maximum(works["logits"][u] / tokens, 1.0)
         chunk_logits = columns * self.width * head_tokens(columns)
         self.chunk = chunk + self.in_chunks * (chunk_logits + self.stream)
-        self.head = last * region[:, w.AFTER, column("weight")]
-        self.weight = region[:, w.BLOCK, column("weight")]
+        self.head = last * region[:, AFTER, column("weight")]
+        self.weight = region[:, BLOCK, column("weight")]
         self.gradients_kept = np.where(np.array([x.model.gated for x in table.units])[u], 3.0, 2.0)
         each = kept.block * self.blocks
-        self.under_way = alive * (each + (at.first > 0) * region[:, w.BEFORE, 0])
+        self.under_way = alive * (each + (at.first > 0) * region[:, BEFORE, 0])
         # offloaded ones have left by the time that the head is done
         self.beside_head = np.where(offloaded(t.offload, "activations"), 0.0, self.under_way)
         losses = np.where((t.schedule == GPIPE) & self.piped, t.accumulation, 1.0)
         self.losses = np.where(last, losses, 0.0)  # whose backward hasn't begun
         # gradients of a stage's outputs, which wait for a weight part
-        outputs = region[:, w.BLOCK, column("products")] * self.blocks / self.virtual_stages
+        outputs = region[:, BLOCK, column("products")] * self.blocks / self.virtual_stages
         self.outputs = np.where(self.split, outputs, 0.0)
         # the gradient of the head's weight, where the backward makes it, or rounds the forward's sum to it
         scaled = self.in_chunks & (self.width == FP32)

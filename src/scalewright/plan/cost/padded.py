@@ -12,10 +12,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from scalewright.plan.cost import work as w
-from scalewright.plan.cost.columns import Place
+from scalewright.plan.cost.columns import PipelineRank
 from scalewright.plan.cost.table import Table
 from scalewright.plan.cost.units import Unit
+from scalewright.plan.cost.work import AFTER, BEFORE, BLOCK, EXTRA, REGIONS
 from scalewright.spec.compress import factors, rank_of
 from scalewright.spec.layout import Layout
 from scalewright.spec.memory import padded_rows
@@ -24,7 +24,7 @@ from scalewright.spec.optimizers import Optimizer, is_matrix
 from scalewright.spec.placement import local_shape, place
 from scalewright.spec.tensors import TensorSpec
 
-TIED = w.REGIONS  # a region more: the embedding, where the last stage is on another rank and uses it, too
+TIED = REGIONS  # a region more: the embedding, where the last stage is on another rank and uses it, too
 # What is summed: elements; those whose gradients tp ranks, and kv ranks, have yet to sum; those of tensors
 # that are no matrix of a block (spec/optimizers.py); bytes of a rank's optimizer states; of gradients that
 # PowerSGD compresses the numbers, those of their P, and those of their Q
@@ -84,13 +84,13 @@ def _experts(model: ModelSpec, ep: int, etp: int, ranks: int, optimizer: Optimiz
 
 @lru_cache(maxsize=65536)
 def _regions(model: ModelSpec, tp: int, sp: bool, ranks: int, optimizer: Optimizer, rank: int) -> np.ndarray:
-    elements = np.zeros((w.REGIONS + 1, SUMS))
+    elements = np.zeros((REGIONS + 1, SUMS))
     layers = model.num_hidden_layers
     for shape, tensor, sums in _local_shapes(model, tp, sp):
         layer, rest = tensor.layer, float(not is_matrix(tensor))
         inside = 0 <= layer < layers
         extra = tensor.name.startswith("mtp.")
-        region = w.BLOCK if inside else w.EXTRA if extra else w.BEFORE if layer < 0 else w.AFTER
+        region = BLOCK if inside else EXTRA if extra else BEFORE if layer < 0 else AFTER
         size = padded_rows(shape, ranks)
         kept = optimizer.state_bytes(tensor, size // ranks)
         p, q = factors(shape, rank, stacked=False, partial=bool(sums))
@@ -100,7 +100,7 @@ def _regions(model: ModelSpec, tp: int, sp: bool, ranks: int, optimizer: Optimiz
         elements[region] += numbers
         if tensor.tied_to:
             elements[TIED] += numbers
-    elements[w.BLOCK] /= layers
+    elements[BLOCK] /= layers
     return elements
 
 
@@ -119,7 +119,12 @@ def _local_shapes(
 
 
 def shrunk(
-    table: Table, tied: np.ndarray, at: Place, regions: np.ndarray, what: int, counted: np.ndarray | float = 0
+    table: Table,
+    tied: np.ndarray,
+    at: PipelineRank,
+    regions: np.ndarray,
+    what: int,
+    counted: np.ndarray | float = 0,
 ) -> np.ndarray:
     """One sum (SHRUNK, SENT_P, SENT_Q) of a pipeline rank's dense gradients that PowerSGD compresses.
 
@@ -129,7 +134,7 @@ def shrunk(
     """
     first, last = at.first > 0, at.last > 0
     whole = tied & (table.pp > 1) & ~table.schedules("folded") & first
-    blocks = at.blocks * regions[:, w.BLOCK, what]
-    modules = regions[:, w.EXTRA, what] - counted * regions[:, w.BLOCK, what]
-    ends = first * regions[:, w.BEFORE, what] + last * (regions[:, w.AFTER, what] + modules)
+    blocks = at.blocks * regions[:, BLOCK, what]
+    modules = regions[:, EXTRA, what] - counted * regions[:, BLOCK, what]
+    ends = first * regions[:, BEFORE, what] + last * (regions[:, AFTER, what] + modules)
     return np.asarray(blocks + ends - whole * regions[:, TIED, what])

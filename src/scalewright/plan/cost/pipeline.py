@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from scalewright.plan.cost.clocked import TIMED, Border, Sizes, makespans
-from scalewright.plan.cost.columns import Columns, Place
+from scalewright.plan.cost.columns import Columns, PipelineRank
 from scalewright.plan.cost.cpu import Cpu
 from scalewright.plan.cost.links import message_bytes
 from scalewright.plan.cost.microbatch import Micro
@@ -103,7 +103,7 @@ def message_seconds(at: Columns, prices: PriceList) -> np.ndarray:
 
 
 def messages(
-    at: Columns, seats: Sequence[Place], totals: np.ndarray, volumes: Volumes, prices: PriceList
+    at: Columns, seats: Sequence[PipelineRank], totals: np.ndarray, volumes: Volumes, prices: PriceList
 ) -> np.ndarray:
     """Exposed seconds of a step's messages; `totals`: seconds of a micro-batch by rank [seats, rows].
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalewright.plan.cost import work as w
 from scalewright.plan.cost.columns import Columns
+from scalewright.plan.cost.work import BLOCK, EXTRA, REGIONS
 
 WEIGHT_BYTES = 2.0  # of a parameter, as it is gathered for compute
 
@@ -26,11 +26,11 @@ def shares(at: Columns) -> Shares:
     """What the fullest rank holds, whole, and over how many ranks it may be shared."""
     t, n = at.table, at.fullest
     works = at.facts.works
-    before, block, after, extra = (at.region(works["dense"], region) for region in range(w.REGIONS))
+    before, block, after, extra = (at.region(works["dense"], region) for region in range(REGIONS))
     ends = np.where(t.pp > 1, np.maximum(before, after + at.work("tied")), before + after)
     return Shares(
         dense=n * block + ends + extra,
-        expert=n * at.region(works["expert"], w.BLOCK) + at.region(works["expert"], w.EXTRA),
+        expert=n * at.region(works["expert"], BLOCK) + at.region(works["expert"], EXTRA),
         group=at.summing,
         shard=t.dp * t.cp / t.dp_replicate,
     )

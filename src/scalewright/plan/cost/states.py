@@ -14,8 +14,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from scalewright.plan.cost import work as w
-from scalewright.plan.cost.columns import Place
+from scalewright.plan.cost.columns import PipelineRank
 from scalewright.plan.cost.optimizer import offloaded
 from scalewright.plan.cost.padded import (
     ALL,
@@ -34,6 +33,7 @@ from scalewright.plan.cost.padded import (
     shrunk,
 )
 from scalewright.plan.cost.table import Facts, Table
+from scalewright.plan.cost.work import AFTER, BEFORE, BLOCK, EXTRA
 from scalewright.spec.compress import kept_bytes
 from scalewright.spec.memory import FP32
 
@@ -59,7 +59,7 @@ class States:
         return States(*(np.where(rows, getattr(self, name), getattr(other, name)) for name in names))
 
 
-def elements(table: Table, facts: Facts, at: Place) -> tuple[np.ndarray, np.ndarray]:
+def elements(table: Table, facts: Facts, at: PipelineRank) -> tuple[np.ndarray, np.ndarray]:
     """Parameters on a rank: those that data parallelism shares, and those of experts."""
     u, works = table.unit, facts.works
     count = _regions(table, at)
@@ -70,7 +70,7 @@ def elements(table: Table, facts: Facts, at: Place) -> tuple[np.ndarray, np.ndar
     return np.asarray(dense + copy), np.asarray(expert)
 
 
-def states(table: Table, facts: Facts, at: Place, sums: Padded | None) -> States:
+def states(table: Table, facts: Facts, at: PipelineRank, sums: Padded | None) -> States:
     """What a rank holds all step; `sums` as `padded_sums` gives them."""
     if sums is None:
         return _usual(table, facts, at)
@@ -105,19 +105,19 @@ def versions(table: Table, rank: np.ndarray) -> np.ndarray:
     return np.where((table.pp == 1) | table.schedules("flushes"), 1.0, table.pp - rank)
 
 
-def _regions(table: Table, at: Place) -> dict[int, np.ndarray]:
+def _regions(table: Table, at: PipelineRank) -> dict[int, np.ndarray]:
     """How often a rank holds each region; dualpipe's ranks hold two stages, whose work `at` counts half."""
     times = np.where(table.schedules("both_ways"), 2.0, 1.0)
     first, last = times * at.first, times * at.last
-    return {w.BEFORE: first, w.BLOCK: times * at.blocks, w.AFTER: last, w.EXTRA: last}
+    return {BEFORE: first, BLOCK: times * at.blocks, AFTER: last, EXTRA: last}
 
 
-def _apart(at: Place) -> np.ndarray:
+def _apart(at: PipelineRank) -> np.ndarray:
     """Where a tied head's matrix is on a rank that doesn't hold the embedding."""
     return np.asarray((at.last > 0) & (at.first == 0))
 
 
-def _usual(table: Table, facts: Facts, at: Place) -> States:
+def _usual(table: Table, facts: Facts, at: PipelineRank) -> States:
     """Bytes a parameter, times the rank's share."""
     u, zero, group = table.unit, table.zero_stage, table.dp * table.cp
     dense, expert = elements(table, facts, at)
@@ -147,13 +147,13 @@ def fsdp(table: Table) -> tuple[np.ndarray, np.ndarray]:
     return sharded, np.where(sharded, ranks, 1.0)
 
 
-def _own(table: Table, facts: Facts, at: Place, sums: Padded) -> States:
+def _own(table: Table, facts: Facts, at: PipelineRank, sums: Padded) -> States:
     """The states of ranks that are 0 along all axes but pp: their shards are largest."""
     sharded, ranks = sums.sharded, sums.ranks
     away = offloaded(table.offload, "parameters")
     dense, rest, adam = _dense(table, at, sums.regions)
     count = _regions(table, at)
-    blocks, beside = count[w.BLOCK], count[w.EXTRA] * facts.works["expert"][:, w.EXTRA][table.unit]
+    blocks, beside = count[BLOCK], count[EXTRA] * facts.works["expert"][:, EXTRA][table.unit]
     shard = dense / ranks + (blocks * sums.experts[:, EXPERTS] + beside) / sums.expert_ranks
     each, scratch, at_once, copies = (
         facts.trainers[name][table.unit] for name in ("held_optimizer", "scratch", "at_once", "copies")
@@ -174,7 +174,7 @@ def _own(table: Table, facts: Facts, at: Place, sums: Padded) -> States:
     )
 
 
-def _errors(table: Table, facts: Facts, at: Place, sums: Padded) -> np.ndarray:
+def _errors(table: Table, facts: Facts, at: PipelineRank, sums: Padded) -> np.ndarray:
     """PowerSGD's errors and factors."""
     tied = facts.works["tied"][table.unit] > 0
     numbers, columns = (shrunk(table, tied, at, sums.regions, what) for what in (SHRUNK, SENT_Q))
@@ -184,7 +184,7 @@ def _errors(table: Table, facts: Facts, at: Place, sums: Padded) -> np.ndarray:
     return np.asarray(dense + kept_bytes(numbers, columns) * (replicas > 1))
 
 
-def _dense(table: Table, at: Place, regions: np.ndarray) -> tuple[np.ndarray, ...]:
+def _dense(table: Table, at: PipelineRank, regions: np.ndarray) -> tuple[np.ndarray, ...]:
     """A rank's padded elements of dense tensors, those that are in no matrix, and bytes of its states."""
     count = _regions(table, at)
     copy = _apart(at).astype(float)

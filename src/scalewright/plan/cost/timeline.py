@@ -22,7 +22,6 @@ from functools import cached_property
 import numpy as np
 
 from scalewright.plan.constants import Constants
-from scalewright.plan.cost import work as w
 from scalewright.plan.cost.bytes_by_axis import AXES, bytes_by_axis
 from scalewright.plan.cost.columns import Columns, places
 from scalewright.plan.cost.cpu import Cpu
@@ -33,6 +32,7 @@ from scalewright.plan.cost.optimizer import offload
 from scalewright.plan.cost.pipeline import bubble, clocked, messages
 from scalewright.plan.cost.shares import shares
 from scalewright.plan.cost.table import Facts, Table
+from scalewright.plan.cost.work import AFTER, BEFORE, BLOCK, EXTRA
 
 __all__ = ["AXES", "PARTS", "Step", "step"]
 
@@ -143,8 +143,8 @@ def flops(at: Columns) -> tuple[np.ndarray, np.ndarray]:
     t, per = at.table, at.prices.flops
     ranks = t.tp * t.cp * t.dp * t.accumulation
     blocks = at.work("blocks") * ranks
-    block = at.region(per, w.BLOCK) * blocks
-    ends = sum(at.region(per, region) for region in (w.BEFORE, w.AFTER, w.EXTRA))
+    block = at.region(per, BLOCK) * blocks
+    ends = sum(at.region(per, region) for region in (BEFORE, AFTER, EXTRA))
     forward = block + ends * ranks
     parts = (at.rerun_parts * at.prices.part_flops[t.unit]).sum(1)
     again = at.rerun * block + parts * blocks

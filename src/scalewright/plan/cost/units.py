@@ -15,9 +15,9 @@ import numpy as np
 
 from scalewright.plan.chips import WIDTHS, Chip
 from scalewright.plan.constants import constants
-from scalewright.plan.cost import work as w
 from scalewright.plan.cost.matrix_facts import matrix_facts
 from scalewright.plan.cost.switch_effects import column, switched
+from scalewright.plan.cost.work import Work, tied_elements, work
 from scalewright.plan.frameworks import ATTENTION, OURS, Framework
 from scalewright.plan.request import Request
 from scalewright.plan.switches import Switches
@@ -49,9 +49,9 @@ class Unit:
     switches: Switches
 
     @property
-    def work(self) -> w.Work:
+    def work(self) -> Work:
         """The operators of these sizes, from the cache."""
-        return w.work(self.model, self.sizes)
+        return work(self.model, self.sizes)
 
 
 def unit_of(request: Request) -> Unit:
@@ -189,7 +189,7 @@ def _work_facts(units: Sequence[Unit]) -> dict[str, np.ndarray]:
     facts["shared_experts"] = column(units, lambda u: bool(u.model.moe and u.model.moe.shared_size))
     facts["shared_gate"] = column(units, lambda u: bool(u.model.moe and u.model.moe.shared_gate))
     own = [u.framework.name == OURS for u in units]
-    tied = [w.tied_elements(u.model, u.sizes.tp, ours) for u, ours in zip(units, own, strict=True)]
+    tied = [tied_elements(u.model, u.sizes.tp, ours) for u, ours in zip(units, own, strict=True)]
     facts["tied"] = np.array(tied)
     # prediction modules, as this package runs them; other trainers' are region EXTRA and no more
     facts["mtp"] = np.array([float(u.model.mtp_layers) for u in units]) * own

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from scalewright.plan.cost.columns import Columns, Place
+from scalewright.plan.cost.columns import Columns, PipelineRank
 from scalewright.plan.cost.links import message_bytes
 from scalewright.plan.cost.shares import shares, weight_bytes
 from scalewright.spec.volumes import Collective, During, Transfer
@@ -67,7 +67,7 @@ def _shared(
     yield Transfer(axis, "reduce_scatter", grads, shared, "all", rounds)
 
 
-def tensor_parallel(at: Columns, place: Place) -> Iterator[Transfer]:
+def tensor_parallel(at: Columns, place: PipelineRank) -> Iterator[Transfer]:
     """Sums of the residual stream, forward, backward and in what runs again."""
     t, sparse = at.table, at.work("sparse")
     times = at.work("exchanges") + sparse * (t.etp > 1)
@@ -91,7 +91,7 @@ def tensor_parallel(at: Columns, place: Place) -> Iterator[Transfer]:
     yield Transfer("tp", "all_gather", at.work("stream"), kept, "recompute", t.accumulation)
 
 
-def borders(at: Columns, place: Place) -> np.ndarray:
+def borders(at: Columns, place: PipelineRank) -> np.ndarray:
     """Borders of a rank's stages with another rank's: as many messages leave and arrive a micro-batch."""
     t = at.table
     fold = 4.0 - 2 * (place.rank == 0) - 2 * (place.rank == t.pp - 1)
@@ -99,7 +99,7 @@ def borders(at: Columns, place: Place) -> np.ndarray:
     return np.where(t.pp > 1, np.where(v_shaped, fold, 2 * at.visits - place.first - place.last), 0.0)
 
 
-def pipeline(at: Columns, place: Place) -> Iterator[Transfer]:
+def pipeline(at: Columns, place: PipelineRank) -> Iterator[Transfer]:
     """Messages over every border; a tied head's gradient."""
     t = at.table
     piped, m = 1.0 * (t.pp > 1), t.accumulation

@@ -16,8 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from scalewright.plan.cost import usual_volumes
-from scalewright.plan.cost import work as w
-from scalewright.plan.cost.columns import Columns, Place
+from scalewright.plan.cost.columns import Columns, PipelineRank
 from scalewright.plan.cost.exchange import beside_experts, context_rank, expert_rank
 from scalewright.plan.cost.links import message_bytes
 from scalewright.plan.cost.optimizer import offloaded
@@ -43,6 +42,7 @@ from scalewright.plan.cost.shares import weight_bytes
 from scalewright.plan.cost.states import fsdp
 from scalewright.plan.cost.table import RECOMPUTE
 from scalewright.plan.cost.units import COMPRESSED
+from scalewright.plan.cost.work import AFTER, BEFORE, BLOCK, EXTRA
 from scalewright.spec import volumes
 from scalewright.spec.compress import half_bytes
 from scalewright.spec.context_volumes import context_parallel
@@ -72,13 +72,13 @@ class Volumes:
         self.at, t = at, at.table
         trained = (t.pp == 1) | t.schedules("trained")
         # of experts in prediction heads nothing is counted
-        heads = at.region(at.facts.works["expert"], w.EXTRA) > 0
+        heads = at.region(at.facts.works["expert"], EXTRA) > 0
         # of this package's own trainer what it can't run yet is an estimate by its habits
         self.own = np.asarray((at.trainer("own") > 0) & trained & ~heads)
         self.all_own, self.any_own = bool(self.own.all()), bool(self.own.any())
-        self._ranks: dict[int, tuple[Place, Rank]] = {}
+        self._ranks: dict[int, tuple[PipelineRank, Rank]] = {}
 
-    def data_parallel(self, place: Place) -> list[Transfer]:
+    def data_parallel(self, place: PipelineRank) -> list[Transfer]:
         """Gradients and parameters, and the sums of gradients that other axes wait for."""
         transfers: list[Transfer] = []
         if self.any_own:
@@ -89,7 +89,7 @@ class Volumes:
             transfers += _only(~self.own, self._usual_data_parallel)
         return transfers
 
-    def tensor_parallel(self, place: Place) -> list[Transfer]:
+    def tensor_parallel(self, place: PipelineRank) -> list[Transfer]:
         """Activations of all micro-batches."""
         if not (self.at.table.tp > 1).any():
             return []
@@ -100,7 +100,7 @@ class Volumes:
             transfers += _only(~self.own, usual_volumes.tensor_parallel(self.at, place))
         return transfers
 
-    def pipeline(self, place: Place) -> list[Transfer]:
+    def pipeline(self, place: PipelineRank) -> list[Transfer]:
         """Messages to other pipeline ranks."""
         if not (self.at.table.pp > 1).any():
             return []
@@ -111,14 +111,14 @@ class Volumes:
             transfers += _only(~self.own, usual_volumes.pipeline(self.at, place))
         return transfers
 
-    def context_parallel(self, place: Place) -> list[Transfer]:
+    def context_parallel(self, place: PipelineRank) -> list[Transfer]:
         """Keys and values, or heads, of all micro-batches; the papers' for every trainer."""
         if not (self.at.table.cp > 1).any():
             return []
         blocks = self._exchanges(place.with_predictions(self.at.work("mtp")))
         return list(context_parallel(context_rank(self.at, blocks.blocks, blocks.rerun)))
 
-    def expert_parallel(self, place: Place) -> list[Transfer]:
+    def expert_parallel(self, place: PipelineRank) -> list[Transfer]:
         """Tokens to their experts and back, of this package's own trainer."""
         t = self.at.table
         if not (self.any_own and (t.ep * t.etp > 1).any()):
@@ -133,13 +133,13 @@ class Volumes:
         sharded, ranks = fsdp(self.at.table)
         return sharded, ranks, padded(self.at.table, ranks)
 
-    def _rank(self, place: Place) -> Rank:
+    def _rank(self, place: PipelineRank) -> Rank:
         """The numbers of a pipeline rank that spec/volumes.py asks for, counted once a place."""
         if id(place) not in self._ranks:
             self._ranks[id(place)] = place, self._count(place.with_predictions(self.at.work("mtp")))
         return self._ranks[id(place)][1]
 
-    def _count(self, place: Place) -> Rank:
+    def _count(self, place: PipelineRank) -> Rank:
         at, t = self.at, self.at.table
         (sharded, ranks, _), groups = self._sums, self._groups(place)
         whole = sum(group.elements * group.count for group in groups)
@@ -186,7 +186,7 @@ class Volumes:
             ("all_reduce", FP32 * q / count, sent * powers * (q > 0)),
         )
 
-    def _shrunk(self, place: Place) -> Factors:
+    def _shrunk(self, place: PipelineRank) -> Factors:
         """Of a rank's dense gradients that PowerSGD compresses: numbers, those of their P, and of their Q."""
         at, regions = self.at, self._sums[2]
         tied, modules = at.work("tied") > 0, at.work("mtp")
@@ -211,7 +211,7 @@ class Volumes:
         )
         return [replace(x, calls=np.where(at.islands, x.calls * fragments, 0.0)) for x in steps]
 
-    def _experts(self, place: Place) -> Shards:
+    def _experts(self, place: PipelineRank) -> Shards:
         """Experts of an average block: a unit of FSDP, or a part of the gradients that their replicas sum."""
         if not self.at.work("sparse").any():
             return Shards()
@@ -237,14 +237,14 @@ class Volumes:
         t = self.at.table
         return padded_experts(t, np.where(sharded, expert_ranks(t, ranks), 1.0))
 
-    def _computations(self, place: Place) -> np.ndarray:
+    def _computations(self, place: PipelineRank) -> np.ndarray:
         """Forwards and backwards of a stage in a step, parts of split ones counted."""
         t = self.at.table
         # DualPipeV splits 2 p - 1 - r of the backwards of rank r, over both of its stages
         halves = np.where(t.schedules("paired"), (2 * t.pp - 1 - place.rank) / 2, 0.0)
         return np.where(t.schedules("split_all"), 3 * t.accumulation, 2 * t.accumulation + halves)
 
-    def _groups(self, place: Place) -> tuple[Group, ...]:
+    def _groups(self, place: PipelineRank) -> tuple[Group, ...]:
         """Blocks, and what is held outside of them: a root at either end of a pipeline; otherwise a root and
         a head, or one root where they are tied, or prediction modules use both."""
         t, tied = self.at.table, self.at.work("tied") > 0
@@ -253,27 +253,27 @@ class Volumes:
         apart = end - both - head
         both_ends = tied & t.schedules("folded")
         return (
-            Group(self._sums[2][:, w.BLOCK, ALL], place.blocks, self._computations(place)),
+            Group(self._sums[2][:, BLOCK, ALL], place.blocks, self._computations(place)),
             Group(head, 1.0 * (head > 0), stays=True),
             Group(start + both, 1.0 * (start + both > 0), stays=True, root=True, both_ends=both_ends),
             Group(apart, 1.0 * (apart > 0), stays=True, root=True),
         )
 
-    def _roots(self, place: Place, what: int) -> tuple[np.ndarray, np.ndarray]:
+    def _roots(self, place: PipelineRank, what: int) -> tuple[np.ndarray, np.ndarray]:
         """What a rank's stages hold outside of blocks: at the model's start, at its end."""
         sizes, first, last = self._sums[2], place.first > 0, place.last > 0
         apart = last & ~first & (self.at.work("tied") > 0)
-        start = first * sizes[:, w.BEFORE, what]
+        start = first * sizes[:, BEFORE, what]
         # a prediction module less its block, which is a unit as all blocks are
-        modules = sizes[:, w.EXTRA, what] - self.at.work("mtp") * sizes[:, w.BLOCK, what]
-        return start, last * (sizes[:, w.AFTER, what] + modules) + apart * sizes[:, TIED, what]
+        modules = sizes[:, EXTRA, what] - self.at.work("mtp") * sizes[:, BLOCK, what]
+        return start, last * (sizes[:, AFTER, what] + modules) + apart * sizes[:, TIED, what]
 
-    def _partial(self, place: Place) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    def _partial(self, place: PipelineRank) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
         """The rank's own fp32 parts of what tp ranks hold alike, and of a tied head's two ends."""
         t, (_, ranks, sizes) = self.at.table, self._sums
         for axis, what in (("tp", SUM_TP), ("kv", SUM_KV)):
             start, end = self._roots(place, what)
-            part = FP32 * (place.blocks * sizes[:, w.BLOCK, what] + start + end) / ranks
+            part = FP32 * (place.blocks * sizes[:, BLOCK, what] + start + end) / ranks
             yield axis, part, 1.0 * (t.tp > 1) * (part > 0)
         if (t.etp > 1).any():
             shared = np.where(self._sums[0], expert_ranks(t, ranks), 1.0)
@@ -283,7 +283,7 @@ class Volumes:
         part = FP32 * sizes[:, TIED, ALL] / ranks
         yield "tie", part, 1.0 * ends * (self.at.work("tied") > 0) * (part > 0)
 
-    def _exchanges(self, place: Place) -> Exchanges:
+    def _exchanges(self, place: PipelineRank) -> Exchanges:
         at, t, n = self.at, self.at.table, place.blocks
         stages = np.maximum(t.virtual_stages, 1.0)
         tokens = t.micro_batch * t.seq_len / t.cp

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalewright.spec.base import to_yaml
+from scalewright.spec.common.formatting import commented
 from scalewright.spec.compress import check_compress
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import LOCAL, ClusterSpec, cluster_names, load_cluster
@@ -19,7 +20,6 @@ from scalewright.spec.layout import Layout
 from scalewright.spec.presets import is_preset, load_model_spec
 from scalewright.spec.question import DATA, Question
 from scalewright.spec.run import DataSpec, RunSpec
-from scalewright.spec.text.words import commented
 
 if TYPE_CHECKING:
     from scalewright.plan.search.choices import Choice, Plan

@@ -18,7 +18,6 @@ from scalewright.plan.chips import Chip
 from scalewright.plan.frameworks import OURS
 from scalewright.plan.request import Request, from_question
 from scalewright.plan.search.axes import Fixed, make_space
-from scalewright.plan.search.beyond import beyond
 from scalewright.plan.search.choices import Choice, ChoiceMaker, Plan
 from scalewright.plan.search.compare import compare
 from scalewright.plan.search.finder import WINDOW, Finder, Stop, Tell
@@ -26,6 +25,7 @@ from scalewright.plan.search.fixed import check_capable, no_layout, read_fixed
 from scalewright.plan.search.goal import Goal
 from scalewright.plan.search.losers import near_losers
 from scalewright.plan.search.objective import make_objective
+from scalewright.plan.search.out_of_reach import out_of_reach
 from scalewright.plan.search.pareto import pareto
 from scalewright.plan.search.pricer import HOST_BYTES, Priced, make_pricer
 from scalewright.plan.search.shortage import too_large
@@ -52,7 +52,7 @@ def search(
     """The best layouts of a run, of those that the trainer can run (spec/capabilities.yaml).
 
     `tell(done, total)` is called with the progress; the search ends with the best so far if `stop()` is true.
-    Without `explain`, `pareto`, `why_not` and `beyond` stay empty.
+    Without `explain`, `pareto`, `why_not` and `out_of_reach` stay empty.
 
     Raises UserError when nothing is legal, nothing fits, or an argument is invalid.
     """
@@ -75,7 +75,7 @@ def search(
     if explain:
         trainer = capabilities_of(maker.template)
         if trainer.known and trainer.runs_on(maker.template.chip.kind) and finder.complete:
-            plan.beyond = beyond(maker, finder, axes, trainer, float(fastest.score[0]), stop)
+            plan.beyond = out_of_reach(maker, finder, axes, trainer, float(fastest.score[0]), stop)
         plan.trainable = _best_trainable(plan)
         names, losers = near_losers(finder, candidates, chosen)
         pairs = zip(names, maker.choices(losers), strict=True)

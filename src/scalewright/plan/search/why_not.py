@@ -21,8 +21,8 @@ from scalewright.plan.search.compare import FOLLOWS, compare, value_words
 from scalewright.plan.search.fixed import read_fixed
 from scalewright.plan.search.goal import UNLIMITED
 from scalewright.plan.search.search import search_again
+from scalewright.spec.common.formatting import short_time
 from scalewright.spec.errors import UserError
-from scalewright.spec.text.words import short_time
 
 
 def why_not(plan: Plan, layout: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from scalewright.report.page import Section
 from scalewright.report.scale import Kind, say
 from scalewright.report.sections.overview import Steady
 from scalewright.report.sections.spent import predicted_event
-from scalewright.spec.text.words import against, metric
+from scalewright.spec.common.formatting import against, metric
 
 KINDS: dict[str, Kind] = {"_s": "seconds", "_gib": "gib", "mfu": "percent", "per_s": "count"}
 REST = ("activations", "buffers", "other")  # what is measured together

@@ -12,10 +12,10 @@ from pydantic_core import PydanticUndefined
 from scalewright.report.folder import RunFolder
 from scalewright.report.page import Section
 from scalewright.spec.base import Spec
+from scalewright.spec.common.dotted import dotted
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import DataSpec, OptimizerSpec, RunSpec
-from scalewright.spec.text.dotted import dotted
 
 GROUPS = ("model", "layout", "data", "train", "optimizer", "lr_schedule", "checkpoint", "track", "profile")
 DERIVED = ("layout.zero_stage", "layout.global_batch")  # by the run, from other keys

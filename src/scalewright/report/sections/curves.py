@@ -7,9 +7,9 @@ from typing import Literal
 
 import numpy as np
 
+from scalewright.report.attempts import resumes
 from scalewright.report.chart import Chart, Mark, Series, draw, plain
 from scalewright.report.folder import Column, RunFolder
-from scalewright.report.lives import resumes
 from scalewright.report.page import Section
 from scalewright.report.scale import Kind
 from scalewright.report.sections.overview import peak_note

@@ -7,7 +7,7 @@ from typing import Any
 
 from scalewright.diagnose.verdict import evidence_of
 from scalewright.report.page import Section
-from scalewright.spec.text.words import counted, short_time
+from scalewright.spec.common.formatting import counted, short_time
 
 TITLES = {
     "trace": "Where the time went", "flight_recorder": "Where it hung", "memory": "Where the memory went",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from scalewright.report.page import Section
-from scalewright.spec.text.words import against, short_time
+from scalewright.spec.common.formatting import against, short_time
 
 LEAST = 0.005  # of a step: smaller changes aren't listed
 KERNELS = 5

@@ -11,7 +11,7 @@ import numpy as np
 from scalewright.diagnose.timeline import PARTS, Lane, Timeline
 from scalewright.report.page import Section
 from scalewright.report.sections.diagnosis_time import IDLE
-from scalewright.spec.text.words import short_time
+from scalewright.spec.common.formatting import short_time
 
 BOXES, SLICES, TICKS = 4000, 2000, 1_000_000
 MOST = 32  # ranks

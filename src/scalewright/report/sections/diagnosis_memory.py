@@ -9,7 +9,7 @@ import numpy as np
 
 from scalewright.report.chart import Chart, Series, draw
 from scalewright.report.page import Section
-from scalewright.spec.text.words import decimal
+from scalewright.spec.common.formatting import decimal
 
 GIB = 1 << 30
 KINDS = ("parameters", "gradients", "optimizer", "activations", "communication", "loss", "temporary", "other")
@@ -34,11 +34,11 @@ def section(answer: Mapping[str, Any]) -> Section | None:
         "pieces": pieces,
         "curve": _curve(memory.get("curve")),
         "savings": [
-            [some["how"], f"{some['saves_bytes'] / GIB:.2f}", f"{some['peak_bytes'] / GIB:.2f}"]
-            for some in memory.get("savings") or []
+            [saving["how"], f"{saving['saves_bytes'] / GIB:.2f}", f"{saving['peak_bytes'] / GIB:.2f}"]
+            for saving in memory.get("savings") or []
         ],
         "stacks": [
-            [some["owner"], f"{some['bytes'] / GIB:.3f}"] for some in (memory.get("top_stacks") or [])[:12]
+            [stack["owner"], f"{stack['bytes'] / GIB:.3f}"] for stack in (memory.get("top_stacks") or [])[:12]
         ],
     }
     return Section("memory", "Where the memory went", "diagnosis_memory.html", data)
@@ -55,6 +55,7 @@ def _curve(curve: Mapping[str, Any] | None) -> Any:
     line = Series("allocated", "line", (times - times[0]) * factor, values)
     shown = f"over {decimal(span * factor, 3)} {unit}"
     return draw(
-        Chart("memory", f"Allocated {shown}", "gib", (line,), (0.0, span * factor or 1.0), "GiB",
-              from_zero=True)
-    )  # fmt: skip
+        Chart(
+            "memory", f"Allocated {shown}", "gib", (line,), (0.0, span * factor or 1.0), "GiB", from_zero=True
+        )
+    )

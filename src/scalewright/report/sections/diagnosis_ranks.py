@@ -34,7 +34,7 @@ def section(answer: Mapping[str, Any]) -> Section | None:
             for row in rows.tolist()
         ],
         "left_out": len(ranks) - len(rows),
-        "stragglers": [f"{some['name']} ({some['why']})" for some in answer["stragglers"]],
+        "stragglers": [f"{straggler['name']} ({straggler['why']})" for straggler in answer["stragglers"]],
     }  # fmt: skip
     return Section("ranks", "Which ranks differ", "diagnosis_ranks.html", data)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from scalewright.report.page import Section
-from scalewright.spec.text.words import metric, short_time
+from scalewright.spec.common.formatting import metric, short_time
 
 MOST, MOST_LAYERS = 20, 200
 
@@ -130,9 +130,9 @@ def _communicators(answer: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             "note": "",
             "heads": ["communicator", "ranks", "channels", "links"],
             "rows": [
-                [some["id"], _plain(some["ranks"]), _plain(some["channels"]),
-                 ", ".join(f"{link}: {count}" for link, count in some["links"].items())]
-                for some in answer["nccl"]["communicators"][:MOST]
+                [communicator["id"], _plain(communicator["ranks"]), _plain(communicator["channels"]),
+                 ", ".join(f"{link}: {count}" for link, count in communicator["links"].items())]
+                for communicator in answer["nccl"]["communicators"][:MOST]
             ],
         }  # fmt: skip
 

@@ -9,9 +9,10 @@ from scalewright.report.page import Section
 
 # Part of an answer -> its name, and the colour that it has on the whole page (report.css, `part`).
 PARTS = {
-    "compute": ("compute", 0), "exposed_communication": ("communication (exposed)", 5),
+    "compute": ("compute", 0),
+    "exposed_communication": ("communication (exposed)", 5),
     "exposed_copy": ("memcpy (exposed)", 2),
-}  # fmt: skip
+}
 IDLE = {
     "host": ("idle: the host launches too slowly", 7), "launch": ("idle: launch latency", 3),
     "data": ("idle: loading data", 8), "sync": ("idle: after a synchronisation", 1),

@@ -15,10 +15,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from scalewright.report.attempts import STARTS
 from scalewright.report.folder import RunFolder, Table, number
-from scalewright.report.lives import STARTS
 from scalewright.report.page import Section
-from scalewright.spec.text.words import counted, decimal, short_time
+from scalewright.spec.common.formatting import counted, decimal, short_time
 
 Severity = Literal["bad", "warn", "good"]
 ORDER = {"bad": 0, "warn": 1, "good": 2}

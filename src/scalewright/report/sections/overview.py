@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from scalewright.report.attempts import elapsed
 from scalewright.report.folder import RunFolder, Table, number
-from scalewright.report.lives import elapsed
 from scalewright.report.page import Section
-from scalewright.spec.text.words import count, counted, decimal, duration, gib, share, short_time
+from scalewright.spec.common.formatting import count, counted, decimal, duration, gib, share, short_time
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from scalewright.diagnose.pipeline_steps import PipelineStep, Span, bubble, form
 from scalewright.report.folder import RunFolder
 from scalewright.report.page import Section
 from scalewright.report.scale import say, say_tick, ticks
+from scalewright.spec.common.formatting import counted
 from scalewright.spec.schedule import Schedule
-from scalewright.spec.text.words import counted
 
 NAMES = {
     "forward": "forward",
@@ -76,10 +76,7 @@ def facts(trace: PipelineStep, others: int) -> list[str]:
     parts = [plan.kind, f"{plan.ranks} ranks"]
     if stages > plan.ranks:
         parts.append(f"{stages} stages")
-    parts += [
-        counted(plan.micro_batches, "micro-batches"),
-        f"step {trace.step:,}",
-    ]
+    parts += [counted(plan.micro_batches, "micro-batches"), f"step {trace.step:,}"]
     if others:
         parts.append(f"{counted(others, 'other recorded steps')} in traces/")
     return parts

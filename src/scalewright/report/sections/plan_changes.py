@@ -7,7 +7,7 @@ from typing import Any
 
 from scalewright.report.document import PlanDocument, Reader
 from scalewright.report.page import Section
-from scalewright.spec.text.words import short_time
+from scalewright.spec.common.formatting import short_time
 
 GROUPS = {
     "setting": "What you can change",

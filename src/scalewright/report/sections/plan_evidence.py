@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from scalewright.report.document import PlanDocument, Reader
-from scalewright.report.layout_words import layout_words
+from scalewright.report.layout_text import layout_text
 from scalewright.report.page import Section
-from scalewright.spec.text.words import against, short_time
+from scalewright.spec.common.formatting import against, short_time
 
 
 def section(document: PlanDocument) -> Section | None:
@@ -45,7 +45,7 @@ def row(run: Reader, measured: float, predicted: float) -> dict[str, Any]:
     return {
         "source": " · ".join(run.text(key) for key in ("trainer", "date", "source") if run.text(key)),
         "run": " on ".join(part for part in (run.text("model"), where) if part),
-        "layout": layout_words(layout) if layout else [],
+        "layout": layout_text(layout) if layout else [],
         "sizes": ", ".join(size for size in sizes if size),
         "measured": short_time(measured),
         "predicted": short_time(predicted),

@@ -11,7 +11,7 @@ from typing import Any
 
 from scalewright.plan.terms import RISK_TERMS
 from scalewright.report.document import Estimate, PlanDocument
-from scalewright.spec.text.words import decimal, gib, share, short_time
+from scalewright.spec.common.formatting import decimal, gib, share, short_time
 
 TIGHT = 0.1  # of the usable memory: with less to spare and no band, what a plan leaves out may not fit
 COLOURS = {"fits": "good", "likely": "warn", "unlikely": "bad", "no": "bad"}

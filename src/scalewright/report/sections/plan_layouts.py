@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from scalewright.report.document import Estimate, PlanDocument, Reader
-from scalewright.report.layout_words import layout_words, recompute_words
+from scalewright.report.layout_text import layout_text, recompute_words
 from scalewright.report.page import Section
 from scalewright.report.trainers import is_ours, runs_in, untrainable
-from scalewright.spec.text.words import decimal, gib, share, short_time
+from scalewright.spec.common.formatting import decimal, gib, share, short_time
 
 MOST_LINES = 40
 OPEN_LINES = 5  # lines of why_not; the rest is folded
@@ -140,7 +140,7 @@ def yours(document: PlanDocument) -> dict[str, Any] | None:
         (change.text("change"), f"{change.number('gain_pct') or 0:+.1f}%") for change in read.parts("changes")
     ]
     return {
-        "layout": " · ".join(layout_words(estimate.layout)),
+        "layout": " · ".join(layout_text(estimate.layout)),
         "step": short_time(estimate.seconds),
         "memory": gib(estimate.peak_gib),
         "fits": estimate.fits,
@@ -156,7 +156,7 @@ def further(option: Reader) -> dict[str, str]:
     """A layout that the trainer can't run: what it needs, and what it would gain."""
     gain = option.number("gain_pct")
     return {
-        "layout": " · ".join(layout_words(option.part("layout").data)),
+        "layout": " · ".join(layout_text(option.part("layout").data)),
         "needs": ", ".join(option.lines("needs")),
         "gain": "" if gain is None else f"{gain:+.1f}%".replace("-", "−"),
     }
@@ -164,7 +164,7 @@ def further(option: Reader) -> dict[str, str]:
 
 def why(option: Reader, ours: bool) -> dict[str, str]:
     """A loser: what is different about it, its layout, and what costs it; `ours`: of a plan for `train`."""
-    words = " · ".join(layout_words(option.part("layout").data)) if option.data.get("layout") else ""
+    words = " · ".join(layout_text(option.part("layout").data)) if option.data.get("layout") else ""
     change, reason = option.text("change"), option.text("why")
     return {
         "name": change or words,
@@ -179,6 +179,6 @@ def written(document: PlanDocument) -> str:
     if not file:
         return ""
     layout = document.read.part("run_file_layout").data
-    of = f" of {' · '.join(layout_words(layout))}" if layout else ""
+    of = f" of {' · '.join(layout_text(layout))}" if layout else ""
     cannot = document.read.text("run_file_untrainable")
     return f"Written as {file}: the run file{of}." + (f" Not trainable yet: {cannot}." if cannot else "")

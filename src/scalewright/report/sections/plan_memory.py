@@ -13,7 +13,7 @@ from typing import Any
 from scalewright.report.document import KINDS, Estimate, PlanDocument, Stage
 from scalewright.report.page import Section
 from scalewright.report.scale import ticks
-from scalewright.spec.text.words import counted, decimal, gib
+from scalewright.spec.common.formatting import counted, decimal, gib
 
 MOST_ROWS = 48
 
@@ -107,11 +107,7 @@ def bar(
         "total": gib(total),
         "over": usable is not None and total > usable,
         "pieces": [
-            {
-                "number": number,
-                "share": parts[kind] / end,
-                "said": f"{kind} {decimal(parts[kind], 3)} GiB",
-            }
+            {"number": number, "share": parts[kind] / end, "said": f"{kind} {decimal(parts[kind], 3)} GiB"}
             for number, kind in enumerate(KINDS)
             if parts.get(kind, 0.0) > 0
         ],

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from scalewright.report.document import Estimate, PlanDocument, Reader
-from scalewright.report.layout_words import layout_words
+from scalewright.report.layout_text import layout_text
 from scalewright.report.page import Section
 from scalewright.report.sections.overview import Tile, tile
 from scalewright.report.sections.plan_gauges import gauges, risk
 from scalewright.report.sections.plan_start import start
 from scalewright.report.trainers import is_ours, untrainable
-from scalewright.spec.text.words import count, decimal, gib, share, short_time
+from scalewright.spec.common.formatting import count, decimal, gib, share, short_time
 
 
 def section(document: PlanDocument) -> Section | None:
@@ -25,7 +25,7 @@ def section(document: PlanDocument) -> Section | None:
         "copied": start(document, best),
         "simpler": simpler(best),
         "nearby": [near(option, document, best) for option in document.read.parts("nearby")],
-        "layout": layout_words(best.layout),
+        "layout": layout_text(best.layout),
         "lead": "The best layout" if document.searched else "The layout",
         "bottleneck": best.read.text("bottleneck"),
         "lacks": lacks(best),
@@ -43,7 +43,7 @@ def trainable(document: PlanDocument, best: Estimate) -> dict[str, Any]:
     other = Estimate.of(document.read.part("best_trainable"))
     slower = f"{100 * (other.seconds / best.seconds - 1):+.1f}%".replace("-", "−")
     note = f"{short_time(other.seconds)} a step, {slower}"
-    return {"trainable": layout_words(other.layout), "trainable_note": note}
+    return {"trainable": layout_text(other.layout), "trainable_note": note}
 
 
 def simpler(best: Estimate) -> str:
@@ -52,7 +52,7 @@ def simpler(best: Estimate) -> str:
     cost, layout = other.number("cost_pct"), other.part("layout").data
     if cost is None or not layout:
         return ""
-    return f"Simpler than the fastest, and {cost:.1f}% slower: {' · '.join(layout_words(layout))}"
+    return f"Simpler than the fastest, and {cost:.1f}% slower: {' · '.join(layout_text(layout))}"
 
 
 def lacks(best: Estimate) -> str:
@@ -77,7 +77,7 @@ def near(option: Reader, document: PlanDocument, best: Estimate) -> dict[str, st
         "change": change,
         "gain": "" if gain is None else f"+{gain:.0f}%",
         "rates": f"{count(rate)} instead of {count(now)} tokens/s" if rate and now else "",
-        "layout": " · ".join(layout_words(option.part("layout").data)),
+        "layout": " · ".join(layout_text(option.part("layout").data)),
     }
 
 

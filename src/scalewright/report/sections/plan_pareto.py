@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import Any
 
 from scalewright.report.document import Estimate, PlanDocument
-from scalewright.report.layout_words import layout_words
+from scalewright.report.layout_text import layout_text
 from scalewright.report.page import Section
 from scalewright.report.scale import say_tick, ticks
-from scalewright.spec.text.words import decimal, short_time
+from scalewright.spec.common.formatting import decimal, short_time
 
 MOST_POINTS = 600
 WIDE, HIGH = 0.03, 0.06  # of the frame: a numbered dot
@@ -73,7 +73,7 @@ def point(estimate: Estimate, xs: tuple[float, float], ys: tuple[float, float], 
         "y": 1 - at(estimate.seconds, ys),
         "rank": rank,
         "label": "",
-        "name": " · ".join(layout_words(estimate.layout)),
+        "name": " · ".join(layout_text(estimate.layout)),
         "value": f"{short_time(estimate.seconds)} a step, {decimal(estimate.peak_gib, 3)} GiB",
     }
 

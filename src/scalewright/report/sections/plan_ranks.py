@@ -12,11 +12,11 @@ from typing import Any
 
 from scalewright.report.document import Estimate, PlanDocument
 from scalewright.report.page import Section
+from scalewright.spec.common.formatting import metric
 from scalewright.spec.errors import UserError
 from scalewright.spec.grid import AXES, Grid, make_grid
 from scalewright.spec.layout import Layout
 from scalewright.spec.schedule import KINDS
-from scalewright.spec.text.words import metric
 
 MOST_DEVICES = 1_000_000
 MOST_RANKS = 4096  # squares on the map

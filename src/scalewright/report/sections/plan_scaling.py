@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from scalewright.report.document import PlanDocument, Reader
-from scalewright.report.layout_words import layout_words
+from scalewright.report.layout_text import layout_text
 from scalewright.report.page import Section
-from scalewright.spec.text.words import count, share, short_time
+from scalewright.spec.common.formatting import count, share, short_time
 
 
 def section(document: PlanDocument) -> Section | None:
@@ -31,7 +31,7 @@ def row(entry: Reader) -> dict[str, Any]:
         "speedup": f"{speedup:.3g}×" if speedup else "–",
         "efficiency": share(efficiency),
         "bar": min(max(efficiency or 0.0, 0.0), 1.0),
-        "words": layout_words(entry.part("prediction").part("layout").data) if seconds else [],
+        "words": layout_text(entry.part("prediction").part("layout").data) if seconds else [],
         "problem": entry.text("problem"),
     }
 

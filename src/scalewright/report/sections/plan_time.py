@@ -7,9 +7,9 @@ from typing import Any
 
 from scalewright.plan.terms import PART_TERMS
 from scalewright.report.document import Estimate, PlanDocument
-from scalewright.report.layout_words import layout_words
+from scalewright.report.layout_text import layout_text
 from scalewright.report.page import Section
-from scalewright.spec.text.words import share, short_time
+from scalewright.spec.common.formatting import share, short_time
 
 ORDER = ("compute", "recompute", "tp_exposed", "cp_exposed", "ep_exposed", "dp_exposed")
 PARTS = {key: PART_TERMS[key] for key in (*ORDER, *(key for key in PART_TERMS if key not in ORDER))}
@@ -66,7 +66,7 @@ def compared(rank: int, estimate: Estimate, slowest: float) -> dict[str, Any]:
     """A layout's step as one bar, on the scale of the slowest."""
     return {
         "rank": rank,
-        "name": " · ".join(layout_words(estimate.layout)),
+        "name": " · ".join(layout_text(estimate.layout)),
         "seconds": short_time(estimate.seconds),
         "pieces": [
             {

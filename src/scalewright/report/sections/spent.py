@@ -15,8 +15,8 @@ import numpy as np
 
 from scalewright.report.folder import RunFolder
 from scalewright.report.page import Section
+from scalewright.spec.common.formatting import share, short_time
 from scalewright.spec.step_parts import PARTS, together
-from scalewright.spec.text.words import share, short_time
 
 
 def section(run: RunFolder) -> Section | None:

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from scalewright.report.attempts import resumes, spans
 from scalewright.report.folder import RunFolder
-from scalewright.report.lives import resumes, spans
 from scalewright.report.page import Section
 from scalewright.report.sections.health import change
-from scalewright.spec.text.words import counted, decimal, duration
+from scalewright.spec.common.formatting import counted, decimal, duration
 
 KINDS = {  # of events: their word and colour
     "start": ("started", "plain"), "resume": ("resumed", "accent"), "restart": ("restarted", "accent"),

@@ -136,13 +136,7 @@ FAMILIES = (
         },
         refused={"scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False},
     ),
-    ModelFamily(
-        "gpt_neox",
-        _read_neox,
-        "GPTNeoXForCausalLM",
-        _write_neox,
-        partial_rotary=True,
-    ),
+    ModelFamily("gpt_neox", _read_neox, "GPTNeoXForCausalLM", _write_neox, partial_rotary=True),
     ModelFamily(
         "bloom",
         _read_bloom,

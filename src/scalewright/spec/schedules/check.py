@@ -50,8 +50,7 @@ def find_problem(kind: str, ranks: int, virtual_stages: int, micro_batches: int)
         )
     if record.both_ways and ranks % 2:
         return SizeProblem(
-            f"schedule {kind} pairs the ranks but pp {ranks} is odd",
-            "use schedule dualpipev, or an even pp",
+            f"schedule {kind} pairs the ranks but pp {ranks} is odd", "use schedule dualpipev, or an even pp"
         )
     if record.both_ways and micro_batches % 2:
         return SizeProblem(

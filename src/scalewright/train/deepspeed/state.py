@@ -19,7 +19,7 @@ from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import fill
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec
-from scalewright.train.batches import Place
+from scalewright.train.batches import DataPosition
 from scalewright.train.deepspeed.weights import STEP, DeepSpeedWeights, own_part, whole
 from scalewright.train.network import Network, checkpoint_source
 from scalewright.train.state.optimizer_state import Named, Numbers
@@ -40,7 +40,7 @@ class DeepSpeedState(RunState):
     def check_first(self) -> None:
         """Nothing to find."""
 
-    def save(self, place: Place, run_id: str, more: dict[str, Any], *, finite: bool = True) -> None:
+    def save(self, place: DataPosition, run_id: str, more: dict[str, Any], *, finite: bool = True) -> None:
         """Writes a checkpoint, as RunState does."""
         self.held.collect()
         try:
@@ -65,7 +65,7 @@ class DeepSpeedState(RunState):
         return tensors, numbers
 
     @torch.no_grad()
-    def restore(self, reader: CheckpointReader) -> tuple[Place, list[str]]:
+    def restore(self, reader: CheckpointReader) -> tuple[DataPosition, list[str]]:
         """Brings everything back, as RunState does; raises UserError for steps that differ by weight."""
         fill(self.weights, checkpoint_source(reader))
         notes = self._restore_buffers(reader)
@@ -82,4 +82,4 @@ class DeepSpeedState(RunState):
                 if reader.has(name):
                     moment = reader.read(name, whole(weight), weight.placement.tensor.shape)
                     self.partitions.set_state(weight, kind, moment.to(weight.compute.device))
-        return Place(int(state["step"]), int(state["samples"]), int(state["tokens"])), notes
+        return DataPosition(int(state["step"]), int(state["samples"]), int(state["tokens"])), notes

@@ -22,9 +22,9 @@ from scalewright.parallel.parallelize import Parallel
 from scalewright.train.columns import AUX, LOSS, MEMORY, NORM, STOP, TOKENS, WIDTH
 from scalewright.train.deepspeed.initialize import off_stdout
 from scalewright.train.deepspeed.runners import Piped, Whole, watch_updates
+from scalewright.train.gradient_norms import squared_norms
 from scalewright.train.guard.decide import Guard
 from scalewright.train.memory.usage import memory_gib
-from scalewright.train.norms import squared_norms
 
 
 class DeepSpeedStep:

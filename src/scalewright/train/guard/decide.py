@@ -26,7 +26,7 @@ from scalewright.train.guard.spikes import SIGMAS, Usual, ZClip
 
 
 @dataclass(frozen=True)
-class Verdict:
+class StepDecision:
     """The decision on a step's gradients; scalars on the device."""
 
     keep: Tensor  # bool: whether the update is taken
@@ -56,7 +56,7 @@ class Guard:
         return torch.where(finite[LOSS] & finite[AUX], gradients, 1.0)
 
     @torch.no_grad()
-    def judge(self, report: Tensor, local: Tensor, clip_norm: float) -> Verdict:
+    def judge(self, report: Tensor, local: Tensor, clip_norm: float) -> StepDecision:
         """The decision on a step, from its all-reduced report and `note_local`'s answer; written there, too.
 
         The reported norm becomes that of unscaled gradients. `clip_norm` bounds it; 0: nothing does.
@@ -87,7 +87,7 @@ class Guard:
             factor = factor / scale
         columns = [1.0 - keep.float(), reported, spike, z, usual, shrink, scale, local]
         report[SKIPPED : LOCAL + 1] = torch.stack(columns)
-        return Verdict(keep, factor)
+        return StepDecision(keep, factor)
 
     def _spikes(self, loss: Tensor, norm: Tensor, finite: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The columns SPIKE, Z, USUAL and FACTOR of a step."""

@@ -25,11 +25,11 @@ from scalewright.parallel.inputs import Micro
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import Parallel
 from scalewright.spec.errors import RunError
-from scalewright.train.batches import Place
+from scalewright.train.batches import DataPosition
 from scalewright.train.columns import AUX, FACTOR, LOCAL, LOSS, NORM, SCALE, SPIKE, STREAK, USUAL, Z
 from scalewright.train.guard.rewind import Rewind, Rewinder, Target
 from scalewright.train.guard.suspect import find_suspect
-from scalewright.train.record.record import Record
+from scalewright.train.metrics.record import Record
 
 ACTIONS = {"log": "logged", "skip": "skipped", "zclip": "clipped", "rewind": "skipped"}
 PARTS = ((LOSS, "loss"), (AUX, "aux_loss"), (NORM, "grad_norm"))
@@ -114,7 +114,7 @@ class Health:
         if isinstance(target, Target):
             raise Rewind(target)
 
-    def go_back(self, place: Place) -> None:
+    def go_back(self, place: DataPosition) -> None:
         """The run is at an earlier place again: what was bad lies ahead."""
         self.bad = ""
         self._recent.clear()

@@ -19,7 +19,7 @@ from scalewright.checkpoint.format import read_manifest
 from scalewright.checkpoint.read import newest_verified
 from scalewright.data.left_out import Range
 from scalewright.parallel.mesh import Mesh
-from scalewright.train.batches import Place
+from scalewright.train.batches import DataPosition
 
 MOST = 3  # batches that are left out after one checkpoint: when more of them spike, the data aren't the cause
 
@@ -48,7 +48,7 @@ class Rewinder:
     root: Path  # its checkpoints
     mesh: Mesh
     batch: int
-    place: Place  # where the run went on from last: its start, a resume, or a rewind
+    place: DataPosition  # where the run went on from last: its start, a resume, or a rewind
 
     def find(self, step: int) -> Target | str:
         """The place to go back to from a step that spiked; else why there is none, in words."""

@@ -83,7 +83,7 @@ class Process:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class HangVerdict:
     """Which rank is behind, and what the others wait in."""
 
     rank: int
@@ -105,7 +105,7 @@ class Verdict:
 
 def judge(
     positions: Mapping[int, Position | None], process: Callable[[int], Process | None] = lambda rank: None
-) -> Verdict | None:
+) -> HangVerdict | None:
     """The rank that others wait for; None when nobody waits for anybody. `None` = didn't answer.
 
     `process` gives a rank's host and pid, where they are known.
@@ -128,10 +128,8 @@ def judge(
 
 
 def _behind(
-    positions: Mapping[int, Position | None],
-    answered: Mapping[int, Position],
-    waiting: Mapping[int, Waiting],
-) -> Verdict | None:
+    positions: Mapping[int, Position | None], answered: Mapping[int, Position], waiting: Mapping[int, Waiting]
+) -> HangVerdict | None:
     """The rank at the end of most arrows."""
     blockers = {rank: sorted(_blockers(rank, call, positions)) for rank, call in waiting.items()}
     ends = Counter(end for rank in waiting for end in _ends(rank, blockers))
@@ -168,7 +166,7 @@ def _ends(rank: int, blockers: Mapping[int, list[int]]) -> set[int]:
     return ends
 
 
-def mismatch(answered: Mapping[int, Position]) -> Verdict | None:
+def mismatch(answered: Mapping[int, Position]) -> HangVerdict | None:
     """A rank that began another collective than the rest of its group under the same number; the first."""
     entries: dict[tuple[str, int], dict[int, Begun]] = {}
     for rank, position in sorted(answered.items()):
@@ -184,7 +182,7 @@ def mismatch(answered: Mapping[int, Position]) -> Verdict | None:
 
 def _odd_one_out(
     group: str, number: int, begun: Mapping[int, Begun], answered: Mapping[int, Position]
-) -> Verdict:
+) -> HangVerdict:
     """The rank that the majority contradicts; of two alike, not the lowest."""
     counts = Counter(begun.values())
     usual = max(counts, key=lambda call: (counts[call], -min(r for r, c in begun.items() if c == call)))
@@ -201,12 +199,12 @@ def _odd_one_out(
         f"rank {odd} began {kind} of {_elements(sizes)} as number {number} of {axis} ({line(odd)}) "
         f"where {_ranks(rest)} began {usual[0]} of {_elements(usual[1])} ({line(rest[0])})"
     )
-    return Verdict(odd, axis, usual[0], number, line(odd), text)
+    return HangVerdict(odd, axis, usual[0], number, line(odd), text)
 
 
 def _circle(
     answered: Mapping[int, Position], waiting: Mapping[int, Waiting], blockers: Mapping[int, list[int]]
-) -> Verdict | None:
+) -> HangVerdict | None:
     """Every rank that waits does so for another that waits, too: one took another order."""
     counts = Counter(other for others in blockers.values() for other in others)
     if not counts:
@@ -218,15 +216,12 @@ def _circle(
         f"{_ranks(others)} and rank {behind} wait for each other: rank {behind} in {its.describe()} "
         f"({its.where}), {_ranks(others)} in {call.describe()} ({call.where})"
     )
-    return Verdict(behind, call.axis, call.kind, call.number, its.where or answered[behind].where, text)
+    return HangVerdict(behind, call.axis, call.kind, call.number, its.where or answered[behind].where, text)
 
 
 def _verdict(
-    behind: int,
-    position: Position | None,
-    waiting: Mapping[int, Waiting],
-    blockers: Mapping[int, list[int]],
-) -> Verdict:
+    behind: int, position: Position | None, waiting: Mapping[int, Waiting], blockers: Mapping[int, list[int]]
+) -> HangVerdict:
     direct = sorted(rank for rank, others in blockers.items() if behind in others)
     call = waiting[direct[0]]
     if position is None:
@@ -236,7 +231,7 @@ def _verdict(
         what = f"is at {where} (after step {position.step}, {position.phase})"
     wait = "waits" if len(waiting) == 1 else "wait"
     text = f"rank {behind} {what}; {_ranks(sorted(waiting))} {wait} in {call.describe()} ({call.where})"
-    return Verdict(behind, call.axis, call.kind, call.number, where, text)
+    return HangVerdict(behind, call.axis, call.kind, call.number, where, text)
 
 
 def _ranks(ranks: list[int]) -> str:

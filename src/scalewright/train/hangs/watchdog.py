@@ -37,8 +37,8 @@ from scalewright.train.hangs.patience import Patience
 from scalewright.train.hangs.position import Groups, flights, position
 from scalewright.train.hangs.process import Processes
 from scalewright.train.hangs.stacks import Stacks
-from scalewright.train.hangs.verdict import Position, Verdict, judge, mismatch
-from scalewright.train.record.record import Record
+from scalewright.train.hangs.verdict import HangVerdict, Position, judge, mismatch
+from scalewright.train.metrics.record import Record
 
 STEADY = "step"
 
@@ -75,8 +75,8 @@ class Watchdog:
         self._round = 0  # of questions on the board, counted alike on every rank
         self._asked_at: float | None = None  # when this round's question was seen
         self._decided_at: float | None = None  # when the last round of this stall ended
-        self._verdict: Verdict | None = None
-        self._reported: Verdict | None = None  # the last that was put down as a hang, here or elsewhere
+        self._verdict: HangVerdict | None = None
+        self._reported: HangVerdict | None = None  # the last that was put down as a hang, here or elsewhere
         self._waits = False  # whether this rank waited in a collective when it was asked
         self._others_since: float | None = None  # when the rank that waits longest began to
         self._heard = False  # whether the board has ever answered
@@ -160,7 +160,7 @@ class Watchdog:
             self._processes.lost([r for r in range(self.mesh.world) if r not in posts], self._board)
         )
 
-    def _gave_up(self, verdict: Verdict) -> str:
+    def _gave_up(self, verdict: HangVerdict) -> str:
         key, seconds = self._timeout()
         place = self._stacks.folder
         return f"{verdict.text}; gave up after {seconds:g} s (train.timeouts.{key}); stacks are in {place}"
@@ -272,7 +272,7 @@ class Watchdog:
         self._round += 1
         self._decide(verdict, now, waited, reporter=reporter)
 
-    def _kept(self, now: float) -> Verdict | None:
+    def _kept(self, now: float) -> HangVerdict | None:
         """The verdict before, where nobody else is left to wait: their collectives have timed out."""
         if self._verdict is None or self._others_since is None:
             return None
@@ -282,11 +282,11 @@ class Watchdog:
         posts = {rank: board.read(f"position-{self._round}-{rank}") for rank in range(self.mesh.world)}
         return {rank: None if post is None else Position.parse(post) for rank, post in posts.items()}
 
-    def _read_verdict(self) -> Verdict | None:
+    def _read_verdict(self) -> HangVerdict | None:
         """The decision of another rank in this round."""
         with suppress(BoardSilent, OSError):
             data = self._board.read(f"verdict-{self._round}") if self._board is not None else None
-            return Verdict(**data) if data else None
+            return HangVerdict(**data) if data else None
         return None
 
     def _without_board(self, now: float, waited: float) -> None:
@@ -305,7 +305,7 @@ class Watchdog:
         )
         self._decide(verdict, now, waited, reporter=self.rank == 1)
 
-    def _decide(self, verdict: Verdict | None, now: float, waited: float, *, reporter: bool) -> None:
+    def _decide(self, verdict: HangVerdict | None, now: float, waited: float, *, reporter: bool) -> None:
         """The end of a round, on every rank."""
         asked, self._asked_at, self._decided_at, self._verdict = self._asked_at, None, now, verdict
         if verdict is None:

@@ -79,9 +79,9 @@ def _changes(layout: Layout, seq_len: int) -> Iterator[tuple[str, dict[str, Any]
     less: dict[str, Any] = {"micro_batch": 1} if layout.micro_batch > 1 else {}
     again: dict[str, Any] = {"recompute": "full"} if layout.recompute != "full" else {}
     shard: dict[str, Any] = {"zero_stage": 3} if layout.dp > 1 and layout.zero_stage != 3 else {}
-    for some in (less, again, shard, {**less, **again}, {**less, **again, **shard}):
-        if some:
-            yield _overrides(some), some, seq_len
+    for changes in (less, again, shard, {**less, **again}, {**less, **again, **shard}):
+        if changes:
+            yield _overrides(changes), changes, seq_len
     for lean in ({}, {**less, **again}):
         for times in (2, 4, 8, 16, 32, 64, 128):
             if seq_len // times >= 16:

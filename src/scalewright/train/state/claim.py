@@ -14,10 +14,10 @@ from pathlib import Path
 
 from scalewright.checkpoint.format import free_name
 from scalewright.spec.base import read_yaml
+from scalewright.spec.common.untrusted import inside
 from scalewright.spec.ends import COMPANIONS, ORIGIN
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec
-from scalewright.spec.text.untrusted import inside
 
 REPLACED = ("run.yaml", "tokenizer.json", "report.html", ORIGIN, *COMPANIONS)  # what a run writes anew
 WRITTEN = ("events.jsonl", "metrics.jsonl", "tokenizer.json", *COMPANIONS)  # through a link, if it is one

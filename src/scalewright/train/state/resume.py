@@ -16,9 +16,9 @@ from scalewright.checkpoint.format import read_manifest
 from scalewright.checkpoint.read import CheckpointReader, damage, find_checkpoint, newest_verified
 from scalewright.data.dataset import Dataset, open_data
 from scalewright.parallel.mesh import Mesh
+from scalewright.spec.common.jsonl import read_jsonl
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec
-from scalewright.spec.text.jsonl import read_jsonl
 from scalewright.train.batches import in_vocabulary
 from scalewright.train.resolve import Resolved
 from scalewright.train.state.changes import (

@@ -27,14 +27,10 @@ from scalewright.parallel.parallelize import fill
 from scalewright.parallel.weights import Weight
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import PythonRef, RunSpec
-from scalewright.train.batches import Place
+from scalewright.train.batches import DataPosition
 from scalewright.train.diloco import Islands
 from scalewright.train.network import Network, checkpoint_source
-from scalewright.train.state.compression_state import (
-    COMPRESS,
-    compression_entry,
-    restore_compression,
-)
+from scalewright.train.state.compression_state import COMPRESS, compression_entry, restore_compression
 from scalewright.train.state.group_state import GroupState, own_values
 from scalewright.train.state.optimizer_state import (
     Named,
@@ -82,7 +78,7 @@ class RunState:
         """The optimizer's tensors and numbers, by weight."""
         return read_states(self.optimizer, self.weights)
 
-    def save(self, place: Place, run_id: str, more: dict[str, Any], *, finite: bool = True) -> None:
+    def save(self, place: DataPosition, run_id: str, more: dict[str, Any], *, finite: bool = True) -> None:
         """Writes a checkpoint; `more` are further keys of state.json, `finite` whether its step was.
 
         Raises RunError on every rank when one can't write, UserError for states that can't be saved.
@@ -143,7 +139,7 @@ class RunState:
             finite=finite,
         )
 
-    def restore(self, reader: CheckpointReader) -> tuple[Place, list[str]]:
+    def restore(self, reader: CheckpointReader) -> tuple[DataPosition, list[str]]:
         """Brings everything back, whatever layout wrote it; where the run stands, and notes for the user.
 
         With other islands than wrote it, all go on from the outer weights, with island 0's optimizer states.
@@ -167,7 +163,7 @@ class RunState:
             self.groups.write(state.get("optimizer_groups", {}), self.mesh)
         if self.compression is not None:
             notes += restore_compression(self.compression, reader, self.run, self.mesh, int(state["step"]))
-        place = Place(int(state["step"]), int(state["samples"]), int(state["tokens"]))
+        place = DataPosition(int(state["step"]), int(state["samples"]), int(state["tokens"]))
         if self.islands is not None:
             own = _parts(reader, mine) if mine else None
             self.islands.restore(state.get("diloco", {}), _parts(reader, OUTER), own)

@@ -12,7 +12,7 @@ kinds.py    the three kinds of object around it
 
 from __future__ import annotations
 
-from scalewright.launch.job import Job, Written
+from scalewright.launch.job import LaunchJob, Written
 from scalewright.launch.targets.container import kept_folders, lost, to_yaml, unused
 from scalewright.launch.targets.kubernetes.checks import check, job_name
 from scalewright.launch.targets.kubernetes.kinds import KINDS
@@ -41,7 +41,7 @@ FIRST_POD = {
 }
 
 
-def write(job: Job) -> Written:
+def write(job: LaunchJob) -> Written:
     """The manifest of a job. Raises UserError for settings that a cluster would refuse."""
     check(job)
     kind = job.site.kubernetes
@@ -65,7 +65,7 @@ def write(job: Job) -> Written:
     )
 
 
-def _notes(job: Job) -> tuple[str, ...]:
+def _notes(job: LaunchJob) -> tuple[str, ...]:
     place = job.site.workdir or "the image's working directory"
     notes = [f"pods read {job.run_file} in {place}: it has to be on a claim, a mount, or in the image"]
     notes += lost(job, job.site.workdir, "pods", kept_folders(job.site))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 
-from scalewright.launch.job import Job
+from scalewright.launch.job import LaunchJob
 from scalewright.launch.targets.container import dns_label, environment, image, mounts
 from scalewright.spec.errors import UserError
 
@@ -42,7 +42,7 @@ GPU = "nvidia.com/gpu"  # what NVIDIA's GPU Operator (its device plugin) calls a
 SUFFIX = len("-node-0-") + len("-abcde")
 
 
-def check(job: Job) -> None:
+def check(job: LaunchJob) -> None:
     """Raises UserError for the first setting that a cluster would refuse."""
     image(job)
     environment(job)
@@ -53,7 +53,7 @@ def check(job: Job) -> None:
     _check_paths(job)
 
 
-def _check_paths(job: Job) -> None:
+def _check_paths(job: LaunchJob) -> None:
     for claim in job.site.claims:
         if not re.fullmatch(SUBDOMAIN, claim):
             raise UserError(f"{claim!r} is no claim's name", "launch.claims", "see `kubectl get pvc`")
@@ -69,7 +69,7 @@ def _check_paths(job: Job) -> None:
         )
 
 
-def job_name(job: Job) -> str:
+def job_name(job: LaunchJob) -> str:
     """The run's name as objects take it, short enough for the names of its pods."""
     return dns_label(job.name, 63 - SUFFIX - len(str(job.nodes - 1)))
 

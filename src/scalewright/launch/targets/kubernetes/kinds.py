@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from scalewright.launch.job import Job
+from scalewright.launch.job import LaunchJob
 from scalewright.launch.targets.container import PORT, agent_command, bare_agent
 from scalewright.launch.targets.kubernetes.checks import job_name
 from scalewright.launch.targets.kubernetes.pod import (
@@ -27,8 +27,8 @@ from scalewright.launch.targets.kubernetes.pod import (
     site_keys,
     variables,
 )
+from scalewright.spec.common.shell import Expression
 from scalewright.spec.errors import Stopped
-from scalewright.spec.text.shell import Expression
 
 Manifest = dict[str, Any]
 
@@ -38,7 +38,7 @@ ANCESTOR = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 RETRYABLE = 138  # training-operator restarts codes from 128 on, and leaves this one to programs
 
 
-def jobset(job: Job) -> list[Manifest]:
+def jobset(job: LaunchJob) -> list[Manifest]:
     """A JobSet of one indexed Job: pod 0 has the name that the others meet it by."""
     name = job_name(job)
     command = agent_command(job, INDEX, f"{name}-{NODES}-0-0.{name}")
@@ -49,7 +49,7 @@ def jobset(job: Job) -> list[Manifest]:
     ]
 
 
-def trainjob(job: Job) -> list[Manifest]:
+def trainjob(job: LaunchJob) -> list[Manifest]:
     """A TrainJob, and the TrainingRuntime that it refers to: what the run says, and what the site says."""
     here = run_keys(job, NODES, bare_agent(job))
     nodes = {"name": NODES, "image": here["image"]} | site_keys(job)
@@ -80,7 +80,7 @@ def trainjob(job: Job) -> list[Manifest]:
     return [runtime, {**kind, "metadata": _metadata(job), "spec": spec}]
 
 
-def pytorchjob(job: Job) -> list[Manifest]:
+def pytorchjob(job: LaunchJob) -> list[Manifest]:
     """A PyTorchJob: a master and workers, whose pods its controller numbers by RANK."""
     command = agent_command(
         job, Expression("$RANK"), Expression("$MASTER_ADDR"), port=Expression("$MASTER_PORT"), saved=RETRYABLE
@@ -100,7 +100,7 @@ def pytorchjob(job: Job) -> list[Manifest]:
     return [{"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": _metadata(job), "spec": spec}]
 
 
-def _metadata(job: Job, *, queued: bool = True) -> Manifest:
+def _metadata(job: LaunchJob, *, queued: bool = True) -> Manifest:
     metadata: Manifest = {"name": job_name(job)}
     if job.site.namespace:
         metadata["namespace"] = job.site.namespace
@@ -109,14 +109,14 @@ def _metadata(job: Job, *, queued: bool = True) -> Manifest:
     return metadata
 
 
-def _deadline(job: Job) -> int | None:
+def _deadline(job: LaunchJob) -> int | None:
     """Seconds until the pods are asked to leave, so that they have saved by the time limit."""
     limit = job.site.limit_s
     return limit - job.site.save_before_s if limit is not None else None
 
 
 def _jobset_spec(
-    job: Job, node: Manifest, *, deadline: int | None = None, labels: dict[str, str] | None = None
+    job: LaunchJob, node: Manifest, *, deadline: int | None = None, labels: dict[str, str] | None = None
 ) -> Manifest:
     rules = [
         {
@@ -140,7 +140,7 @@ def _jobset_spec(
     }
 
 
-def _indexed_job(job: Job, pod: Manifest, deadline: int | None) -> Manifest:
+def _indexed_job(job: LaunchJob, pod: Manifest, deadline: int | None) -> Manifest:
     spec: Manifest = {"completionMode": "Indexed", "parallelism": job.nodes, "completions": job.nodes}
     spec["backoffLimit"] = 0
     if deadline:
@@ -156,7 +156,7 @@ def _indexed_job(job: Job, pod: Manifest, deadline: int | None) -> Manifest:
     return spec
 
 
-KINDS: dict[str, Callable[[Job], list[Manifest]]] = {
+KINDS: dict[str, Callable[[LaunchJob], list[Manifest]]] = {
     "jobset": jobset,
     "trainjob": trainjob,
     "pytorchjob": pytorchjob,

@@ -11,15 +11,15 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from scalewright.launch.job import Job
+from scalewright.launch.job import LaunchJob
 from scalewright.launch.targets.container import environment, image, mounts
 from scalewright.launch.targets.kubernetes.checks import GPU, quantity, resource
-from scalewright.spec.text.shell import Expression, Word, line
+from scalewright.spec.common.shell import Expression, Word, line
 
 LEAST_GRACE = 30  # seconds; Kubernetes' own default
 
 
-def pod_spec(job: Job, container: dict[str, Any], *, restarts: bool = False) -> dict[str, Any]:
+def pod_spec(job: LaunchJob, container: dict[str, Any], *, restarts: bool = False) -> dict[str, Any]:
     """A pod's spec around its container. `restarts` false: the pod ends with its container."""
     spec: dict[str, Any] = {} if restarts else {"restartPolicy": "Never"}
     spec["terminationGracePeriodSeconds"] = max(job.site.save_before_s, LEAST_GRACE)
@@ -33,17 +33,17 @@ def pod_spec(job: Job, container: dict[str, Any], *, restarts: bool = False) -> 
     return spec
 
 
-def container(job: Job, name: str, command: Sequence[Word]) -> dict[str, Any]:
+def container(job: LaunchJob, name: str, command: Sequence[Word]) -> dict[str, Any]:
     """The container that starts a node's ranks."""
     return run_keys(job, name, command) | {"resources": resources(job)} | site_keys(job)
 
 
-def run_keys(job: Job, name: str, command: Sequence[Word]) -> dict[str, Any]:
+def run_keys(job: LaunchJob, name: str, command: Sequence[Word]) -> dict[str, Any]:
     """A container's keys that a run sets: image, command, variables."""
     return {"name": name, "image": image(job), "command": in_shell(job, command), "env": variables(job)}
 
 
-def site_keys(job: Job) -> dict[str, Any]:
+def site_keys(job: LaunchJob) -> dict[str, Any]:
     """A container's keys that a site sets: where it works, what it may, what is mounted."""
     keys: dict[str, Any] = {}
     if job.site.workdir:
@@ -54,7 +54,7 @@ def site_keys(job: Job) -> dict[str, Any]:
     return keys
 
 
-def variables(job: Job) -> list[dict[str, str]]:
+def variables(job: LaunchJob) -> list[dict[str, str]]:
     """The environment as Kubernetes lists it."""
     return [{"name": name, "value": kubelet(value)} for name, value in environment(job).items()]
 
@@ -69,14 +69,14 @@ def kubelet(word: Word) -> str:
     return re.sub(r"\$(?=[$(]|[^\x00-\x7f])", "$$", word)
 
 
-def in_shell(job: Job, command: Sequence[Word]) -> list[str]:
+def in_shell(job: LaunchJob, command: Sequence[Word]) -> list[str]:
     """The command, after the site's lines of shell if there are any; the agent stays process 1 (signals)."""
     if not job.site.setup:
         return [kubelet(word) for word in command]
     return ["bash", "-c", kubelet("\n".join(["set -e", *job.site.setup, f"exec {line(command)}", ""]))]
 
 
-def resources(job: Job) -> dict[str, dict[str, str | int]]:
+def resources(job: LaunchJob) -> dict[str, dict[str, str | int]]:
     """What a pod takes of its node; Kubernetes requests what is limited."""
     limits: dict[str, str | int] = {}
     if job.site.cpus_per_rank:
@@ -91,11 +91,11 @@ def resources(job: Job) -> dict[str, dict[str, str | int]]:
     return {"limits": limits}
 
 
-def _gpu(job: Job) -> str:
+def _gpu(job: LaunchJob) -> str:
     return job.site.gpu or GPU
 
 
-def _volumes(job: Job) -> list[tuple[dict[str, Any], dict[str, str]]]:
+def _volumes(job: LaunchJob) -> list[tuple[dict[str, Any], dict[str, str]]]:
     """Every volume of the pod, and where it is mounted."""
     memory = {"medium": "Memory", "sizeLimit": job.site.shared_memory}
     found: list[tuple[dict[str, Any], str]] = [({"name": "shared-memory", "emptyDir": memory}, "/dev/shm")]

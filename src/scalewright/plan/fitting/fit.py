@@ -1,0 +1,247 @@
+"""Fits the constants to measured runs: `python -m scalewright.plan.fitting.fit [--write]`.
+
+    minimise    sum over sources of the mean of rho( (log predicted - log measured) / 0.1 )
+              + sum over constants of ((c - prior) / range)^2
+
+Every source has the same weight, whatever its number of rows; rho is robust against outliers; each constant
+stays in its physical range and is regularised towards its prior. The reported errors are cross-validated:
+trainers, sources, model families and device generations are left out of the fit in turn.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from scalewright.plan.constants import FILE, Constants, Fact, constants, facts
+from scalewright.plan.cost.evaluate import Prepared, evaluate_time, prepare
+from scalewright.plan.fitting.runs import MEASURED, Runs, once_a_layout, read_table, runs_of
+from scalewright.plan.frameworks import OTHER
+from scalewright.plan.rows.cells import text
+from scalewright.spec.model import ModelSpec
+
+LEFT_OUT = ("trainer", "source", "family", "generation")
+UNSTEADY = re.compile(r"whole-run average|single iteration")
+SCALE = 0.1  # an error of 10% is one unit of misfit
+PRIOR = 1.0  # units of misfit for a constant that is its whole range away from its prior
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A least-squares problem: prepared rows with their weights, and the constants that are free."""
+
+    prepared: Prepared
+    log_seconds: np.ndarray
+    weight: np.ndarray
+    free: tuple[Fact, ...]
+    base: Constants
+
+
+def problem(
+    runs: Runs, free: Sequence[Fact] | None = None, base: Constants | None = None, most: int = 150
+) -> Problem:
+    """The problem of these runs: at most `most` rows of a source, evenly spaced through it."""
+    use = runs.plain & steady(runs)
+    use = use if use.any() else runs.plain
+    index = []
+    for source in dict.fromkeys(runs.source[use]):
+        rows = np.flatnonzero(use & (runs.source == source))
+        index.append(rows[np.unique(np.linspace(0, len(rows) - 1, min(most, len(rows))).astype(int))])
+    runs = runs.take(np.concatenate(index))
+    counts = {source: int((runs.source == source).sum()) for source in set(runs.source)}
+    layout = runs.layout
+    layouts = {source: len(np.unique(layout[runs.source == source])) for source in counts}
+    repeats = np.bincount(layout)[layout]
+    weight = np.array([min(1.0, counts[s] / 5) / layouts[s] for s in runs.source]) / repeats
+    free = tuple(free) if free is not None else tuple(fact for fact in facts() if fact.fitted)
+    return Problem(prepare(runs.requests), np.log(runs.seconds), np.sqrt(weight), free, base or constants())
+
+
+def steady(runs: Runs) -> np.ndarray:
+    """A mask of the rows that time a steady step, by their notes: the fit uses these, the score all rows.
+
+    An average over a whole run includes failures and checkpoints, a single early iteration the start-up.
+    """
+    return np.array([not UNSTEADY.search(text(row, "notes")) for row in runs.rows], dtype=bool)
+
+
+def solve(task: Problem, start: Constants | None = None, steps: int = 12) -> Constants:
+    """The constants that fit best, by Levenberg-Marquardt, clipped to their ranges.
+
+    A step leaves out constants at a bound whose gradient points outwards.
+    """
+    low = np.array([fact.low for fact in task.free])
+    span = np.array([fact.high for fact in task.free]) - low
+    prior = (np.array([fact.prior for fact in task.free]) - low) / span
+    names = [fact.name for fact in task.free]
+    z = (np.array([(start or task.base)[name] for name in names]) - low) / span
+
+    def constants_at(z: np.ndarray) -> Constants:
+        return task.base.with_values(dict(zip(names, low + z * span, strict=True)))
+
+    def misfit(z: np.ndarray) -> np.ndarray:
+        error = (np.log(evaluate_seconds(task.prepared, constants_at(z))) - task.log_seconds) / SCALE
+        return np.concatenate([task.weight * robust(error), (z - prior) * PRIOR])
+
+    z = np.clip(z, 0.0, 1.0)
+    residual, damping = misfit(z), 1e-2
+    for _ in range(steps):
+        jacobian = _jacobian(misfit, z, residual)
+        gradient = jacobian.T @ residual
+        free = ~((z <= 0) & (gradient > 0)) & ~((z >= 1) & (gradient < 0))
+        for _ in range(6):
+            square = jacobian[:, free].T @ jacobian[:, free]
+            step = np.zeros_like(z)
+            step[free] = -np.linalg.solve(square + damping * np.eye(int(free.sum())), gradient[free])
+            moved = np.clip(z + np.clip(step, -0.25, 0.25), 0.0, 1.0)
+            new = misfit(moved)
+            if new @ new < residual @ residual:
+                break
+            damping *= 4
+        else:
+            break
+        gain = residual @ residual - new @ new
+        z, residual, damping = moved, new, damping / 3
+        if gain < 2e-5 * (residual @ residual):
+            break
+    return constants_at(z)
+
+
+def robust(error: np.ndarray) -> np.ndarray:
+    """Errors whose squares are the soft L1 cost, which grows linearly for outliers."""
+    return np.asarray(np.sign(error) * np.sqrt(2 * (np.sqrt(1 + error**2) - 1)))
+
+
+def _jacobian(f: Callable[[np.ndarray], np.ndarray], z: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """The derivatives of f at z, where it has this value; by differences wider than the steps of ceil."""
+    jacobian = np.empty((len(value), len(z)))
+    for index in range(len(z)):
+        width = 0.02 if z[index] < 0.9 else -0.02
+        moved = z.copy()
+        moved[index] += width
+        jacobian[:, index] = (f(moved) - value) / width
+    return jacobian
+
+
+def evaluate_seconds(prepared: Prepared, c: Constants) -> np.ndarray:
+    """Predicted seconds of every row."""
+    return evaluate_time(prepared, c).seconds
+
+
+def groups_of(runs: Runs, kind: str) -> np.ndarray:
+    """The group of every row, for leaving whole groups out: its trainer, source, family or generation."""
+    if kind == "trainer":
+        return np.array([request.framework.name for request in runs.requests])
+    if kind == "source":
+        return runs.source
+    if kind == "family":
+        return np.array([_family(request.model) for request in runs.requests])
+    return np.array([request.chip.family.kernels.name for request in runs.requests])
+
+
+def _family(model: ModelSpec) -> str:
+    """The architecture and size class of a model, such as `mixture large`."""
+    kind = "mla" if model.mla else "mixture" if model.moe else "gated" if model.gated else "plain"
+    return f"{kind} {'large' if model.hidden_size >= 4096 else 'small'}"
+
+
+def of_unknown_trainers(runs: Runs) -> Runs:
+    """The same runs with unknown trainers in place of theirs, of the same dates."""
+    rows = []
+    for row, request in zip(runs.rows, runs.requests, strict=True):
+        year, month = divmod(round(12 * request.framework.year), 12)
+        offload = " offload" if "offload" in text(row, "framework").lower() else ""
+        name = f"{OTHER} {year}{month + 1:02d}{offload}"
+        rows.append({**row, "framework": name, "software_version": ""})
+    return runs_of(rows)
+
+
+def left_out(runs: Runs, kind: str = "source", most: int = 60, steps: int = 8) -> np.ndarray:
+    """Predicted seconds of every row by constants that were fitted from the priors without its group.
+
+    A left-out trainer also counts as unknown: only the date of its entry in frameworks.yaml is used.
+    """
+    groups = groups_of(runs, kind)
+    priors = _priors()
+    tested = of_unknown_trainers(runs) if kind == "trainer" else runs
+    prepared = prepare(tested.requests, priors)
+    seconds = np.full(len(runs), np.nan)
+    for group in dict.fromkeys(groups):
+        held_out = groups == group
+        if not (np.isfinite(runs.seconds[held_out]) & ~runs.apart[held_out]).any():
+            continue
+        others = runs.take(~held_out)
+        fitted = priors  # where no rows are left to fit on
+        if others.plain.any():
+            fitted = solve(problem(others, base=priors, most=most), priors, steps)
+        seconds[held_out] = evaluate_seconds(prepared, fitted)[held_out]
+    return seconds
+
+
+def _priors() -> Constants:
+    """The constants before any fit."""
+    return constants().with_values({fact.name: fact.prior for fact in facts()})
+
+
+def write(c: Constants, path: Path = FILE) -> None:
+    """Writes fitted values into the constants' file; the value before any fit stays as `prior`."""
+    lines, group = [], ""
+    fitted = {fact.name: fact for fact in facts() if fact.fitted}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if re.match(r"^[a-z]\w*:", line):
+            group = line.split(":")[0]
+        entry = re.match(r"^  ([\w.-]+): \{", line)
+        fact = fitted.get(f"{group}.{entry[1]}") if entry else None
+        if fact is not None:
+            value, prior = f"{c[fact.name]:.4g}", f"{fact.prior:.4g}"
+            line = re.sub(r" prior: [^,]+,", "", line)
+            line = re.sub(r"value: [^,]+,", f"value: {_plain(value)}, prior: {_plain(prior)},", line, count=1)
+        lines.append(line)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _plain(number: str) -> str:
+    """A number in YAML's spelling: an exponent needs a dot before it."""
+    return number.replace("e", ".0e", 1) if "e" in number and "." not in number else number
+
+
+def main() -> None:
+    """Fits; prints the constants and the cross-validated errors; `--write` saves the constants."""
+    runs = runs_of(read_table(MEASURED))
+    priors = _priors()
+    fitted = solve(problem(runs, base=priors), priors)
+    for fact in facts():
+        if fact.fitted:
+            print(f"{fact.name:22s} {fact.prior:10.4g} -> {fitted[fact.name]:10.4g}   {fact.unit}")
+    prepared = prepare(runs.requests, fitted)
+    print("\nmean over sources of the median error:")
+    print(f"  {'fitted':28s} {mean_error(runs, evaluate_seconds(prepared, fitted)):5.1f}%")
+    for kind in LEFT_OUT:
+        error = mean_error(runs, left_out(runs, kind))
+        print(f"  {'each ' + kind + ' left out':28s} {error:5.1f}%", flush=True)
+    if "--write" in sys.argv:
+        write(fitted)
+
+
+def mean_error(runs: Runs, seconds: np.ndarray) -> float:
+    """Mean over sources (with enough rows) of the median absolute error, in percent."""
+    return float(np.mean(source_errors(runs, seconds)))
+
+
+def source_errors(runs: Runs, seconds: np.ndarray, least: int = 5) -> np.ndarray:
+    """The median absolute error of every source with enough rows, in percent, in ascending order."""
+    use = runs.plain & np.isfinite(seconds)
+    error = np.abs(seconds / runs.seconds - 1)
+    layout = runs.layout
+    masks = (use & (runs.source == source) for source in dict.fromkeys(runs.source))
+    medians = [np.median(once_a_layout(error[mask], layout[mask])) for mask in masks if mask.sum() >= least]
+    return 100 * np.sort(medians)
+
+
+if __name__ == "__main__":
+    main()

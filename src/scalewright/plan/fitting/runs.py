@@ -1,0 +1,166 @@
+"""The bundled tables of measured runs, as requests with their measurements.
+
+    plan/data/measured_runs.csv   2,449 published runs
+    plan/data/oom_runs.csv        configurations that failed, most out of memory
+
+The measured time is that of a step, as stated or from tokens/s; rows with only TFLOP/s or MFU are converted
+by the convention in their notes and marked (`converted`).
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scalewright.plan.cost.memory_kinds import kind_of
+from scalewright.plan.predict import resolve_rows
+from scalewright.plan.request import Request
+from scalewright.plan.rows.cells import Row, number, text
+from scalewright.spec.common.untrusted import open_regular
+from scalewright.spec.errors import UserError, reason
+from scalewright.spec.operators import flops_per_token
+
+DATA = Path(__file__).parents[1] / "data"
+MEASURED, OUT_OF_MEMORY = DATA / "measured_runs.csv", DATA / "oom_runs.csv"
+# Cells that all runs of nanotron's sweep share and oom_runs.csv leaves out.
+NANOTRON_SWEEP: dict[str, Any] = {
+    "framework": "nanotron", "model": "", "mlp_mats": 3, "device": "H100-80GB-SXM", "cp": 1, "ep": 1,
+    "vpp": 1, "recompute": "none", "precision": "bf16", "flash": 1,
+}  # fmt: skip
+# Rows of a source that agree in these count as one layout, such as one measured in several releases
+LAYOUT = (
+    "model", "precision", "seq_len", "devices", "tp", "sp", "pp", "virtual_stages", "schedule", "cp", "ep",
+    "etp", "dp_replicate", "zero_stage", "micro_batch", "accumulation", "recompute", "share", "offload",
+)  # fmt: skip
+COLUMNS = ("seconds", "memory", "memory_kind", "apart", "converted", "source")  # of Runs, as arrays
+OOM_COLUMNS = (
+    "id", "layers", "hidden", "heads", "ffn", "vocab", "seq", "n_devices", "dp", "tp", "pp", "mbs", "gbs",
+)  # fmt: skip
+
+
+@dataclass
+class Runs:
+    """Rows that could be expressed, with their requests and measurements."""
+
+    rows: list[Row]
+    requests: list[Request]
+    seconds: np.ndarray  # of a step; nan where none was measured
+    memory: np.ndarray  # GiB as reported; nan where none
+    memory_kind: np.ndarray  # allocated, reserved, or nvidia-smi's
+    apart: np.ndarray  # marked stall or suspect: scored apart, never fitted
+    converted: np.ndarray  # seconds from TFLOP/s or MFU
+    source: np.ndarray
+    refused: list[dict[str, str]] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def layout(self) -> np.ndarray:
+        """The number of each row's layout; other releases of a trainer in one source share it."""
+        numbers: dict[tuple[object, ...], int] = {}
+        keys = (
+            (str(source), r.chip.name, r.framework.name, *(getattr(r, name) for name in LAYOUT))
+            for source, r in zip(self.source, self.requests, strict=True)
+        )
+        return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=int)
+
+    @property
+    def plain(self) -> np.ndarray:
+        """A mask of the rows that count: timed, not marked, not converted from FLOPs."""
+        mask: np.ndarray = np.isfinite(self.seconds) & ~self.apart & ~self.converted
+        return mask
+
+    def take(self, index: np.ndarray) -> Runs:
+        """These rows, by index or mask."""
+        index = np.flatnonzero(index) if index.dtype == bool else index
+        rows, requests = [self.rows[i] for i in index], [self.requests[i] for i in index]
+        columns = {name: getattr(self, name)[index] for name in COLUMNS}
+        return Runs(rows=rows, requests=requests, refused=self.refused, **columns)
+
+
+def once_a_layout(values: np.ndarray, layout: np.ndarray) -> np.ndarray:
+    """The median value of each layout."""
+    return np.array([np.median(values[layout == number]) for number in np.unique(layout)])
+
+
+def read_table(path: str | Path) -> list[dict[str, str]]:
+    """The rows of a CSV file; raises UserError when it can't be read."""
+    try:
+        with TextIOWrapper(open_regular(path), encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(
+            f"cannot read the table: {reason(error)}", str(path), "give a CSV file with a header"
+        ) from None
+
+
+def runs_of(rows: Iterable[Row]) -> Runs:
+    """The runs of these rows; rows that can't be expressed are in `refused`, with the reason."""
+    rows = list(rows)
+    kept: list[Row] = []
+    requests, refused = [], []
+    numbers: list[tuple[float, bool, float]] = []
+    for row, request in zip(rows, resolve_rows(rows), strict=True):
+        try:
+            if isinstance(request, UserError):
+                raise request
+            numbers.append((*measured_seconds(row, request), number(row, "peak_mem_gib") or np.nan))
+            kept.append(row)
+            requests.append(request)
+        except UserError as error:
+            refused.append({"id": text(row, "id"), "error": str(error)})
+    seconds, converted, memory = np.array(numbers).reshape(-1, 3).T
+    return Runs(
+        rows=kept,
+        requests=requests,
+        seconds=seconds,
+        memory=memory,
+        memory_kind=np.array([kind_of(text(row, "notes")) for row in kept]),
+        apart=np.array(["1" in (text(row, "stall"), text(row, "suspect")) for row in kept], dtype=bool),
+        converted=converted > 0,
+        source=np.array([text(row, "source") for row in kept]),
+        refused=refused,
+    )
+
+
+def measured_seconds(row: Row, request: Request) -> tuple[float, bool]:
+    """Seconds of a step (nan: not measured), and whether they were converted from FLOP/s."""
+    stated = number(row, "step_time_s") or number(row, "step_time_derived_s")
+    if stated:
+        return stated, False
+    rate = number(row, "tokens_per_s_per_device") or number(row, "tok_s_dev_derived")
+    tokens = request.global_batch * request.seq_len
+    if rate:
+        return tokens / request.held_devices / rate, False
+    flops = number(row, "tflops_per_device")
+    if not flops:
+        share = number(row, "mfu_pct")
+        peak = request.chip.peak(request.precision)[1]
+        flops = share * peak / 1e14 if share else None
+    if not flops:
+        return np.nan, False
+    notes = text(row, "notes").lower()
+    halved = "causal" in notes and "non-causal" not in notes
+    per_token = flops_per_token(request.model, request.seq_len, causal=halved)
+    if "hardware flops" in notes and request.recompute == "full":
+        per_token *= 4 / 3
+    return tokens * per_token / (flops * 1e12 * request.held_devices), True
+
+
+def oom_row(row: Row) -> dict[str, Any]:
+    """A row of oom_runs.csv in the columns of measured_runs.csv."""
+    zero = int(number(row, "zero_stage") or 0)
+    stated = {
+        "params_b": row["model_params_b"],
+        "kv_heads": row["heads"],
+        "sp": int(int(row["tp"]) > 1),
+        "sharding": ("none", "zero1", "zero2", "zero3")[zero],
+    }
+    return {**NANOTRON_SWEEP, **{key: row[key] for key in (*OOM_COLUMNS, "outcome")}, **stated}
