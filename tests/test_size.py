@@ -23,16 +23,16 @@ BUDGET = {
     "checkpoint": 2_350,
     "cli": 4_600,
     "data": 3_600,
-    "diagnose": 8_450,
+    "diagnose": 8_500,  # one Verdict of all kinds, in place of dictionaries
     "dry_run": 1_150,
     "emit": 8_300,
     "evaluate": 240,
     "launch": 4_400,
     "learn": 480,
     "machine": 1_780,
-    "model": 2_380,
+    "model": 2_420,  # torch's private names, in one file
     "parallel": 3_800,
-    "parity": 690,
+    "parity": 900,  # the control of islands, from train
     "plan": 7_500,
     "report": 3_900,
     "serve": 400,
