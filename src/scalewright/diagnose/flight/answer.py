@@ -19,6 +19,7 @@ FIX = {
     "absent": "look at this rank's log: it died or was killed, or couldn't write its dump",
     "crossed": "call the collectives of both groups in one order on all ranks",
 }
+KEYS = ("cause", "ranks", "waiting", "group", "number", "evidence", "frames", "fix")  # of a verdict
 
 
 def flight_answer(files: Sequence[Path]) -> dict[str, Any]:
@@ -37,15 +38,17 @@ def flight_answer(files: Sequence[Path]) -> dict[str, Any]:
         "ranks": sorted(dump.rank for dump in dumps),
         "entries": sum(len(dump.entries) for dump in dumps),
         "root_ranks": list(hang.root),
-        "verdicts": [
-            Verdict(finding.kind, [sentence(finding)], FIX[finding.kind], more={
-                "ranks": list(finding.culprits), "waiting": list(finding.waiting),
-                "group": finding.about or finding.group, "number": finding.number,
-                "frames": list(finding.frames)}).dump()
-            for finding in hang.findings
-        ],
+        "verdicts": [{key: verdict(finding).dump()[key] for key in KEYS} for finding in hang.findings],
         "warnings": warnings + hang.warnings,
-    }  # fmt: skip
+    }
+
+
+def verdict(finding: Finding) -> Verdict:
+    """A finding as a cause, with the ranks that it names."""
+    ranks = {"ranks": list(finding.culprits), "waiting": list(finding.waiting)}
+    place = {"group": finding.about or finding.group, "number": finding.number}
+    more = {**ranks, **place, "frames": list(finding.frames)}
+    return Verdict(finding.kind, [sentence(finding)], FIX[finding.kind], more=more)
 
 
 def sentence(finding: Finding) -> str:
