@@ -3,7 +3,7 @@
 Counted are lines of code: no docstrings, comments or blank lines, so that an explanation costs nothing. When
 a folder outgrows its number, take something out, or raise the number with the reason beside it.
 
-On 2026-11-27 there were 70,838 lines of code, 101,062 lines in all, in 838 Python files. The aim is 91,000
+On 2026-11-27 there were 100,733 lines in 806 Python files (101,062 in 838 the day before). The aim is 91,000
 lines in 640 files.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "scalewright"
-LINES, FILES = 101_500, 845  # of all kinds, in Python files
+LINES, FILES = 101_000, 808  # of all kinds, in Python files
 
 BUDGET = {
     "accept": 540,

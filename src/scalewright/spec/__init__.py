@@ -1,6 +1,7 @@
 """What is to be run, on what, and how it is split: plain, validated data that knows no torch.
 
-a run       run.py (guard.py, diloco.py, sweep.py, user_code.py)   base.py, errors.py: strict data, its errors
+a run       run.py (guard.py, diloco.py, sweep.py, user_code.py)   base.py, scalars.py, errors.py: strict data
+            question.py: a run as it is asked about                capabilities.py: what trainers have
 a model     model.py, presets.py (shapes.py, huggingface.py), families/
             tensors.py: every tensor    operators.py, block.py (primitives.py, mixers.py): every operator
 a layout    layout.py, layout_check.py, layout_fix.py          grid.py, groups.py: ranks and groups
