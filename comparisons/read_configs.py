@@ -23,7 +23,6 @@ from scalewright.emit.question import Question, question
 from scalewright.emit.read import read_file
 from scalewright.spec.common.formatting import short_time
 from scalewright.spec.errors import UserError
-from scalewright.spec.layout import Layout
 
 MODEL = "llama-3.2-1b"  # where a file has none
 DEVICES = (8, 64, 512)
@@ -70,40 +69,34 @@ def tried(path: Path, cluster: str) -> dict[str, Any]:
 
 def priced_where_it_fits(asked: Question, cluster: str) -> dict[str, Any]:
     """The price on its own devices; on more where their number was assumed and nothing fits."""
-    if not any(text.startswith("devices ") and "fewest" in text for text in asked.assumed):
-        return priced(asked, asked.layout, cluster)
+    if "devices" not in asked.guessed:
+        return priced(asked, cluster)
     problem = UserError("its layout fits no number of devices that was tried")
     for devices in DEVICES:
         times = devices / asked.layout.devices
         if times >= 1 and times % 1 == 0:
             try:
-                layout = asked.resized(devices, int(asked.layout.global_batch * times))
-                return priced(asked, layout, cluster)
+                return priced(asked, cluster, devices, int(asked.layout.global_batch * times))
             except UserError as error:
                 problem = error
     raise problem
 
 
-def priced(asked: Question, layout: Layout, cluster: str) -> dict[str, Any]:
-    """Its own cost, the best single change, and the plan's best for the same devices and batch."""
-    plan = sw.plan(
-        asked.model,
-        cluster,
-        seq_len=asked.seq_len,
-        framework=asked.trainer,
-        yours=layout,
-        top=1,
-        devices=layout.devices,
-        global_batch=layout.global_batch,
-    )
-    yours = plan["yours"]
+def priced(
+    asked: Question, cluster: str, devices: int | None = None, batch: int | None = None
+) -> dict[str, Any]:
+    """Its own cost, the best single change, the plan's best, and whether its file was edited for that."""
+    plan = sw.plan(asked, cluster, devices=devices, global_batch=batch, top=1, emit=True)
+    yours, emitted = plan["yours"], plan["emitted"]
     return {
-        "layout": layout.stated(),
+        "layout": yours["layout"],
         "step_time_s": yours["step_time_s"]["p50"],
         "fits": yours["fits"],
         "change": yours["changes"][0] if yours["changes"] else None,
         "best_gain_pct": yours["gain_pct"],
         "best": plan["best"][0]["layout"],
+        "edited": "refused" if "refused" in emitted else "in place" if emitted["in_place"] else "whole",
+        "refused": emitted.get("refused"),
     }
 
 
@@ -117,15 +110,20 @@ def show(result: Result, rows: list[dict[str, Any]], cluster: str) -> None:
             step = short_time(row["step_time_s"]) + ("" if row["fits"] else ", does not fit")
             best = f"{row['best_gain_pct']:+.0f}%"
             name = f"`{row['file']}`" + ("" if row["model"] else " *")
-            cells.append([name, row["trainer"], len(row["unread"]), step, what, best])
+            cells.append([name, row["trainer"], len(row["unread"]), step, what, best, row["edited"]])
     read = sum("trainer" in row for row in rows)
     result.say(
         f"{read} of {len(rows)} files are read; {len(cells)} are priced and planned on {cluster}, as their "
         f"own trainers run them (* with {MODEL}, as they name no model). A layout that does not fit may be "
         "faster than the best one that does. The JSON names keys that weren't understood.",
         "",
-        table(["file", "trainer", "unread keys", "step", "best single change", "the plan's best"], cells),
+        table(
+            ["file", "trainer", "unread keys", "step", "best single change", "the plan's best", "its file"],
+            cells,
+        ),
     )
+    edited = Counter(row["edited"] for row in rows if "edited" in row)
+    result.say("Its file for that layout: " + ", ".join(f"{word} {n}" for word, n in edited.items()) + ".")
     for row in rows:
         if "error" in row:
             result.say(f"- `{row['file']}`: {row['error']}")

@@ -162,7 +162,10 @@ def plan(
     from scalewright.plan.ask import answer_plan, ask
     from scalewright.plan.search.goal import Goal
     from scalewright.plan.whole_run import WholeRun
+    from scalewright.spec.question import Question
 
+    if emit:  # refused at once, not after the search
+        _check_emit(model, out, data, force)
     place = find_place(cluster, devices)
     question, notes = ask(
         model, place, seq_len, framework=framework, software_version=software_version, options=options,
@@ -190,8 +193,6 @@ def plan(
     if yours is not None:  # before the search: a layout that is refused is refused at once
         sized = {**sizes, "precision": precision}
         cost = predict(question, place, {**sized, **yours} if isinstance(yours, Mapping) else yours)
-    if emit and question.source is None:
-        raise UserError("nothing to emit", "--emit", "give your trainer's file with --from, or use `emit`")
     answer = answer_plan(
         question, goal, [*assumed, *filled, *notes.setting], run=WholeRun(tokens, price, currency, goodput),
         counts=counts, why_not=why_not, out=None if emit else out, data=data, explain=explain, tell=tell,
@@ -200,10 +201,25 @@ def plan(
     if cost is not None:
         answer["yours"] = _beside(cost, answer["best"])
     if emit:
-        answer["emitted"] = _emitted(question, answer, out, force)
+        changed = seq_len is not None or optimizer is not None or diloco is not None  # more than its layout
+        own = model if isinstance(model, Question) and not changed else question
+        answer["emitted"] = _emitted(own, answer, out, force)
     if question.source is not None:
-        answer["from"] = {"trainer": question.framework, "source": question.source}
+        answer["from"] = {"trainer": question.form or question.framework, "source": question.source}
     return Answer(answer | _unread(question))
+
+
+def _check_emit(model: object, out: str | Path | None, data: str | None, force: bool) -> None:
+    """Raises UserError where there is no file to give back, or a place that is taken."""
+    from scalewright.spec.common.files import check_replaceable
+    from scalewright.spec.question import Question
+
+    if not isinstance(model, Question) or model.source is None:
+        raise UserError("nothing to emit", "--emit", "give your trainer's file with --from, or use `emit`")
+    if data is not None:
+        raise UserError("--data is for our run file", "--emit", "leave one of them out")
+    if out is not None:
+        check_replaceable(Path(out), force)
 
 
 def _emitted(
@@ -213,10 +229,14 @@ def _emitted(
     from scalewright.emit.in_place import rewrite
     from scalewright.spec.layout import Layout
 
-    best = answer["best_trainable"] if question.trainer is None else answer["best"][0]
+    best = answer["best_trainable"] if question.form is None else answer["best"][0]
+    none = {"files": {}, "diff": "", "in_place": False, "written": []}
     if best is None:
-        raise UserError("`train` runs no layout of this plan", "--emit", "leave --emit out to see why")
-    rewritten = rewrite(question, Layout.parse(_given(best["layout"]), "layout"), answer["run_yaml"])
+        return none | {"refused": "`train` runs no layout of this plan"}
+    try:
+        rewritten = rewrite(question, Layout.parse(_given(best["layout"]), "layout"), answer["run_yaml"])
+    except UserError as error:  # the plan is worth showing without it
+        return none | {"refused": str(error)}
     written = rewritten.save(Path(out), force) if out is not None else []
     return rewritten.dump() | {"written": [str(path) for path in written]}
 

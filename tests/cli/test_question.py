@@ -163,6 +163,8 @@ def test_emit_needs_a_file_and_does_not_replace_one(call_cli: Any, tmp_path: Pat
     assert answer.code == 2
     assert "--from" in answer.error
     script = write(tmp_path, "pretrain.sh", SCRIPT)
+    refused = call_cli("plan", "--from", script, "-c", "dgx-h100", "--emit", "--data", "x", "--out", "y")
+    assert (refused.code, "--data is for" in refused.error) == (2, True)
     kept = Path(script).read_text()
     answer = call_cli("plan", "--from", script, "-c", "dgx-h100", "--emit", "--out", script)
     assert answer.code == 2
@@ -172,6 +174,44 @@ def test_emit_needs_a_file_and_does_not_replace_one(call_cli: Any, tmp_path: Pat
     assert answer.code == 0
     assert "-TP=8; PP=1" in answer.out.replace("  -", "-")
     assert "#" in out.read_text()
+
+
+@pytest.mark.parametrize(
+    "flags", [("--devices", "32"), ("--framework", "torchtitan"), ("--nodes", "1", "--global-batch", "64")]
+)
+def test_other_sizes_or_another_trainers_prices_give_the_same_file_back(
+    call_cli: Any, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    script = write(tmp_path, "pretrain.sh", SCRIPT.replace("${NNODES:-2}", "2"))
+    answer = call_cli("plan", "--from", script, "-c", "dgx-h100", "--emit", "--json", *flags)
+    assert answer.code == 0, answer.err
+    emitted = answer.json()["emitted"]
+    assert (emitted["trainer"], emitted["in_place"]) == ("megatron", True)
+    again = write(tmp_path, "again.sh", emitted["files"]["pretrain.sh"])
+    layout = call_cli("predict", "--from", again, "-c", "dgx-h100", "--json").json()["layout"]
+    best = answer.json()["best"][0]["layout"]
+    assert (layout["devices"], layout["global_batch"]) == (best["devices"], best["global_batch"])
+
+
+def test_a_file_without_its_model_and_one_that_has_gone(call_cli: Any, tmp_path: Path) -> None:
+    text = '{"zero_optimization": {"stage": 3}, "bf16": {"enabled": true}, "train_batch_size": 64, '
+    text += '"x": {"y": 1}}'
+    path = write(tmp_path, "ds_config.json", text)
+    flags = ("--from", path, "-c", "dgx-h100", "--devices", "8", "--json")
+    plan = write(tmp_path, "plan.json", call_cli("plan", "llama-3.2-1b", *flags).out)
+    emitted = call_cli("emit", "deepspeed", plan, "--json", "--out", tmp_path / "out").json()
+    assert '"x": {"y": 1}' in emitted["files"]["ds_config.json"]
+    Path(path).unlink()
+    emitted = call_cli("emit", "deepspeed", plan, "--json", "--out", tmp_path / "other").json()
+    assert any(f"in place of {path}" in line for line in emitted["assumed"])
+
+
+def test_a_release_that_is_asked_for_is_written(call_cli: Any, tmp_path: Path) -> None:
+    path = write(tmp_path, "titan.toml", BATCHES["torchtitan"][1])
+    flags = ("--from", path, "-c", "dgx-h100", "--devices", "16", "--json")
+    plan = write(tmp_path, "plan.json", call_cli("plan", "llama-3.1-8b", *flags).out)
+    emitted = call_cli("emit", "torchtitan", plan, "--software-version", "0.3", "--print").out
+    assert "ParallelismConfig(" in emitted
 
 
 def test_a_question_from_python(tmp_path: Path) -> None:

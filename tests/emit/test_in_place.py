@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,10 @@ from typing import Any
 import pytest
 
 from emit.random_runs import random_layout, random_runs
+from scalewright.emit.arguments import flags
 from scalewright.emit.emitted import Emitted
 from scalewright.emit.in_place import Rewritten, rewrite
+from scalewright.emit.python_edits import put_literals
 from scalewright.emit.question import question
 from scalewright.emit.settings import Settings
 from scalewright.emit.write import emit
@@ -108,6 +112,133 @@ def test_a_document_keeps_its_comments_and_order(tmp_path: Path) -> None:
     assert rewritten.in_place
     assert json.loads(rewritten.files["ds_config.json"])["zero_optimization"]["stage"] == 2
     assert changed_lines(text, rewritten)[0] == [text.splitlines()[1].strip()]
+
+
+CONTINUED = """#!/bin/bash
+NODES=${NODES:-1}; GPUS=8
+torchrun --nnodes $NODES --nproc_per_node "$GPUS" pretrain_gpt.py \\
+    --num-layers 32 --hidden-size 4096 --num-attention-heads 32 \\
+    --seq-length 4096 --max-position-embeddings 4096 --vocab-size 32000 \\
+    --tensor-model-parallel-size=2 \\
+    --micro-batch-size 1 --global-batch-size 64 --lr 1e-4 --train-iters 500 \\
+    --recompute-modules layernorm mlp \\
+    --tokenizer-type HuggingFaceTokenizer \\
+    --tokenizer-model "my tokenizer" --bf16 \\
+    --use-distributed-optimizer \\
+    --sequence-parallel
+echo "done # $NODES"
+"""
+
+
+def run_by_bash(script: str, folder: Path) -> tuple[list[str], str]:
+    """The words that bash gives to torchrun, and all that the script prints besides."""
+    (folder / "torchrun").write_text('#!/bin/bash\nprintf "%s\\n" "$@" > "$WORDS"\n')
+    (folder / "torchrun").chmod(0o755)
+    environment = {"PATH": f"{folder}:/usr/bin:/bin", "WORDS": str(folder / "words")}
+    done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=20)
+    assert (done.returncode, done.stderr) == (0, "")
+    return (folder / "words").read_text().splitlines(), done.stdout
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tp": 1, "sp": False},  # the last line of the command goes
+        {"tp": 4},
+        {"zero_stage": 0},
+        {"pp": 2, "schedule": "1f1b"},
+        {"devices": 16},
+        {"recompute": "full", "micro_batch": 2},
+    ],
+    ids=str,
+)
+def test_bash_gives_the_edited_script_the_words_of_the_new_layout(tmp_path: Path, changes: Any) -> None:
+    """The oracle is bash: all words are as before but those of the layout, and what follows still runs."""
+    theirs = asked(tmp_path, "pretrain.sh", CONTINUED)
+    layout = Layout.parse({**theirs.layout.dump(), **changes, "stage_layers": None})
+    rewritten = rewrite(theirs, layout)
+    assert rewritten.in_place
+    before, printed = run_by_bash(CONTINUED, tmp_path)
+    after, still_printed = run_by_bash(next(iter(rewritten.files.values())), tmp_path)
+    assert (printed.split()[0], still_printed.split()[0]) == ("done", "done")
+    kept = ["--tokenizer-model", "my tokenizer", "--lr", "1e-4", "--train-iters", "500", "--bf16"]
+    assert all(word in after for word in kept)
+    new, old = flags(after), flags(before)
+    of_layout = {key for key in {*new, *old} if new.get(key) != old.get(key)}
+    assert of_layout
+    assert not of_layout & {"num-layers", "hidden-size", "vocab-size", "tokenizer-type", "seq-length"}
+    assert (
+        question("torchrun " + shlex.join(after)).layout.dump()
+        == question(str(write(tmp_path, rewritten))).layout.dump()
+    )
+
+
+def write(folder: Path, rewritten: Rewritten) -> Path:
+    path = folder / "edited.sh"
+    path.write_text(next(iter(rewritten.files.values())))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "changes", "went", "came"),
+    [
+        (
+            "auto.json",  # what the Trainer fills in stays
+            '{\n  "bf16": {"enabled": "auto"},\n  "train_batch_size": "auto",\n'
+            '  "zero_optimization": {"stage": 2}\n}\n',
+            {"zero_stage": 1, "precision": "bf16"},
+            ['"zero_optimization": {"stage": 2}'],
+            ['"zero_optimization": {"stage": 1}'],
+        ),
+        (
+            "short.json",  # the short form of old files
+            '{\n  "zero_optimization": 2,\n  "fp16": {"enabled": true},\n  "train_batch_size": 64\n}\n',
+            {"zero_stage": 1},
+            ['"zero_optimization": 2,', '"fp16": {"enabled": true},'],  # JSON is laid out anew
+            ['"zero_optimization": {', '"stage": 1', "},", '"fp16": {', '"enabled": true', "},"],
+        ),
+        (
+            "model_config.yaml",  # a functional test of Megatron-LM's
+            "# nightly\nMODEL_ARGS:\n  --num-layers: 12\n  --hidden-size: 512\n  --num-attention-heads: 8\n"
+            "  --seq-length: 1024\n  --max-position-embeddings: 1024\n  --vocab-size: 32000\n"
+            "  --tensor-model-parallel-size: 2  # of a node\n  --micro-batch-size: 4\n"
+            "  --sequence-parallel: true\n  --global-batch-size: 32\n",
+            {"tp": 1, "sp": False, "devices": 1, "zero_stage": 0},
+            ["--tensor-model-parallel-size: 2  # of a node", "--sequence-parallel: true"],
+            ["--tensor-model-parallel-size: 1  # of a node"],
+        ),
+        (
+            "accelerate.yaml",
+            "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nmixed_precision: 'no'\n"
+            "fsdp_config:\n  fsdp_version: 2\n  'fsdp_reshard_after_forward': true\n"
+            "  fsdp_activation_checkpointing: false\nnum_processes: 8\n",
+            {"recompute": "full"},
+            ["fsdp_activation_checkpointing: false"],
+            ["fsdp_activation_checkpointing: true"],
+        ),
+    ],
+)
+def test_forms_that_people_have(
+    tmp_path: Path, name: str, text: str, changes: Any, went: list[str], came: list[str]
+) -> None:
+    theirs = asked(tmp_path, name, text, None if name.startswith("model") else "llama-3.2-1b")
+    keys = {**theirs.layout.dump(), "global_batch": None, **changes}
+    rewritten = rewrite(theirs, Layout.parse({**keys, "global_batch": theirs.layout.global_batch}))
+    assert rewritten.in_place
+    assert changed_lines(text, rewritten) == (went, came)
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("f(a=1, b=2)\ng(c=3, d=4)\n", "f(a=1)\ng(c=3, d=4)\n"),  # the last one
+        ("f(b=2, a=1)\n", "f(a=1)\n"),
+        ("f(\n    a=1,\n    b=2,\n)\n", "f(\n    a=1,\n)\n"),
+        ("f(\n    a=1,\n    b=2\n)\n", "f(\n    a=1\n)\n"),
+    ],
+)
+def test_a_keyword_goes_with_its_comma_alone(text: str, left: str) -> None:
+    assert put_literals(text, {("f", "b"): None}) == left
 
 
 def test_a_run_file_of_ours(tmp_path: Path) -> None:

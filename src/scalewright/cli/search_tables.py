@@ -176,6 +176,9 @@ def _scaling(scaling: Answer | None) -> None:
 
 def _emitted(emitted: Answer) -> None:
     """What changes in the user's own file, or that it had to be written anew."""
+    if "refused" in emitted:
+        emit(f"\n[bold]not emitted[/]  {emitted['refused']}")
+        return
     title = (
         "your file in this layout" if emitted["in_place"] else "the file anew: it can't be edited in place"
     )

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -12,9 +13,12 @@ from typing import Any
 
 import yaml
 
+from scalewright.emit.python_edits import Keyword
+
 # A line of TOML: a section, or a key with its value before a comment.
 LINE = re.compile(r"(?m)^[ \t]*(?:\[([\w.]+)\]|([\w-]+)[ \t]*=[ \t]*(\"[^\"]*\"|[^#\n]*?)[ \t]*(?:#.*)?$)")
 
+Edit = tuple[int, int, str]  # from, to, and what comes there
 SIGNS = {".toml": " = ", ".json": ": ", ".yaml": ": ", ".yml": ": "}
 
 
@@ -28,11 +32,8 @@ def put_values(text: str, suffix: str, changed: Mapping[str, Any]) -> Iterator[s
 
 def _edited(text: str, suffix: str, changed: Mapping[str, Any]) -> str | None:
     """The text with values replaced where they stand; None where a section can't be found in it."""
-    try:
-        places = dict(_toml(text) if suffix == ".toml" else _nodes(yaml.compose(text, yaml.SafeLoader)))
-    except yaml.YAMLError:
-        return None
-    edits: list[tuple[int, int, str]] = []
+    places = _places(text, suffix)
+    edits: list[Edit] = []
     sections: dict[str, list[str]] = {}  # that the file doesn't have yet
     for key, value in changed.items():
         section, _, name = key.rpartition(".")
@@ -43,7 +44,10 @@ def _edited(text: str, suffix: str, changed: Mapping[str, Any]) -> str | None:
                 (span for other, span in places.items() if other.rpartition(".")[0] == section), None
             )
             if beside is not None:
-                edits.append(_added(text, suffix, beside, name, _written(value, suffix)))
+                added = _added(text, suffix, beside, name, _written(value, suffix))
+                if added is None:
+                    return None
+                edits.append(added)
             else:
                 sections.setdefault(section, []).append(f"{name}{SIGNS[suffix]}{_written(value, suffix)}")
     if sections and (suffix == ".json" or any("." in section for section in sections)):
@@ -56,7 +60,7 @@ def _edited(text: str, suffix: str, changed: Mapping[str, Any]) -> str | None:
     return text
 
 
-def _replaced(text: str, place: tuple[int, int], value: Any, suffix: str) -> tuple[int, int, str]:
+def _replaced(text: str, place: tuple[int, int], value: Any, suffix: str) -> Edit:
     """A value in another's place; a key that is taken out goes with its line where it has one."""
     first, last = text.rfind("\n", 0, place[0]) + 1, text.find("\n", place[1]) + 1
     alone = re.fullmatch(r"[ \t]*[\w-]+[ \t]*[:=][ \t]*", text[first : place[0]])
@@ -72,7 +76,9 @@ def _written_anew(text: str, changed: Mapping[str, Any]) -> str:
         *sections, name = key.split(".")
         node = document
         for section in sections:
-            node = node.setdefault(section, {})
+            if not isinstance(node.get(section), dict):  # such as the "auto", or the true, of a short form
+                node[section] = {}
+            node = node[section]
         if value is None:
             node.pop(name, None)
         else:
@@ -81,17 +87,37 @@ def _written_anew(text: str, changed: Mapping[str, Any]) -> str:
     return json.dumps(document, indent=indent[1] if indent else 2) + "\n" * text.endswith("\n")
 
 
-def _added(text: str, suffix: str, beside: tuple[int, int], name: str, value: str) -> tuple[int, int, str]:
+def _added(text: str, suffix: str, beside: tuple[int, int], name: str, value: str) -> Edit | None:
     """A new key, before a sibling of its section: on a line of its own, or in the sibling's braces."""
     line = text.rfind("\n", 0, beside[0]) + 1
     head = text[line : beside[0]]
     before = re.match(r"\s*(?:\"[^\"]*\"|[\w-]+)\s*[:=]", head)
     quoted = f'"{name}"' if suffix == ".json" else name
     if before is None or "{" in head:
-        at = beside[0] - len(re.search(r"(?:\"[^\"]*\"|[\w-]+)\s*[:=]\s*$", text[: beside[0]])[0])  # type: ignore[index]
+        key = re.search(r"(?:\"[^\"]*\"|'[^']*'|[\w-]+)\s*[:=]\s*$", text[: beside[0]])
+        if key is None:
+            return None
+        at = key.start()
         return at, at, f"{quoted}{SIGNS[suffix]}{value}, "
     indent = head[: len(head) - len(head.lstrip())]
     return line, line, f"{indent}{quoted}{SIGNS[suffix]}{value}{',' if suffix == '.json' else ''}\n"
+
+
+def named(text: str, suffix: str, literals: Mapping[Keyword, str | None] | None) -> dict[str, Any]:
+    """Keywords of a Python recipe as the dotted keys that the document has, or would have, for them."""
+    keys: dict[str, Any] = {}
+    for (_, name), literal in (literals or {}).items():
+        there = [key for key in _places(text, suffix) if key.rpartition(".")[2] == name]
+        keys[there[0] if len(there) == 1 else name] = None if literal is None else ast.literal_eval(literal)
+    return keys
+
+
+def _places(text: str, suffix: str) -> dict[str, tuple[int, int]]:
+    """Dotted keys and where their values stand; none of a text that isn't such a document."""
+    try:
+        return dict(_toml(text) if suffix == ".toml" else _nodes(yaml.compose(text, yaml.SafeLoader)))
+    except yaml.YAMLError:
+        return {}
 
 
 def _nodes(node: yaml.Node | None, prefix: str = "") -> Iterator[tuple[str, tuple[int, int]]]:

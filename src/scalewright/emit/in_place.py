@@ -18,14 +18,13 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from scalewright.emit.arguments import flags, nodes_of, split_launch
-from scalewright.emit.documents import put_values
+from scalewright.emit.documents import SIGNS, named, put_values
 from scalewright.emit.emitted import Emitted
 from scalewright.emit.python_edits import changed_literals, put_literals
 from scalewright.emit.question import as_run
 from scalewright.emit.read import file_text, parse, read_own
 from scalewright.emit.settings import settings_of
 from scalewright.emit.shell import read_script
-from scalewright.emit.trainers import TRAINERS
 from scalewright.emit.write import emit
 from scalewright.spec.base import parse_yaml
 from scalewright.spec.common.dotted import flat
@@ -74,16 +73,17 @@ def rewrite(question: Question, layout: Layout, run_yaml: str | None = None) -> 
     source = question.source or ""
     name = "script.sh" if " --" in source else PurePath(source).name
     text = source if " --" in source else file_text(source)
-    if question.trainer is None:
+    if question.form is None:
         return _rewrite_ours(question, (name, text), layout, run_yaml or "")
     suffix = PurePath(name).suffix
     for version in VERSIONS.get(suffix, (question.version,)):
-        before, after = (_emit(asked, version) for asked in (question, question.with_layout(layout)))
-        wanted = _read(before.trainer, _main(after), question).layout.dump()
-        if question.layout.stage_layers is None and question.layout.stages == layout.stages:
-            del wanted["stage_layers"]  # the trainer's own cut stays
+        try:
+            before, after = (_emit(asked, version) for asked in (question, question.with_layout(layout)))
+        except UserError:  # another release may have the words, or the emitter below says why none has
+            continue
+        wanted = _wanted(question, before, after, layout)
         for edited in _edits(text, suffix, before, after, layout.devices):
-            if edited is not None and _is_same_run(before.trainer, (name, edited), question, wanted):
+            if edited is not None and _is_same_run(question, (name, text), (name, edited), wanted):
                 return Rewritten({name: edited}, _diff(name, text, edited), True, after)
     after = _emit(question.with_layout(layout), question.version)
     return Rewritten(after.files, _diff(name, text, _main(after)[1]), False, after)
@@ -101,10 +101,24 @@ def _rewrite_ours(question: Question, file: tuple[str, str], layout: Layout, run
     return Rewritten({name: run_yaml}, _diff(name, text, run_yaml), False)
 
 
+def _wanted(question: Question, before: Emitted, after: Emitted, layout: Layout) -> dict[str, Any]:
+    """The layout that an edited file must have: what the trainer states as before stays as the file has it.
+
+    So `auto` stays. Without a cut of the stages in the layout the file's own, or the trainer's, will do.
+    """
+    own = question.layout.dump()
+    old, new = (_read(files.trainer, _main(files), question).layout.dump() for files in (before, after))
+    wanted = {key: own[key] if old[key] == new[key] else new[key] for key in own}
+    unstated = {"stage_layers"} if layout.stage_layers is None else set()
+    if "devices" in question.guessed:  # in no word of the file; nor is then a batch that grows with them
+        unstated |= {"devices"} | ({"global_batch"} & question.guessed.keys())
+    return {key: value for key, value in wanted.items() if key not in unstated}
+
+
 def _emit(question: Question, version: str | None) -> Emitted:
     settings = settings_of(question.run)
     settings.version = version
-    return emit(question.framework, settings)
+    return emit(question.form or question.framework, settings)
 
 
 def _main(emitted: Emitted) -> tuple[str, str]:
@@ -112,14 +126,18 @@ def _main(emitted: Emitted) -> tuple[str, str]:
     return next(iter(emitted.files.items()))
 
 
-def _is_same_run(trainer: str, file: tuple[str, str], question: Question, wanted: Mapping[str, Any]) -> bool:
+def _is_same_run(
+    question: Question, file: tuple[str, str], edited: tuple[str, str], wanted: Mapping[str, Any]
+) -> bool:
     """Whether an edited file is the question's run in this layout, and nothing else of it has changed."""
+    trainer = question.form or question.framework
     try:
-        run = _read(trainer, file, question)
+        before, after = (_read(trainer, either, question) for either in (file, edited))
     except UserError:
         return False
-    keys = run.layout.dump()
-    return {key: keys[key] for key in wanted} == wanted and _rest(run) == _rest(question.run)
+    keys = after.layout.dump()
+    rest = _rest(after) == _rest(question.run)  # whose length or optimizer the user may have changed
+    return {key: keys[key] for key in wanted} == wanted and rest and after.model == before.model
 
 
 def _read(trainer: str, file: tuple[str, str], question: Question) -> RunSpec:
@@ -142,29 +160,36 @@ def _diff(name: str, before: str, after: str) -> str:
 
 def _edits(text: str, suffix: str, before: Emitted, after: Emitted, devices: int) -> Iterator[str | None]:
     """Edited texts, the one that keeps most of the file first; None where a word isn't there to be edited."""
-    name = _main(before)[0]
-    if suffix in (".yaml", ".yml", ".json", ".toml"):
+    written = PurePath(_main(before)[0]).suffix
+    if suffix in SIGNS and written in SIGNS:
         old, new = (_document(emitted) for emitted in (before, after))
-        if old is not None and new is not None and PurePath(name).suffix == suffix:
-            yield from put_values(text, suffix, _changed(old, new))
-        return
-    if suffix == ".py" and PurePath(name).suffix == ".py":
-        with suppress(SyntaxError, RecursionError):
-            literals = changed_literals(_main(before)[1], _main(after)[1])
-            yield put_literals(text, literals) if literals is not None else None
-        return
-    if TRAINERS[before.trainer].title != "Megatron-LM":
-        return
-    old, new = (_flags(_main(emitted)[1]) for emitted in (before, after))
-    changed = _changed(old, new) | _launch(text, devices)
-    for variables in (True, False):
-        yield _put_flags(text, changed, variables)
+        yield from put_values(text, suffix, _changed(old, new))
+    elif written == ".py":
+        literals = changed_literals(_main(before)[1], _main(after)[1])
+        if suffix == ".py":
+            yield put_literals(text, literals)
+        elif suffix in SIGNS:  # NeMo's YAML has the names of the recipe's keywords
+            yield from put_values(text, suffix, named(text, suffix, literals))
+    elif written == ".sh":
+        old, new = (_flags(_main(emitted)[1]) for emitted in (before, after))
+        changed = _changed(old, new)
+        if suffix in SIGNS:  # a functional test of Megatron-LM's
+            yield from put_values(
+                text, suffix, {f"MODEL_ARGS.--{key}": _plain(changed[key]) for key in changed}
+            )
+            return
+        for variables in (True, False):
+            yield _put_flags(text, changed | _launch(text, devices), variables)
 
 
-def _document(emitted: Emitted) -> Mapping[str, Any] | None:
+def _document(emitted: Emitted) -> Mapping[str, Any]:
     name, text = _main(emitted)
-    document = parse(text, PurePath(name).suffix, name)
-    return flat(document) if isinstance(document, dict) else None
+    return flat(parse(text, PurePath(name).suffix, name))
+
+
+def _plain(word: Any) -> Any:
+    """A flag's word as a document has it: `8` is a number."""
+    return parse_yaml(word) if isinstance(word, str) else word
 
 
 def _flags(script: str) -> dict[str, Any]:
@@ -201,7 +226,7 @@ def _put_flags(text: str, changed: Mapping[str, Any], variables: bool) -> str | 
         match = flag.search(_without_comments(text))
         words = "" if value is True or value is None else _words(value)
         if match is None:
-            place = _last(anchor, text, changed) if value is not None else None
+            place = _place(anchor, text, changed) if value is not None else None
             if place is None and value is not None:
                 return None
             if place is not None:
@@ -221,12 +246,18 @@ def _put_flags(text: str, changed: Mapping[str, Any], variables: bool) -> str | 
 def _without(text: str, start: int, end: int) -> str:
     """The text without a flag, and without its line where nothing else is on it."""
     first, last = text.rfind("\n", 0, start) + 1, text.find("\n", end)
-    if not text[first:start].strip() and text[end:last].strip() in ("", "\\"):
-        return text[:first] + text[last + 1 :]
-    return text[:start].rstrip(" ") + text[end:]
+    last = len(text) if last < 0 else last
+    if text[first:start].strip() or text[end:last].strip() not in ("", "\\"):
+        return text[:start].rstrip(" ") + text[end:]
+    head = text[:first]
+    if not text[end:last].strip() and head.endswith(
+        "\\\n"
+    ):  # the last line of a command: the one before is now
+        head = head[:-2].rstrip(" ") + "\n"
+    return head + text[last + 1 :]
 
 
-def _last(anchor: re.Pattern[str], text: str, changed: Mapping[str, Any]) -> int | None:
+def _place(anchor: re.Pattern[str], text: str, changed: Mapping[str, Any]) -> int | None:
     """Where a flag is added: after the first other one that stays, on its line."""
     for match in anchor.finditer(_without_comments(text)):
         name = re.split(r"[= ]", match[0][2:])[0].replace("_", "-")

@@ -7,6 +7,7 @@ cfg.model.tensor_model_parallel_size = 2              an assignment to an attrib
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 Keyword = tuple[str, str]  # of a call: its name's last part (or its class's, before .Config), and the keyword
@@ -26,9 +27,14 @@ def changed_literals(before: str, after: str) -> dict[Keyword, str | None] | Non
     return changed
 
 
-def put_literals(text: str, changed: dict[Keyword, str | None]) -> str | None:
+def put_literals(text: str, changed: dict[Keyword, str | None] | None) -> str | None:
     """The text with keywords set, added or taken out; None where a call isn't there, or is there twice."""
-    tree = ast.parse(text)
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    if changed is None:
+        return None
     starts = [0]
     for row in text.splitlines(keepends=True):
         starts.append(starts[-1] + len(row.encode()))
@@ -48,11 +54,7 @@ def put_literals(text: str, changed: dict[Keyword, str | None]) -> str | None:
         if len(values) == 1 and value is not None:
             edits.append((*span(values[0]), value.encode()))
         elif len(values) == 1:
-            start, end = span(values[0])
-            comma = raw.find(b",", end)
-            line = raw.rfind(b"\n", 0, start) + 1
-            whole = not raw[line:start].strip() and not raw[comma + 1 : raw.find(b"\n", end)].strip()
-            edits.append((line, raw.find(b"\n", end) + 1, b"") if whole else (start, comma + 1, b""))
+            edits.append((*_with_its_comma(raw, *span(values[0])), b""))
         elif values or len(calls) != 1 or not calls[0].keywords:
             return None
         elif value is not None:
@@ -63,6 +65,18 @@ def put_literals(text: str, changed: dict[Keyword, str | None]) -> str | None:
     for start, end, words in sorted(edits, reverse=True):
         raw = raw[:start] + words + raw[end:]
     return raw.decode()
+
+
+def _with_its_comma(raw: bytes, start: int, end: int) -> tuple[int, int]:
+    """A keyword with the comma after it (before it, where it is the last), and its line where it is alone."""
+    after = re.compile(rb"\s*,").match(raw, end)
+    if after is None:
+        before = re.compile(rb",\s*$").search(raw, 0, start)
+        return (before.start() if before else start), end
+    line, close = raw.rfind(b"\n", 0, start) + 1, raw.find(b"\n", after.end())
+    if not raw[line:start].strip() and not raw[after.end() : close].strip():
+        return line, close + 1
+    return start, after.end() + (raw[after.end() : after.end() + 1] == b" ")
 
 
 def _keywords(text: str) -> dict[Keyword, str]:

@@ -39,6 +39,7 @@ def question(source: str, model: str | None = None, overrides: Sequence[str] = (
     asked = Question(
         run, trainer=None if reading.trainer == OURS else reading.trainer, assumed=reading.assumed,
         unread=reading.unread, guessed=reading.guessed, source=source,
+        form=None if reading.trainer == OURS else reading.trainer,
     )  # fmt: skip
     _ = asked.model  # a module of the user's own is refused here
     return asked

@@ -40,17 +40,27 @@ def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
 
 
 def in_own_file(path: str | Path, trainer: str, emitted: Emitted) -> Emitted:
-    """A plan's run in the file that it was asked of, where that is of the same trainer and is still there."""
+    """A plan's run in the file that it was asked of, where that is of the same trainer.
+
+    The whole file of the emitter, with the reason, where that file has gone or can't be edited in place.
+    """
     plan = read_yaml(path)
     asked = plan.get("from") if isinstance(plan, dict) else None
     if not asked or asked["trainer"] != ALIASES.get(trainer, trainer):
         return emitted
+    model = plan["run"]["model"]
     try:
-        layout = Layout.parse(_layout(plan))
-        rewritten = rewrite(question(asked["source"], asked.get("model")), layout)
-    except UserError:
-        return emitted
-    return replace(emitted, files=rewritten.files) if rewritten.in_place else emitted
+        own = question(asked["source"], model if isinstance(model, str) else None)
+        rewritten = rewrite(own, Layout.parse(_layout(plan)))
+    except UserError as error:
+        return _anew(emitted, asked["source"], str(error))
+    if not rewritten.in_place:
+        return _anew(emitted, asked["source"], "it can't be edited in place")
+    return replace(emitted, files=rewritten.files)
+
+
+def _anew(emitted: Emitted, source: str, why: str) -> Emitted:
+    return replace(emitted, assumed=(*emitted.assumed, f"the whole file, in place of {source}: {why}"))
 
 
 def _layout(plan: dict[str, Any]) -> dict[str, Any]:

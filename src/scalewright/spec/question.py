@@ -50,6 +50,7 @@ class Question:
     guessed: Mapping[str, str] = field(default_factory=dict)  # sizes that follow from how many devices there
     # are -> what is assumed while that isn't known; "" where nothing is
     source: str | None = None  # the file or command line that it was read from
+    form: str | None = None  # the trainer whose words those are; null: a run file of ours
 
     @classmethod
     def of(

@@ -50,7 +50,7 @@ def emit(
     settings = load_settings(run, overrides or ())
     settings.version = software_version
     emitted = write(trainer, settings)
-    if not overrides:
+    if not overrides and software_version is None:
         emitted = in_own_file(run, trainer, emitted)
     refused = strict and not emitted.exact
     folder = out or Path(f"{settings.run.name}-{emitted.trainer}")

@@ -50,7 +50,7 @@ def planned(plan: Plan, layout: Layout, data: str | None = None) -> dict[str, An
         valid = {"valid": data} if (Path(data).expanduser() / "valid").is_dir() else {}
         rest = keys["data"] if isinstance(run.data, DataSpec) else {"seq_len": plan.question.seq_len}
         keys["data"] = {"train": data, **valid, **_without(rest, "train", "valid")}
-    if isinstance(run.engine, str) and plan.question.framework != run.engine:
+    if plan.question.framework != run.engine:
         keys = _without(keys, "engine", "engine_options")
     try:
         check_compress(run.train.compress, layout, islands=run.diloco is not None)
