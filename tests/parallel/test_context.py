@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from parallel.spread import whole
 from parallel.tensor_cases import TOLERANCE, compare, parallel, rank_inputs
@@ -115,6 +117,19 @@ def test_parts_hold_numbers_of_a_rows_length_alone(name):
             if part is not None:
                 held = part.visible.query, part.visible.key, part.visible.first
                 assert sum(x.numel() for x in held) <= 4 * length // 2
+
+
+def test_a_dry_run_skips_the_parts_that_a_run_skips():
+    """Under fake tensors, too, the first visible keys are numbers, and not memory that nobody wrote."""
+    decoder, length = whole(MODELS["llama"]), 256
+    parts = context._Parts(decoder, SequenceCut("ring", 4, 3), length, CPU, None, None)
+    expected = [part is None for part in parts.make(5)]
+    assert expected == [False, False, True, True]  # rank 3 sees its own keys, and those before them
+    junk = [torch.full((length,), -(1 << 40)) for _ in range(64)]  # what such memory would have
+    del junk
+    with FakeTensorMode(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [part is None for part in parts.make(5)] == expected
 
 
 def probed_rank(mesh: Mesh, layout: Layout, keys: dict[str, Any]) -> list[bool]:

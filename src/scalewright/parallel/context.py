@@ -213,14 +213,16 @@ class _Parts:
     def _host(self, window: int | None, first: Tensor) -> NDArray[np.int64] | None:
         """First visible keys on the host, where they are there without waiting for the device."""
         if self.documents is None or self.packing is not None:
-            with unset_fake_temporarily():  # a dry run's own numbers are there too
+            with unset_fake_temporarily():  # a dry run's own numbers are there too, and are read in here
                 index = torch.arange(self.length, device="cpu")
                 documents = None if self.packing is None else torch.from_numpy(self.packing.documents)
-                first = first_keys(index, documents, window, self.decoder.spec.window_chunks)
-        if first.device.type != "cpu" or isinstance(first, FakeTensor):
-            return None
-        values: NDArray[np.int64] = first.numpy()
-        return values
+                return _numbers(first_keys(index, documents, window, self.decoder.spec.window_chunks))
+        return None if first.device.type != "cpu" or isinstance(first, FakeTensor) else _numbers(first)
+
+
+def _numbers(tensor: Tensor) -> NDArray[np.int64]:
+    values: NDArray[np.int64] = tensor.numpy()
+    return values
 
 
 def _any_visible(query: NDArray[np.int64], key: NDArray[np.int64], first: NDArray[np.int64]) -> bool:
