@@ -219,8 +219,7 @@ def test_pieces_have_the_tokens_of_the_whole(tokenizer, small, name):
     text = TEXTS.get(name, RUNS)
     notes = Counter()
     assert not difference(
-        encoded(tokenizer, list(whole(text)), notes),
-        tokenizer.encode(text, add_special_tokens=False).ids,
+        encoded(tokenizer, list(whole(text)), notes), tokenizer.encode(text, add_special_tokens=False).ids
     )
     assert not notes
 
