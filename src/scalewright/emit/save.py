@@ -8,23 +8,23 @@ from pathlib import Path
 from scalewright.spec.common.files import check_replaceable, write_signed, write_whole
 from scalewright.spec.errors import UserError
 
-COMMENTS = (".sh", ".py", ".yaml", ".yml", ".toml")  # forms with a place for a checksum
+UNSIGNED = (".json",)  # forms without comments, and so without a place for a checksum
 
 
 def save(files: Mapping[str, str], folder: Path, force: bool = False) -> list[Path]:
     """Writes all files into a folder, or none of them; raises UserError.
 
-    A form without comments (JSON) is replaced where its text is the same, or with `force`.
+    A form without comments is replaced where its text is the same, or with `force`.
     """
     paths = {folder / name: text for name, text in files.items()}
     for path, text in paths.items():
-        if path.suffix in COMMENTS:
+        if path.suffix not in UNSIGNED:
             check_replaceable(path, force)
         elif path.exists() and not force and not (path.is_file() and path.read_bytes() == text.encode()):
             how = "give another folder (--out), or --force to replace it"
             raise UserError("the file is there already, with another text", str(path), how)
     for path, text in paths.items():
-        if path.suffix in COMMENTS:
+        if path.suffix not in UNSIGNED:
             write_signed(path, text, force)
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
