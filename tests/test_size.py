@@ -2,9 +2,6 @@
 
 Counted are lines of code: no docstrings, comments or blank lines, so that an explanation costs nothing. When
 a folder outgrows its number, take something out, or raise the number with the reason beside it.
-
-On 2026-11-27 there were 100,733 lines in 806 Python files (101,062 in 838 the day before). The aim is 91,000
-lines in 640 files.
 """
 
 from __future__ import annotations
