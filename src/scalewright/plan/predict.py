@@ -19,8 +19,7 @@ from scalewright.plan.chips import constants_of
 from scalewright.plan.constants import Constants
 from scalewright.plan.cost.band import quantiles, spread
 from scalewright.plan.cost.evaluate import Outcome, evaluate, prepare
-from scalewright.plan.cost.memory import GIB, KINDS
-from scalewright.plan.cost.memory_band import Risk, risk
+from scalewright.plan.cost.memory import GIB, KINDS, Risk, risk
 from scalewright.plan.cost.timeline import AXES, PARTS
 from scalewright.plan.frameworks import OURS
 from scalewright.plan.request import COPIED, Request, from_layout, from_question

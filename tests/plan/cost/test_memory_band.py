@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scalewright.plan.cost.memory_band import risk
+from scalewright.plan.cost.memory import risk
 from scalewright.plan.fitting.runs import MEASURED, read_table, runs_of
 from scalewright.plan.frameworks import find_framework
 from scalewright.plan.predict import predict_table

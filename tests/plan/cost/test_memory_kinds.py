@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scalewright.plan.cost.memory_kinds import kind_of
+from scalewright.plan.cost.memory import kind_of
 from scalewright.plan.predict import predict
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalewright.plan.constants import Constants
+from scalewright.plan.cost.facts import ChipFacts
 
 LONGEST = 127  # ranks of a ring whose delays add up; larger groups are cut into levels
 
@@ -56,20 +57,17 @@ class Torus:
         return np.where(opened, 0.5, 1.0)
 
 
-def wires(chips: dict[str, np.ndarray], unit: np.ndarray, devices: np.ndarray, c: Constants) -> Wires:
+def wires(chip: ChipFacts, devices: np.ndarray, c: Constants) -> Wires:
     """The links of every row, at the rates that collectives reach on them; `devices` of the whole job."""
     torus = None
-    if chips["torus_axes"].any():
-        shared = np.minimum(devices, chips["domain"][unit])
-        torus = Torus(chips["torus_axes"][unit], chips["wraps_at"][unit], shared)
+    if chip.torus_axes.any():
+        torus = Torus(chip.torus_axes, chip.wraps_at, np.minimum(devices, chip.domain))
     return Wires(
-        domain=chips["domain"][unit],
-        fast=(chips["link_rate"] * c["link.fast"] * np.where(chips["staged"] > 0, c["link.staged"], 1.0))[
-            unit
-        ],
-        fast_delay=(chips["link_delay"] * 0.5)[unit],
-        slow=(chips["fabric_rate"] * c["link.fabric"])[unit],
-        slow_delay=chips["fabric_delay"][unit],
+        domain=chip.domain,
+        fast=chip.link_rate * c["link.fast"] * np.where(chip.staged > 0, c["link.staged"], 1.0),
+        fast_delay=chip.link_delay * 0.5,
+        slow=chip.fabric_rate * c["link.fabric"],
+        slow_delay=chip.fabric_delay,
         start=c["link.start"],
         hop=c["link.hop"],
         torus=torus,

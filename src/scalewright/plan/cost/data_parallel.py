@@ -28,7 +28,6 @@ import numpy as np
 
 from scalewright.plan.cost.columns import Columns
 from scalewright.plan.cost.price_list import PriceList
-from scalewright.plan.cost.shares import shares
 from scalewright.spec.volumes import During, Transfer
 
 BACKWARD = 2 / 3  # of a micro-batch's time
@@ -40,11 +39,11 @@ PACKING = np.array([0.0, 30.0, 46.0, 44.0])
 
 def data_parallel(at: Columns, sent: Sequence[Transfer], micro: np.ndarray, prices: PriceList) -> np.ndarray:
     """Exposed seconds of a step; `micro`: seconds of a micro-batch on the slowest rank."""
-    zero1 = np.where(at.table.zero_stage >= 1, at.trainer("overlap_zero1"), 1.0)
+    zero1 = np.where(at.table.zero_stage >= 1, at.trainer.overlap_zero1, 1.0)
     micro = prices.beside * micro
-    micro = np.where((at.trainer("pipe_engine") > 0) & (at.table.pp > 1), 0.0, micro)
-    forward = (1 - BACKWARD) * at.c["overlap.dp"] * at.trainer("overlap_params")
-    backward = BACKWARD * at.c["overlap.dp"] * zero1 * at.trainer("overlap_grads")
+    micro = np.where((at.trainer.pipe_engine > 0) & (at.table.pp > 1), 0.0, micro)
+    forward = (1 - BACKWARD) * at.c["overlap.dp"] * at.trainer.overlap_params
+    backward = BACKWARD * at.c["overlap.dp"] * zero1 * at.trainer.overlap_grads
     priced = [_Priced(part, prices) for part in sent if np.any(part.calls)]
     return np.asarray(
         _behind(priced, "forward", micro * forward)
@@ -69,7 +68,7 @@ def _outer(at: Columns, priced: Sequence[_Priced], micro: np.ndarray) -> np.ndar
     outer = [part.seconds for part in priced if part.transfer.axis == "islands"]
     if not outer:
         return np.zeros(len(at.table))
-    often = at.trainer("fragments") * at.trainer("overlap") / np.maximum(at.trainer("inner_steps"), 1.0)
+    often = at.trainer.fragments * at.trainer.outer_overlap / np.maximum(at.trainer.inner_steps, 1.0)
     return np.asarray(np.maximum(sum(outer) - often * at.table.accumulation * micro, 0.0))
 
 
@@ -97,10 +96,10 @@ def _fill(at: Columns, priced: Sequence[_Priced]) -> np.ndarray:
 
 def _packing(at: Columns) -> np.ndarray:
     """Seconds of the passes over gradients that whole replicas compress (spec/compress.py)."""
-    moved = PACKING[at.trainer("compress").astype(int)]
+    moved = PACKING[at.trainer.compress]
     if not moved.any():
         return np.zeros(len(at.table))
-    held = shares(at)
+    held = at.shares
     return np.asarray(moved * (held.dense + held.expert) * (held.group > 1) / at.memory_rate)
 
 
@@ -125,7 +124,7 @@ def _copies(at: Columns, priced: Sequence[_Priced]) -> np.ndarray:
         if transfer.axis in ("fsdp", "efsdp") or (transfer.axis == "expert" and transfer.during == "all"):
             times = 2.0 if transfer.kind == "all_gather" else 1.5 * at.c["overlap.slow"]
             moved = moved + times * transfer.calls * transfer.bytes
-    return np.asarray(at.trainer("fsdp_copies") * moved / at.memory_rate)
+    return np.asarray(at.trainer.fsdp_copies * moved / at.memory_rate)
 
 
 def _by_block(at: Columns, priced: Sequence[_Priced], micro: np.ndarray) -> np.ndarray:

@@ -59,7 +59,7 @@ class Links:
         if transfer.axis not in ("gradient", "expert"):
             return tree
         # the constants of other trainers were fitted with rings for gradients, there and back
-        return np.where(self.at.trainer("own") > 0, tree, 2 * self.gather(size, group, stride))
+        return np.where(self.at.trainer.own > 0, tree, 2 * self.gather(size, group, stride))
 
 
 def groups(at: Columns, axis: str) -> tuple[np.ndarray, np.ndarray]:
@@ -93,5 +93,5 @@ def groups(at: Columns, axis: str) -> tuple[np.ndarray, np.ndarray]:
 def message_bytes(at: Columns) -> np.ndarray:
     """Bytes of one activation that a rank sends: its part, or all of it where tp ranks repeat each other."""
     t = at.table
-    whole = (at.trainer("whole_p2p") > 0) | ((at.trainer("own") > 0) & (t.sp == 0))
-    return np.floor(at.work("stream") / np.where(whole, 1.0, t.tp))
+    whole = (at.trainer.whole_p2p > 0) | ((at.trainer.own > 0) & (t.sp == 0))
+    return np.floor(at.work.stream / np.where(whole, 1.0, t.tp))

@@ -121,20 +121,20 @@ def _local_shapes(
 def shrunk(
     table: Table,
     tied: np.ndarray,
-    at: PipelineRank,
+    place: PipelineRank,
     regions: np.ndarray,
     what: int,
     counted: np.ndarray | float = 0,
 ) -> np.ndarray:
     """One sum (SHRUNK, SENT_P, SENT_Q) of a pipeline rank's dense gradients that PowerSGD compresses.
 
-    `counted`: blocks of prediction modules that are among the blocks of `at` already.
+    `counted`: blocks of prediction modules that are among the blocks of `place` already.
 
     Both ends of a tied head on two ranks (`tied`: whether it is) have yet to be summed, and are sent whole.
     """
-    first, last = at.first > 0, at.last > 0
+    first, last = place.first > 0, place.last > 0
     whole = tied & (table.pp > 1) & ~table.schedules("folded") & first
-    blocks = at.blocks * regions[:, BLOCK, what]
+    blocks = place.blocks * regions[:, BLOCK, what]
     modules = regions[:, EXTRA, what] - counted * regions[:, BLOCK, what]
     ends = first * regions[:, BEFORE, what] + last * (regions[:, AFTER, what] + modules)
     return np.asarray(blocks + ends - whole * regions[:, TIED, what])

@@ -49,7 +49,7 @@ def bubble(at: Columns, ranks: tuple[Micro, Micro, Micro], slowest: np.ndarray) 
 def _sums(at: Columns, between: RankCost, first: RankCost, last: RankCost) -> RankCost:
     """Over all ranks. Those between hold what blocks the ends leave, on average less than the fullest."""
     t = at.table
-    left = at.work("blocks") - t.stages[:, 1] - t.stages[:, 2]
+    left = at.work.blocks - t.stages[:, 1] - t.stages[:, 2]
     times = np.clip(left / np.maximum(t.stages[:, 0], 1.0), 0.0, np.maximum(t.pp - 2, 0.0))
     return RankCost(
         first.forward + times * between.forward + last.forward,
@@ -94,7 +94,7 @@ def clocked(
 
 def unhidden(at: Columns, prices: PriceList) -> np.ndarray:
     """The share of a message that holds up the computation, once the pipeline runs."""
-    return np.asarray(1 - prices.beside * at.c["overlap.p2p"] * at.trainer("overlap_p2p"))
+    return np.asarray(1 - prices.beside * at.c["overlap.p2p"] * at.trainer.overlap_p2p)
 
 
 def message_seconds(at: Columns, prices: PriceList) -> np.ndarray:

@@ -18,6 +18,7 @@ import numpy as np
 from scalewright.plan.cost import usual_volumes
 from scalewright.plan.cost.columns import Columns, PipelineRank
 from scalewright.plan.cost.exchange import beside_experts, context_rank, expert_rank
+from scalewright.plan.cost.habits import COMPRESSED
 from scalewright.plan.cost.links import message_bytes
 from scalewright.plan.cost.optimizer import offloaded
 from scalewright.plan.cost.padded import (
@@ -38,10 +39,8 @@ from scalewright.plan.cost.padded import (
     padded_experts,
     shrunk,
 )
-from scalewright.plan.cost.shares import weight_bytes
 from scalewright.plan.cost.states import fsdp
 from scalewright.plan.cost.table import RECOMPUTE
-from scalewright.plan.cost.units import COMPRESSED
 from scalewright.plan.cost.work import AFTER, BEFORE, BLOCK, EXTRA
 from scalewright.spec import volumes
 from scalewright.spec.compress import half_bytes
@@ -72,9 +71,9 @@ class Volumes:
         self.at, t = at, at.table
         trained = (t.pp == 1) | t.schedules("trained")
         # of experts in prediction heads nothing is counted
-        heads = at.region(at.facts.works["expert"], EXTRA) > 0
+        heads = at.region(at.facts.works.expert, EXTRA) > 0
         # of this package's own trainer what it can't run yet is an estimate by its habits
-        self.own = np.asarray((at.trainer("own") > 0) & trained & ~heads)
+        self.own = np.asarray((at.trainer.own > 0) & trained & ~heads)
         self.all_own, self.any_own = bool(self.own.all()), bool(self.own.any())
         self._ranks: dict[int, tuple[PipelineRank, Rank]] = {}
 
@@ -115,7 +114,7 @@ class Volumes:
         """Keys and values, or heads, of all micro-batches; the papers' for every trainer."""
         if not (self.at.table.cp > 1).any():
             return []
-        blocks = self._exchanges(place.with_predictions(self.at.work("mtp")))
+        blocks = self._exchanges(place.with_predictions(self.at.work.mtp))
         return list(context_parallel(context_rank(self.at, blocks.blocks, blocks.rerun)))
 
     def expert_parallel(self, place: PipelineRank) -> list[Transfer]:
@@ -136,7 +135,7 @@ class Volumes:
     def _rank(self, place: PipelineRank) -> Rank:
         """The numbers of a pipeline rank that spec/volumes.py asks for, counted once a place."""
         if id(place) not in self._ranks:
-            self._ranks[id(place)] = place, self._count(place.with_predictions(self.at.work("mtp")))
+            self._ranks[id(place)] = place, self._count(place.with_predictions(self.at.work.mtp))
         return self._ranks[id(place)][1]
 
     def _count(self, place: PipelineRank) -> Rank:
@@ -152,12 +151,12 @@ class Volumes:
             fsdp=ranks,
             replicas=np.where(at.islands, 1.0, t.dp_replicate),
             sharded=sharded.astype(float),
-            width=weight_bytes(at),
+            width=at.trainer.weight_bytes,
             groups=groups,
             buckets=self._messages(plain, at.summing, self._shrunk(place)),
             partial=tuple(self._partial(place)),
             exchanges=self._exchanges(place),
-            stream=at.work("stream"),
+            stream=at.work.stream,
             tokens=t.micro_batch * t.seq_len / t.cp,
             message=message_bytes(at),
             borders=usual_volumes.borders(at, place),
@@ -167,7 +166,7 @@ class Volumes:
     def _messages(self, plain: np.ndarray, ranks: np.ndarray, factors: Factors) -> tuple[Message, ...]:
         """Messages of `ranks` replicas' gradients, `plain` bytes in fp32, by how they are sent
         (spec/compress.py)."""
-        kind = self.at.trainer("compress")
+        kind = self.at.trainer.compress
         count = np.maximum(np.ceil(plain / BUCKET_BYTES), 1.0)
         sent = np.where(plain > 0, count, 0.0)
         messages: list[Message] = [("all_reduce", plain / count, sent * (kind == COMPRESSED.index("none")))]
@@ -189,7 +188,7 @@ class Volumes:
     def _shrunk(self, place: PipelineRank) -> Factors:
         """Of a rank's dense gradients that PowerSGD compresses: numbers, those of their P, and of their Q."""
         at, regions = self.at, self._sums[2]
-        tied, modules = at.work("tied") > 0, at.work("mtp")
+        tied, modules = at.work.tied > 0, at.work.mtp
         numbers, p, q = (
             shrunk(at.table, tied, place, regions, what, modules) for what in (SHRUNK, SENT_P, SENT_Q)
         )
@@ -200,25 +199,25 @@ class Volumes:
         if not self.at.islands.any():
             return []
         at, t = self.at, self.at.table
-        fragments = at.trainer("fragments")
-        inner_steps = np.maximum(at.trainer("inner_steps"), 1.0)
+        fragments = at.trainer.fragments
+        inner_steps = np.maximum(at.trainer.inner_steps, 1.0)
         steps = outer_steps(
             np.ceil(numbers / fragments),
             t.dp_replicate,
             inner_steps,
-            at.trainer("wire_bytes"),
-            at.trainer("narrow"),
+            at.trainer.wire_bytes,
+            at.trainer.narrow_wire,
         )
         return [replace(x, calls=np.where(at.islands, x.calls * fragments, 0.0)) for x in steps]
 
     def _experts(self, place: PipelineRank) -> Shards:
         """Experts of an average block: a unit of FSDP, or a part of the gradients that their replicas sum."""
-        if not self.at.work("sparse").any():
+        if not self.at.work.sparse.any():
             return Shards()
         t, (sharded, ranks, _) = self.at.table, self._sums
-        sparse = np.maximum(self.at.work("sparse"), 1e-9)
+        sparse = np.maximum(self.at.work.sparse, 1e-9)
         elements = np.rint(self._expert_sums[:, EXPERTS] / sparse)  # all blocks of experts are alike
-        share = place.blocks * self.at.work("sparse")
+        share = place.blocks * self.at.work.sparse
         group = Group(elements, share, self._computations(place))
         replicas = np.maximum(t.dp * t.cp * t.tp / (t.ep * t.etp), 1.0)
         plain = np.where(~sharded & (replicas > 1), FP32 * elements * share, 0.0)
@@ -247,7 +246,7 @@ class Volumes:
     def _groups(self, place: PipelineRank) -> tuple[Group, ...]:
         """Blocks, and what is held outside of them: a root at either end of a pipeline; otherwise a root and
         a head, or one root where they are tied, or prediction modules use both."""
-        t, tied = self.at.table, self.at.work("tied") > 0
+        t, tied = self.at.table, self.at.work.tied > 0
         start, end = self._roots(place, ALL)
         both, head = np.where((t.pp == 1) & tied, end, 0.0), np.where((t.pp == 1) & ~tied, end, 0.0)
         apart = end - both - head
@@ -262,10 +261,10 @@ class Volumes:
     def _roots(self, place: PipelineRank, what: int) -> tuple[np.ndarray, np.ndarray]:
         """What a rank's stages hold outside of blocks: at the model's start, at its end."""
         sizes, first, last = self._sums[2], place.first > 0, place.last > 0
-        apart = last & ~first & (self.at.work("tied") > 0)
+        apart = last & ~first & (self.at.work.tied > 0)
         start = first * sizes[:, BEFORE, what]
         # a prediction module less its block, which is a unit as all blocks are
-        modules = sizes[:, EXTRA, what] - self.at.work("mtp") * sizes[:, BLOCK, what]
+        modules = sizes[:, EXTRA, what] - self.at.work.mtp * sizes[:, BLOCK, what]
         return start, last * (sizes[:, AFTER, what] + modules) + apart * sizes[:, TIED, what]
 
     def _partial(self, place: PipelineRank) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
@@ -281,7 +280,7 @@ class Volumes:
             yield "etp", part, 1.0 * (part > 0)
         ends = (t.pp > 1) & ~t.schedules("folded") & ((place.first > 0) | (place.last > 0))
         part = FP32 * sizes[:, TIED, ALL] / ranks
-        yield "tie", part, 1.0 * ends * (self.at.work("tied") > 0) * (part > 0)
+        yield "tie", part, 1.0 * ends * (self.at.work.tied > 0) * (part > 0)
 
     def _exchanges(self, place: PipelineRank) -> Exchanges:
         at, t, n = self.at, self.at.table, place.blocks
@@ -295,27 +294,27 @@ class Volumes:
             blocks=n,
             rerun=np.where(none, 0.0, again),
             regathers=1.0 * (none & ~offloaded(t.offload, "activations")),
-            norm_follows=at.work("post_norm"),
-            statistics=at.work("statistics"),
-            latents=(at.work("query_latent"), at.work("latent")),
-            first=1.0 * (place.first > 0) + at.work("mtp") * (place.last > 0),
-            last=(1.0 + at.work("mtp")) * (place.last > 0),
-            loss_chunks=np.ceil(tokens / chunk_tokens(at.work("logits") / tokens)),
+            norm_follows=at.work.post_norm,
+            statistics=at.work.statistics,
+            latents=(at.work.query_latent, at.work.latent),
+            first=1.0 * (place.first > 0) + at.work.mtp * (place.last > 0),
+            last=(1.0 + at.work.mtp) * (place.last > 0),
+            loss_chunks=np.ceil(tokens / chunk_tokens(at.work.logits / tokens)),
             sparse=self._sparse(n, np.where(none, 0.0, again)),
         )
 
     def _sparse(self, blocks: np.ndarray, rerun: np.ndarray) -> SparseBlocks:
         """Of so many average blocks, the part that has experts."""
         at = self.at
-        share, shared, follows = at.work("sparse"), at.work("shared_experts"), at.work("post_norm")
+        share, shared, follows = at.work.sparse, at.work.shared_experts, at.work.post_norm
         beside = beside_experts(at)
         return SparseBlocks(
             blocks=blocks * share,
             rerun=rerun * share,
-            experts=at.work("experts"),
+            experts=at.work.experts,
             shared=shared,
             # what comes last in the block isn't needed again: shared experts, or the routed tokens
-            exit_again=np.maximum(np.maximum(follows, beside), at.work("shared_gate")),
+            exit_again=np.maximum(np.maximum(follows, beside), at.work.shared_gate),
             gather_again=np.maximum(follows, shared * (1 - beside)),
         )
 

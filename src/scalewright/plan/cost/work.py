@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.operators import layer_kinds
 from scalewright.spec.primitives import Operator, Sizes
 from scalewright.spec.tensors import TensorSpec, block_tensors, outer_tensors
+from scalewright.spec.volumes import Number
 
 # regions
 BEFORE, BLOCK, AFTER, EXTRA = range(4)
@@ -45,15 +47,28 @@ _FUSED = {
     )
     for name in names.split()
 }
-# The columns of a kernel
-Kernel = tuple[float, ...]
-KERNEL = (
-    "kind", "phase", "region", "count", "m", "n", "k", "groups", "flops", "bytes", "mark", "dim", "part",
-    "early",
-)  # fmt: skip
-COLUMN = {name: index for index, name in enumerate(KERNEL)}
+
+
+class Kernel(NamedTuple):
+    """One kernel of a rank's micro-batch, or columns of many."""
+
+    kind: Number
+    phase: Number
+    region: Number
+    share: Number  # of the region
+    flops: Number
+    bytes: Number
+    part: Number  # of a block (parts.py)
+    m: Number = 0.0
+    n: Number = 0.0
+    k: Number = 0.0
+    groups: Number = 1.0
+    mark: Number = 0.0  # a product that never runs below 16 bits; of attention the FLOPs that its mask leaves
+    dim: Number = 0.0  # of a head
+    early: Number = 0.0  # a gradient that the forward makes
+
+
 PRODUCTS = ("linear", "grouped_linear", "head", "router")
-# `early`: a gradient that the forward makes.
 # What a region keeps for the backward, in bytes: by recomputation ("none" to "full"), what eager kernels keep
 # beside; pairs of query and key; outputs of products and norms; the widest activation; elements of the
 # largest product's weight; experts' outputs, which only a trainer keeps that weights them last
@@ -64,7 +79,7 @@ KEPT = ("none", "core", "selective", "full", "eager", "square", "products", "wid
 class Work:
     """One rank's work on one micro-batch; all numbers are this rank's."""
 
-    kernels: np.ndarray  # [kernels, len(KERNEL)]
+    kernels: np.ndarray  # [kernels, len(Kernel._fields)]
     kept: np.ndarray  # [REGIONS, len(KEPT)] bytes
     dense: np.ndarray  # [REGIONS] parameters that data parallelism shares
     expert: np.ndarray  # [REGIONS] parameters of the experts
@@ -204,16 +219,16 @@ def _kernels(o: Operator, region: int, share: float) -> list[Kernel]:
         rows, keys, heads = o.shape or (0, 0, 1)
         width = o.flops / (2.0 * rows * keys * heads)  # q·k and its product with v, of one head
         left = o.flops_causal / o.flops
-        place = (float(rows), float(keys), float(heads), 1.0)
+        shape = {"m": float(rows), "n": float(keys), "k": float(heads), "mark": left, "dim": width / 2}
         return [
-            (ATTENTION, phase, region, share, *place, flops, moved, left, width / 2, part, 0.0)
+            Kernel(ATTENTION, phase, region, share, flops, moved, part, **shape)
             for phase, flops in ((FORWARD, o.flops), (INPUT, o.flops_input))
         ]
     kind = LOSS if o.kind == "loss" else PERMUTE if o.kind in ("dispatch", "combine") else MOVE
     # A scan waits for memory, not for its products: on an A100 it takes as long at 2k tokens as
     # FlashAttention-2, which has five times the FLOPs (Dao & Gu 2024, fig. 10)
     return [
-        (kind, phase, region, share, 0.0, 0.0, 0.0, 1.0, flops, moved, 0.0, 0.0, part, 0.0)
+        Kernel(kind, phase, region, share, flops, moved, part)
         for phase, flops in ((FORWARD, o.flops), (INPUT, o.flops_input))
     ]
 
@@ -238,13 +253,12 @@ def _products(o: Operator, region: int, share: float, moved: float, part: float)
     plain = float(o.kind in ("head", "router"))  # never below 16 bits
     early = float(o.summed > 0)
     sizes = ((FORWARD, m, n, k), (INPUT, m, k, n), (WEIGHT, n, k, m))
-    kernels: list[Kernel] = [
-        (kind, phase, region, share, a, b, c, o.groups, o.flops, moved, plain, 0.0, part, early)
+    kernels = [
+        Kernel(kind, phase, region, share, o.flops, moved, part, a, b, c, o.groups, plain, early=early)
         for phase, a, b, c in sizes
     ]
     if early:
-        place = (0.0, 0.0, 0.0, 1.0)
-        kernels.append((MOVE, FORWARD, region, share, *place, 0.0, o.summed, 0.0, 0.0, part, early))
+        kernels.append(Kernel(MOVE, FORWARD, region, share, 0.0, o.summed, part, early=early))
     return kernels
 
 

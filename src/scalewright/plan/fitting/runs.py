@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from scalewright.plan.cost.memory_kinds import kind_of
+from scalewright.plan.cost.memory import kind_of
 from scalewright.plan.predict import resolve_rows
 from scalewright.plan.request import Request
 from scalewright.plan.rows.cells import Row, number, text

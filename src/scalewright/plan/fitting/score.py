@@ -207,11 +207,11 @@ def baselines(outcome: Outcome) -> dict[str, np.ndarray]:
     at, t = outcome.step.at, outcome.step.at.table
     block, ends = at.prices.square[t.unit, 1], at.prices.square[t.unit][:, (0, 2, 3)].sum(1)
     ranks = t.tp * t.cp * t.dp * t.accumulation
-    layers = at.work("blocks")
+    layers = at.work.blocks
     model = 3 * (block * layers + ends) * ranks
     full = t.recompute == RECOMPUTE.index("full")
     hardware = model + np.where(full, block * layers * ranks, 0.0)
-    rate = at.chip("peak") * 0.5 * t.devices
+    rate = at.chip.peak * 0.5 * t.devices
     bubble = 1 + (t.pp - 1) / (t.accumulation * t.virtual_stages)
     seconds = (model / rate, hardware / rate, model / rate * bubble, hardware / rate * bubble)
     return dict(zip(BASELINES, seconds, strict=True))

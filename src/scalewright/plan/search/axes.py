@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from scalewright.plan.cost.table import Unit, stage_blocks, unit_of
+from scalewright.plan.cost.table import stage_blocks
+from scalewright.plan.cost.units import Unit, unit_of
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES, Request, recompute_of
 from scalewright.plan.search.space import Space
 from scalewright.spec import layout_check

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from scalewright.plan.capabilities import forbidden
-from scalewright.plan.cost.table import RECOMPUTE, Table, Unit
+from scalewright.plan.cost.table import RECOMPUTE, Table
+from scalewright.plan.cost.units import Unit
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES, Request
 from scalewright.spec.capabilities import Rule
 
