@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 from scalewright.plan import defaults
 from scalewright.plan.answer import answer
 from scalewright.plan.frameworks import OURS
-from scalewright.plan.search.counts import nearby
 from scalewright.plan.search.finder import Stop, Tell
 from scalewright.plan.search.goal import Goal
 from scalewright.plan.search.run_file import planned, run_file
-from scalewright.plan.search.scaling import scaling
+from scalewright.plan.search.scaling import nearby, scaling
 from scalewright.plan.search.search import Choice, Plan, search
 from scalewright.plan.search.why_not import why_not as explain_loss
 from scalewright.plan.switches import check_names

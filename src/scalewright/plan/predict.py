@@ -22,6 +22,7 @@ from scalewright.plan.cost.evaluate import Outcome, evaluate, prepare
 from scalewright.plan.cost.memory import GIB, KINDS, Risk, risk
 from scalewright.plan.cost.timeline import AXES, PARTS
 from scalewright.plan.frameworks import OURS
+from scalewright.plan.records import LayoutKeys
 from scalewright.plan.request import COPIED, Request, from_layout, from_question
 from scalewright.plan.rows.cells import text
 from scalewright.plan.rows.rows import has_no_layout, request_of
@@ -200,7 +201,7 @@ def _model_facts(model: ModelSpec, seq_len: int) -> dict[str, float]:
     return {"params": counts.total, "active_params": counts.active, "flops_per_token": per_token}
 
 
-def layout_keys(request: Request) -> dict[str, Any]:
+def layout_keys(request: Request) -> LayoutKeys:
     """The request's layout, in the keys of run files and flags."""
     batch = request.global_batch
     return {

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -25,15 +24,13 @@ from scalewright.plan.cost.price_list import price_list
 from scalewright.plan.cost.states import padded_sums
 from scalewright.plan.cost.table import stage_counts
 from scalewright.plan.predict import Prediction
+from scalewright.plan.records import Stage
 from scalewright.plan.request import Request
 from scalewright.spec.schedule import Action, StageCost, Timing, schedule, simulate, stage_ranks
 
 
-def stages(prediction: Prediction) -> list[dict[str, Any]]:
+def stages(prediction: Prediction) -> list[Stage]:
     """Every stage of the model, in order.
-
-    {stage, rank, layers, seconds {forward, backward, backward_input, backward_weight, send, held_up},
-    memory_gib {...}}
 
     Seconds of one micro-batch: `backward` is both parts and the recomputation; `send` is a message to the
     next stage, `held_up` the part of it that blocks the computing rank, at a forward or backward.

@@ -17,18 +17,15 @@ import numpy as np
 
 from scalewright.plan.cost.columns import Columns, PipelineRank
 from scalewright.plan.cost.optimizer import offloaded
-from scalewright.plan.cost.parts import PARTS, REST
 from scalewright.plan.cost.table import RECOMPUTE, Table
-from scalewright.plan.cost.work import BLOCK, KEPT
+from scalewright.plan.cost.work import BLOCK, KEPT, PARTS, REST
 from scalewright.plan.frameworks import ATTENTION, KERNELS
 from scalewright.plan.request import SCHEDULES
 from scalewright.spec.schedules.kinds import KINDS
 
 SCORES = 2.0  # bytes of a score in memory; with dropout its mask and the dropped copy, too
 SCORES_DROPPED = 5.0  # Korthikanti et al. 2022 eq. 1: 5 a s^2 b
-POLICY = 0.5  # what XLA's own recipes keep of a block
 _IN_MEMORY = [ATTENTION.index("unfused"), ATTENTION.index("softmax")]
-_EAGER = [KERNELS.index("eager"), KERNELS.index("fused")]
 
 
 def under_way(table: Table, rank: np.ndarray) -> np.ndarray:
@@ -48,13 +45,11 @@ def block_bytes(at: Columns) -> tuple[np.ndarray, np.ndarray]:
     dropout, square = trainers.dropout > 0, np.isin(trainers.attention, _IN_MEMORY)
     scores = np.where(square, kept["square"] * np.where(dropout, SCORES_DROPPED, SCORES), 0.0)
     masks = np.where(dropout, works.stream, 0.0)
-    others = np.isin(trainers.kernels, _EAGER) & (trainers.own == 0)  # ours: in `none` (spec/block.py)
-    eager = others * kept["eager"]
     narrow = works.eight_bits * 0.5
     halves = trainers.fp8_inputs[:, None] * works.inputs + trainers.fp8_gates[:, None] * works.gates
     # Megatron Core weights experts' tokens before their last product, which then keeps its input alone
     first = np.where(trainers.kernels == KERNELS.index("modern"), kept["outputs"], 0.0)
-    none = (kept["none"] + eager * trainers.eager_kept - narrow * halves.sum(1) - first)[u]
+    none = (kept["none"] + kept["eager"] * trainers.eager_kept - narrow * halves.sum(1) - first)[u]
     # what recomputed parts keep in 8 bits is counted with them
     freed = works.parts - narrow[:, None] * halves[:, :REST]
     freed[:, PARTS.index("experts")] -= first
@@ -68,7 +63,7 @@ def block_bytes(at: Columns) -> tuple[np.ndarray, np.ndarray]:
         "share": lambda: (1 - table.share) * whole + table.share * full,
         "budget": lambda: at.budget[0],
         "modules": lambda: whole - (trainers.reruns * np.maximum(freed, 0.0)).sum(1)[u],
-        "policy": lambda: POLICY * (whole + full),
+        "policy": lambda: at.c["memory.policy"] * (whole + full),
     }
     chosen = whole
     for name, of in kinds.items():

@@ -13,12 +13,10 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from scalewright.plan.constants import Constants
-from scalewright.plan.cost.collectives import Wires, wires
 from scalewright.plan.cost.facts import Facts
 from scalewright.plan.cost.kernels import Prices
-from scalewright.plan.cost.parts import PARTS
 from scalewright.plan.cost.table import RECOMPUTE, Table
-from scalewright.plan.cost.work import BLOCK, EXTRA, FORWARD, INPUT, KEPT, REGIONS, WEIGHT
+from scalewright.plan.cost.work import BLOCK, EXTRA, FORWARD, INPUT, KEPT, PARTS, REGIONS, WEIGHT
 from scalewright.plan.frameworks import KERNELS
 from scalewright.spec.block import block
 from scalewright.spec.model import ModelSpec
@@ -117,11 +115,6 @@ class Columns:
     def visits(self) -> np.ndarray:
         """How often a micro-batch comes to a rank: once a chunk; in dualpipe to one of its two stages."""
         return np.where(self.table.schedules("both_ways"), 1.0, self.table.virtual_stages)
-
-    @cached_property
-    def links(self) -> Wires:
-        """The links under every row."""
-        return wires(self.chip, self.table.devices, self.c)
 
     @cached_property
     def memory_rate(self) -> np.ndarray:

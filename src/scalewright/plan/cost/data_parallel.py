@@ -2,7 +2,7 @@
 
     hides behind         traffic                                         exposed
     forward, backward    ZeRO 1, 2: parameters; ZeRO 0 to 2: gradients   what overlap · the pass doesn't hide,
-                                                                         and LEAST of it
+                                                                         and a last bucket
     all                  ZeRO 3, FSDP: gathers and reductions by block   what overlap · micro-batch doesn't,
                                                                          first gather and last reduction
     nothing              FSDP's roots; sums of partial gradients         all; between HSDP's replicas half
@@ -31,8 +31,6 @@ from scalewright.plan.cost.price_list import PriceList
 from scalewright.spec.volumes import During, Transfer
 
 BACKWARD = 2 / 3  # of a micro-batch's time
-LEAST = 0.05  # of the traffic that stays exposed: the last bucket
-REPLICAS = 0.5  # of the sum between replicas, which follows the reductions of the last backward
 # Bytes a number that compressing reads and writes, by COMPRESSED: parallel/half_buckets.py, power_sgd.py
 PACKING = np.array([0.0, 30.0, 46.0, 44.0])
 
@@ -44,10 +42,10 @@ def data_parallel(at: Columns, sent: Sequence[Transfer], micro: np.ndarray, pric
     micro = np.where((at.trainer.pipe_engine > 0) & (at.table.pp > 1), 0.0, micro)
     forward = (1 - BACKWARD) * at.c["overlap.dp"] * at.trainer.overlap_params
     backward = BACKWARD * at.c["overlap.dp"] * zero1 * at.trainer.overlap_grads
-    priced = [_Priced(part, prices) for part in sent if np.any(part.calls)]
+    priced = [_Priced(at, part, prices) for part in sent if np.any(part.calls)]
     return np.asarray(
-        _behind(priced, "forward", micro * forward)
-        + _behind(priced, "backward", micro * backward)
+        _behind(at, priced, "forward", micro * forward)
+        + _behind(at, priced, "backward", micro * backward)
         + _by_block(at, priced, micro)
         + prices.beside * _copies(at, priced)
         + _packing(at)
@@ -75,11 +73,11 @@ def _outer(at: Columns, priced: Sequence[_Priced], micro: np.ndarray) -> np.ndar
 class _Priced:
     """A transfer and the seconds of its calls."""
 
-    def __init__(self, transfer: Transfer, prices: PriceList) -> None:
+    def __init__(self, at: Columns, transfer: Transfer, prices: PriceList) -> None:
         self.transfer, call = transfer, prices.network(transfer)
         self.seconds = transfer.calls * call
         self.rounds = transfer.rounds * (np.asarray(transfer.calls) > 0)
-        self.share = 1 - REPLICAS * prices.beside * (transfer.axis == "dp_replicate")
+        self.share = 1 - at.c["overlap.replicas"] * prices.beside * (transfer.axis == "dp_replicate")
         self.edge = np.minimum(self.rounds * call, self.seconds)  # the first gather, the last reduction
 
 
@@ -103,10 +101,10 @@ def _packing(at: Columns) -> np.ndarray:
     return np.asarray(moved * (held.dense + held.expert) * (held.group > 1) / at.memory_rate)
 
 
-def _behind(priced: Sequence[_Priced], during: During, cover: np.ndarray) -> np.ndarray:
+def _behind(at: Columns, priced: Sequence[_Priced], during: During, cover: np.ndarray) -> np.ndarray:
     """What a pass of a micro-batch doesn't hide of its traffic."""
     traffic, rounds = _traffic(priced, during)
-    return np.asarray(np.maximum(traffic - rounds * cover, LEAST * traffic))
+    return np.asarray(np.maximum(traffic - rounds * cover, at.c["overlap.last_bucket"] * traffic))
 
 
 def _traffic(priced: Sequence[_Priced], during: During) -> tuple[np.ndarray, np.ndarray]:

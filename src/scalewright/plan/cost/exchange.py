@@ -13,20 +13,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from scalewright.plan.cost.collectives import inside
 from scalewright.plan.cost.columns import Columns, PricedColumns
-from scalewright.plan.cost.parts import PARTS
+from scalewright.plan.cost.links import inside, wires
 from scalewright.plan.cost.price_list import PriceList
 from scalewright.plan.cost.table import RECOMPUTE
-from scalewright.plan.cost.work import BLOCK
+from scalewright.plan.cost.work import BLOCK, PARTS
 from scalewright.plan.request import CP_KINDS
 from scalewright.spec.context_volumes import ContextRank, repeats
 from scalewright.spec.expert_volumes import ExpertRank
 from scalewright.spec.volumes import SparseBlocks
 
-# Schedules that run a micro-batch's forward with another's backward, so that one computes while the other
-# exchanges: the all-to-alls are hidden (DeepSeek-AI 2024 §3.2.1), all but the pipeline's ends.
-PAIRED_HIDES = 0.9
 # Bytes moved over those of a part of attention's output, to merge it: it is read in 16 bits, the sum so far
 # is read and written in 32
 MERGES = 5.0
@@ -124,7 +120,7 @@ def expert_parallel(at: PricedColumns, prices: PriceList) -> np.ndarray:
     if not (t.ep > 1).any():
         return np.zeros(len(t))
     stride, sparse = np.ones(len(t)), at.work.sparse
-    domains, top_k = t.ep / inside(t.ep, stride, at.links), at.work.top_k
+    domains, top_k = t.ep / inside(t.ep, stride, wires(at)), at.work.top_k
     reached = np.maximum(domains * at.work.reached, 1.0)
     met = reached * (1 - (1 - 1 / reached) ** top_k) / top_k
     far = np.where((at.trainer.dedup > 0) & (domains > 1), met, 1.0)
@@ -136,6 +132,6 @@ def expert_parallel(at: PricedColumns, prices: PriceList) -> np.ndarray:
     hidden = prices.beside * both * at.c["overlap.ep"] * at.trainer.overlap_ep
     paired = t.schedules("paired")
     if paired.any():
-        cover = PAIRED_HIDES * np.minimum(both, at.region(at.forward, BLOCK))
+        cover = at.c["overlap.paired"] * np.minimum(both, at.region(at.forward, BLOCK))
         hidden = np.maximum(hidden, prices.beside * paired * cover * (1 - at.c["overlap.slow"]))
     return np.asarray(both - hidden)

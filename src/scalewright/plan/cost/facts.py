@@ -17,6 +17,14 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.volumes import latent_numbers
 
 
+@lru_cache(maxsize=64)
+def _exchanges(model: ModelSpec) -> float:
+    """Sums over tp in an average block's forward: a mixer's, and a dense MLP's that isn't beside one."""
+    parts = [model.parts(layer) for layer in range(model.num_hidden_layers)]
+    alone = [mlp == "dense" and (model.residual == "sequential" or not mixer) for mixer, mlp in parts]
+    return (sum(mixer is not None for mixer, _ in parts) + sum(alone)) / len(parts)
+
+
 class ChipFacts(PerUnit):
     """Numbers of a device and its links, as in plan/chips.py."""
 
@@ -123,14 +131,6 @@ def _reached_groups(unit: Unit) -> float:
     """The share of the experts' groups among which a token's experts are chosen (DeepSeek-V2 §2.1.2)."""
     moe = unit.model.moe
     return moe.top_groups / moe.groups if moe and moe.groups > 1 else 1.0
-
-
-@lru_cache(maxsize=64)
-def _exchanges(model: ModelSpec) -> float:
-    """Sums over tp in an average block's forward: a mixer's, and a dense MLP's that isn't beside one."""
-    parts = [model.parts(layer) for layer in range(model.num_hidden_layers)]
-    alone = [mlp == "dense" and (model.residual == "sequential" or not mixer) for mixer, mlp in parts]
-    return (sum(mixer is not None for mixer, _ in parts) + sum(alone)) / len(parts)
 
 
 def _statistics(model: ModelSpec) -> int:

@@ -13,8 +13,8 @@ from functools import lru_cache
 import numpy as np
 
 from scalewright.plan.chips import WIDTHS
-from scalewright.plan.cost.parts import PARTS
 from scalewright.plan.cost.units import Column, PerUnit, Unit
+from scalewright.plan.cost.work import PARTS
 from scalewright.plan.frameworks import ATTENTION, HOSTS, KERNELS, OURS
 from scalewright.plan.switches import WORDS
 from scalewright.spec.compress import word
@@ -37,7 +37,21 @@ MIXER, MLP, ROUTER = 0.55, 0.45, 0.4
 RECIPES = WORDS["fp8_recipe"]
 PERMUTES_FUSED = 2025.1  # as a year: Megatron Core 0.11 permutes tokens in one kernel
 COMPRESSED = ("none", "bf16", "fp16", "powersgd")  # how gradients are sent, by number
+# Bytes a 16-bit logit that the loss moves, forward and backward, by generation of kernels.
+#   eager     cast to fp32 (2 + 4), log-softmax (4 + 4); its gradient (4 + 4 + 4), the pick's, scattered (4),
+#             cast back (4 + 2)
+#   fused     Megatron's loss: cast (2 + 4), maximum (4), difference (4 + 4), exponent (4 + 4), sum (4),
+#             quotient (4 + 4); its gradient in place (4 + 4), cast back (4 + 2)
+#   modern    one kernel: two reads (2 + 2), the gradient in place (2); scaled by the loss's (2 + 2)
+#   compiled  cast in the first of two reads (2 + 4 + 4); the gradient in one pass, cast (4 + 2)
+#   ours      cast, log-softmax (2 + 4, 4 + 4), exponent (4 + 4), the gradient (4 + 2); scaled (2 + 2)
+#   xla       two reads (2 + 2); one more and the gradient (2 + 2)
+LOSS_BYTES = {
+    "eager": (14, 22), "fused": (38, 14), "modern": (6, 4), "compiled": (10, 6), "xla": (4, 4),
+    "ours": (28, 4),
+}  # fmt: skip
 PLAIN_ISLANDS = DilocoSpec()
+UNFUSED = ("eager", "fused")  # generations of kernels that keep what one fused kernel would not
 
 
 class TrainerFacts(PerUnit):
@@ -51,6 +65,7 @@ class TrainerFacts(PerUnit):
     host = Column(lambda u: HOSTS.index(_host_of(u)), int)
     attention = Column(lambda u: ATTENTION.index(u.attention), int)
     dropout = Column(lambda u: u.framework.dropout)
+    loss_bytes = Column(lambda u: LOSS_BYTES["ours" if _own(u) else _kernels_of(u)])  # [units, 2]
     # what runs beside the computation
     overlap_grads = Column(lambda u: _stated_or(u.switches.dp_overlap, u.framework.overlap_grads))
     overlap_params = Column(lambda u: _stated_or(u.switches.dp_overlap, u.framework.overlap_params))
@@ -62,7 +77,10 @@ class TrainerFacts(PerUnit):
     grads = Column(lambda u: u.framework.grads)  # bytes of a gradient
     compress = Column(lambda u: COMPRESSED.index(word(u.compress)), int)
     by_block = Column(lambda u: u.framework.buckets == "block")
+    by_tree = Column(lambda u: _own(u))  # others' constants were fitted with rings, there and back
+    each_micro_batch = Column(lambda u: _own(u))  # FSDP in a pipeline, and ZeRO 2: not once a step
     whole_p2p = Column(lambda u: u.framework.p2p == "whole")
+    whole_without_sp = Column(lambda u: u.framework.p2p == "whole" or _own(u))
     pipe_engine = Column(lambda u: u.framework.pipe_engine)
     fsdp_copies = Column(lambda u: u.framework.fsdp_copies)
     weight_bytes = Column(lambda u: _weight_bytes(u))  # of a parameter, as it is gathered for compute
@@ -89,7 +107,8 @@ class TrainerFacts(PerUnit):
     counts_tokens = Column(lambda u: _counts_tokens(u))
     # activations
     reruns = Column(lambda u: [part in _reruns_of(u) for part in PARTS])  # [units, PARTS]
-    eager_kept = Column(lambda u: u.framework.eager_kept)
+    # of norms' and activations' outputs; what this package's own keeps is in spec/block.py
+    eager_kept = Column(lambda u: 0.0 if _own(u) or _kernels_of(u) not in UNFUSED else u.framework.eager_kept)
     logits = Column(lambda u: u.framework.logits)
     partitions = Column(lambda u: bool(u.switches.partition_activations))
     offload_layers = Column(lambda u: u.switches.offload_layers or 0.0)
@@ -98,6 +117,7 @@ class TrainerFacts(PerUnit):
     shared = Column(lambda u: u.framework.shared)
     usable = Column(lambda u: u.framework.usable)
     memory_spread = Column(lambda u: u.framework.memory_spread)
+    states_follow = Column(lambda u: _own(u))  # parameters that go to the host
     # bytes of a parameter; `copies`: this package's own 16-bit ones beside the fp32 masters
     held_weights = Column(lambda u: u.framework.held[0])
     held_grads = Column(lambda u: u.framework.held[1])

@@ -25,10 +25,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from scalewright.plan.constants import Constants
-from scalewright.plan.cost.cpu_kernels import unit_seconds
 from scalewright.plan.cost.facts import ChipFacts, Facts
 from scalewright.plan.cost.habits import RECIPES, TrainerFacts
-from scalewright.plan.cost.parts import PARTS, REST
 from scalewright.plan.cost.units import Unit
 from scalewright.plan.cost.work import (
     ATTENTION,
@@ -38,11 +36,14 @@ from scalewright.plan.cost.work import (
     LOSS,
     MATMUL,
     MOVE,
+    PARTS,
     PERMUTE,
     REGIONS,
+    REST,
     WEIGHT,
     Kernel,
 )
+from scalewright.plan.curves import unit_seconds
 from scalewright.plan.frameworks import ATTENTION as CORES
 from scalewright.plan.frameworks import KERNELS
 from scalewright.spec.hardware.device_families import PRICED
@@ -55,26 +56,9 @@ BITS = ("bits32", "bits16", "bits8", "bits4")
 EXPERT_ACT = PARTS.index("expert_act")
 FLASH1, BEST = CORES.index("flash1"), CORES.index("best")
 CAST_BYTES = 4.0  # an operand of 8 bits: 2 bytes read, 1 written as it is and 1 transposed
-REACHED = 0.95  # of a measured peak, which a matrix product reached already
 SMALL_HEAD = 96  # elements below which a head fills the tensor cores worse
-UNFUSED, NO_DROPOUT = 1.6, 0.7  # passes over the scores: softmax not fused; no mask to make and apply
-BATCHED = 0.6  # of a large product's roof: products of a head each
 LOOSE_KERNELS = 5  # of an attention whose scores lie in memory
-UNFUSED_PERMUTE = 2.0  # bytes of a permutation by single index operations, over one kernel's
-# Bytes a 16-bit logit that the loss moves, forward and backward, by generation of kernels.
-#   eager     cast to fp32 (2 + 4), log-softmax (4 + 4); its gradient (4 + 4 + 4), the pick's, scattered (4),
-#             cast back (4 + 2)
-#   fused     Megatron's loss: cast (2 + 4), maximum (4), difference (4 + 4), exponent (4 + 4), sum (4),
-#             quotient (4 + 4); its gradient in place (4 + 4), cast back (4 + 2)
-#   modern    one kernel: two reads (2 + 2), the gradient in place (2); scaled by the loss's (2 + 2)
-#   compiled  cast in the first of two reads (2 + 4 + 4); the gradient in one pass, cast (4 + 2)
-#   ours      cast, log-softmax (2 + 4, 4 + 4), exponent (4 + 4), the gradient (4 + 2); scaled (2 + 2)
-#   xla       two reads (2 + 2); one more and the gradient (2 + 2)
-LOSS_BYTES = {"eager": (14, 22), "fused": (38, 14), "modern": (6, 4), "compiled": (10, 6), "xla": (4, 4)}
-OWN_LOSS_BYTES = np.array((28.0, 4.0))
 LISTED_LOSS = 6.0  # bytes a logit that spec/block.py lists
-_LOSS = np.array([LOSS_BYTES[kind] for kind in KERNELS], dtype=float)
-MOVE_BACK = 1.5  # bytes of a memory-bound kernel's backward over its forward's
 
 
 @dataclass(frozen=True)
@@ -159,7 +143,7 @@ def roof(chip: ChipFacts, width: np.ndarray, peak: np.ndarray, c: Constants) -> 
     narrow = c.row("narrow", BITS)[width]
     narrow = np.where((width == 2) & (chip.bound_by_power > 0), c["narrow.blackwell8"], narrow)
     share = c.row("matmul", PRICED)[chip.priced] * narrow
-    return np.asarray(peak * np.where(chip.measured > 0, REACHED, share))
+    return np.asarray(peak * np.where(chip.measured > 0, c["matmul.measured"], share))
 
 
 def immature(year: np.ndarray, kernels: np.ndarray, c: Constants) -> np.ndarray:
@@ -215,9 +199,9 @@ def _loose(kernels: Kernels, c: Constants) -> np.ndarray:
     """Both products over the full square, and passes over scores of 2 bytes, forward as many as back."""
     k, chip, trainer = kernels.k, kernels.chip, kernels.trainer
     scores = k.m * k.n * k.k
-    passes = c["kernel.square"] * np.where(trainer.attention == 0, UNFUSED, 1.0)
-    passes = passes * np.where(trainer.dropout > 0, 1.0, NO_DROPOUT)
-    fast = roof(chip, chip.width16, chip.peak16, c) * BATCHED
+    passes = c["kernel.square"] * np.where(trainer.attention == 0, c["kernel.unfused"], 1.0)
+    passes = passes * np.where(trainer.dropout > 0, 1.0, c["kernel.no_dropout"])
+    fast = roof(chip, chip.width16, chip.peak16, c) * c["kernel.batched"]
     products = k.flops / fast * np.where(k.dim % 8 != 0, c["shape.misaligned"], 1.0)
     return np.asarray(products + 2 * scores * passes / _rate(chip, c) + LOOSE_KERNELS * c["shape.gap"])
 
@@ -226,12 +210,12 @@ def _move(kernels: Kernels, c: Constants) -> np.ndarray:
     """Kernels bound by memory: bytes, as often as the generation of kernels passes over them."""
     k, chip, trainer = kernels.k, kernels.chip, kernels.trainer
     passes = c.row("passes", KERNELS)[trainer.kernels]
-    loose = np.where(trainer.permutes_fused > 0, 1.0, UNFUSED_PERMUTE)
+    loose = np.where(trainer.permutes_fused > 0, 1.0, c["memory.loose_permute"])
     permute = c["memory.permute"] * loose * immature(trainer.year, trainer.kernels, c)
-    phase = np.minimum(k.phase.astype(int), 1)
-    loss = np.where(trainer.own > 0, OWN_LOSS_BYTES[phase], _LOSS[trainer.kernels, phase]) / LISTED_LOSS
+    forward, backward = trainer.loss_bytes.T / LISTED_LOSS
+    loss = np.where(k.phase > 0, backward, forward)
     factor = np.select([k.kind == LOSS, k.kind == PERMUTE], [loss, permute], passes)
-    back = np.where((k.phase > 0) & (k.kind != LOSS), MOVE_BACK, 1.0)
+    back = np.where((k.phase > 0) & (k.kind != LOSS), c["memory.backward"], 1.0)
     inside = (k.part == EXPERT_ACT) & (trainer.fused_experts > 0)  # of the products' kernel
     return np.asarray(
         np.where(inside, 0.0, k.bytes * factor * back / _rate(chip, c) + c["shape.gap"] * passes)

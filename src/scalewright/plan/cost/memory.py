@@ -47,7 +47,6 @@ COMES_AND_GOES = ("activations", "buffers", "other")
 KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers", "other")
 GIB = float(2**30)
 GATHERED = 2  # blocks whose weights FSDP holds whole at once: the one that works and the next
-ON_WAY = 0.1  # of offloaded activations that are on the device all the same
 
 
 @dataclass
@@ -113,7 +112,7 @@ def rank_memory(
         "parameters": held.parameters,
         "gradients": held.gradients,
         "optimizer": held.optimizer,
-        "activations": blocks * (1 - away * (1 - ON_WAY)) + edge + logits,
+        "activations": blocks * (1 - away * (1 - c["memory.on_way"])) + edge + logits,
         "buffers": held.gathered + _buffers(at, place),
         "other": rebuilt + slack,
     }

@@ -18,11 +18,10 @@ import numpy as np
 
 from scalewright.plan.cost.columns import Columns, PipelineRank, PricedColumns
 from scalewright.plan.cost.exchange import beside_experts, context_parallel, expert_parallel
-from scalewright.plan.cost.parts import PARTS
 from scalewright.plan.cost.price_list import PriceList, price_list
 from scalewright.plan.cost.table import RECOMPUTE
 from scalewright.plan.cost.volumes import Volumes
-from scalewright.plan.cost.work import AFTER, BEFORE, BLOCK, EXTRA
+from scalewright.plan.cost.work import AFTER, BEFORE, BLOCK, EXTRA, PARTS
 from scalewright.plan.request import CP_KINDS
 from scalewright.spec.schedules.unequal import RankCost
 from scalewright.spec.volumes import During

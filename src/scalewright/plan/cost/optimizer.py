@@ -24,9 +24,7 @@ from scalewright.plan.request import OFFLOADS
 
 WEIGHT_BYTES = 2.0  # of a parameter that comes from the host
 NEW_WEIGHTS = 4.0  # bytes a parameter that the step writes
-HOST_MEMORY = 50e9  # bytes/s of a host's memory for each device: 400 to 600 GB/s, which eight devices share
 ON_HOST = 12.0  # bytes a parameter that go to the host and back: gradients, weights, and states read there
-HIDES = 0.7  # of the computation, beside which the host's link works
 
 
 def offloaded(at_offload: np.ndarray, kind: str) -> np.ndarray:
@@ -51,10 +49,12 @@ def optimizer(at: Columns) -> np.ndarray:
     adamw = moved * c["optimizer.bytes"] / at.memory_rate
     seconds = adamw * at.trainer.update
     # the states of this package's FSDP follow the parameters to the host (spec/memory.py)
-    away = offloaded(t.offload, "optimizer") | (offloaded(t.offload, "parameters") & (at.trainer.own > 0))
+    away = offloaded(t.offload, "optimizer") | (
+        offloaded(t.offload, "parameters") & (at.trainer.states_follow > 0)
+    )
     if not away.any():
         return np.asarray(seconds)
-    there = adamw * at.trainer.update_on_host * np.maximum(at.memory_rate / HOST_MEMORY, 1.0)
+    there = adamw * at.trainer.update_on_host * np.maximum(at.memory_rate / c["optimizer.host_memory"], 1.0)
     return np.asarray(np.where(away, mine * ON_HOST / _host_rate(at) + there, seconds))
 
 
@@ -67,7 +67,9 @@ def offload(at: Columns, micro: np.ndarray) -> np.ndarray:
     kept = at.fullest * at.kept(BLOCK)
     weights = offloaded(t.offload, "parameters") * 2 * WEIGHT_BYTES * (held.dense + held.expert)
     size = weights / np.maximum(held.shard, 1.0) + activations * 2 * kept
-    return np.asarray(t.accumulation * np.maximum(size / _host_rate(at) - HIDES * micro, 0.0))
+    return np.asarray(
+        t.accumulation * np.maximum(size / _host_rate(at) - at.c["overlap.offload"] * micro, 0.0)
+    )
 
 
 def _host_rate(at: Columns) -> np.ndarray:

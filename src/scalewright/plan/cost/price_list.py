@@ -23,9 +23,6 @@ from scalewright.plan.cost.links import Links
 from scalewright.plan.cost.optimizer import optimizer, products, way
 from scalewright.plan.frameworks import HOSTS
 
-TPU_STEP = 0.3  # of host.step: XLA's host has the next step ready
-UNFUSED_LAUNCHES = 1.3  # of an expert layer: index operations one by one
-AN_EXPERT = 9 / 150  # launches of an expert's three products forward and back, over a dense block's
 CORNER = 6  # how sharply device and host take turns in being the slower
 
 
@@ -48,7 +45,8 @@ class Accelerator:
 
     def fixed(self) -> np.ndarray:
         """Of what a step always costs beside its micro-batches: the host's part."""
-        return np.asarray(self.at.c["host.step"] * np.where(self.at.chip.tpu > 0, TPU_STEP, 1.0))
+        c = self.at.c
+        return np.asarray(c["host.step"] * np.where(self.at.chip.tpu > 0, c["host.tpu_step"], 1.0))
 
 
 PriceList = Accelerator | Cpu  # seconds that a step takes on one kind of device; a number a row
@@ -82,8 +80,8 @@ def _launches(at: Columns) -> tuple[np.ndarray, np.ndarray]:
     if not sparse.any():
         return plain, sparse
     experts = c["host.experts"] * immature(at.trainer.year, at.trainer.kernels, c)
-    experts = experts * np.where(at.trainer.permutes_fused > 0, 1.0, UNFUSED_LAUNCHES)
-    experts = experts + at.trainer.one_by_one * at.work.local_experts * AN_EXPERT
+    experts = experts * np.where(at.trainer.permutes_fused > 0, 1.0, c["host.loose_permute"])
+    experts = experts + at.trainer.one_by_one * at.work.local_experts * c["host.an_expert"]
     experts = sparse * experts * at.trainer.launches_experts
     return np.asarray(plain + experts), np.asarray(experts)
 
@@ -93,7 +91,7 @@ def _host_seconds(at: Columns, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarr
     c, t = at.c, at.table
     kind = at.trainer.host
     launch = c["host.launch"] * c.row("host", HOSTS)[kind]
-    launch = launch * np.where(t.tp > 1, c["host.tp_factor"], 1.0) * (1 + 0.33 * at.rerun)
+    launch = launch * np.where(t.tp > 1, c["host.tp_factor"], 1.0) * (1 + c["host.rerun"] * at.rerun)
     launched, experts = _launches(at)
     counted = launch * experts * at.trainer.counts_tokens * c["moe.sync"] * blocks
     launch = launch * launched + c["host.launch"] * c["host.xla"] * np.maximum(1 - launched, 0.0)

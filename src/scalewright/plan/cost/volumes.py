@@ -9,7 +9,7 @@ no calls in the other kind's list.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
 
@@ -60,6 +60,7 @@ from scalewright.spec.volumes import (
     outer_steps,
 )
 
+Listing = Callable[[], Iterable[Transfer]]
 Message = tuple[Collective, np.ndarray, np.ndarray]  # kind, bytes, calls
 Factors = tuple[np.ndarray, np.ndarray, np.ndarray]  # numbers that PowerSGD shrinks, those of P, those of Q
 
@@ -79,36 +80,38 @@ class Volumes:
 
     def data_parallel(self, place: PipelineRank) -> list[Transfer]:
         """Gradients and parameters, and the sums of gradients that other axes wait for."""
-        transfers: list[Transfer] = []
-        if self.any_own:
+
+        def own() -> Iterator[Transfer]:
             rank = self._rank(place)
-            sent = [*volumes.data_parallel(rank), *volumes.partial_sums(rank), *self._outer(_numbers(rank))]
-            transfers += _only(self.own, sent)
-        if not self.all_own:
-            transfers += _only(~self.own, self._usual_data_parallel)
-        return transfers
+            yield from (
+                *volumes.data_parallel(rank),
+                *volumes.partial_sums(rank),
+                *self._outer(_numbers(rank)),
+            )
+
+        return self._listed(own, lambda: self._usual_data_parallel)
 
     def tensor_parallel(self, place: PipelineRank) -> list[Transfer]:
         """Activations of all micro-batches."""
         if not (self.at.table.tp > 1).any():
             return []
-        transfers: list[Transfer] = []
-        if self.any_own:
-            transfers += _only(self.own, volumes.tensor_parallel(self._rank(place)))
-        if not self.all_own:
-            transfers += _only(~self.own, usual_volumes.tensor_parallel(self.at, place))
-        return transfers
+        return self._listed(
+            lambda: volumes.tensor_parallel(self._rank(place)),
+            lambda: usual_volumes.tensor_parallel(self.at, place),
+        )
 
     def pipeline(self, place: PipelineRank) -> list[Transfer]:
         """Messages to other pipeline ranks."""
         if not (self.at.table.pp > 1).any():
             return []
-        transfers: list[Transfer] = []
-        if self.any_own:
-            transfers += _only(self.own, [volumes.messages(self._rank(place))])
-        if not self.all_own:
-            transfers += _only(~self.own, usual_volumes.pipeline(self.at, place))
-        return transfers
+        return self._listed(
+            lambda: [volumes.messages(self._rank(place))], lambda: usual_volumes.pipeline(self.at, place)
+        )
+
+    def _listed(self, own: Listing, usual: Listing) -> list[Transfer]:
+        """This package's own list in its rows, and the one of trainers in general in the others."""
+        transfers = _only(self.own, own()) if self.any_own else []
+        return transfers if self.all_own else transfers + _only(~self.own, usual())
 
     def context_parallel(self, place: PipelineRank) -> list[Transfer]:
         """Keys and values, or heads, of all micro-batches; the papers' for every trainer."""

@@ -6,6 +6,12 @@ Matrix products come three times (forward, and a gradient each for input and wei
 shapes), all others twice. A region is a part that pipeline stages hold whole: before the blocks, an
 average block, after them, and the multi-token-prediction layers. Projections of the same input (q k v;
 gate and up) are one product, as every trainer worth timing writes them.
+
+Parts of a block that trainers recompute by themselves, or keep in 8 bits:
+
+core         attention's scores and softmax      dense, dense_act     an MLP, its activation
+norms        before attention and MLP            experts, expert_act  router to combine, the activation
+latent       MLA's up projections                shared               the shared experts
 """
 
 from __future__ import annotations
@@ -17,7 +23,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scalewright.plan.cost.parts import REST, freed, gate, input_of_product, part_of
 from scalewright.spec import block
 from scalewright.spec.memory import FP32
 from scalewright.spec.model import ModelSpec
@@ -26,6 +31,10 @@ from scalewright.spec.primitives import Operator, Sizes
 from scalewright.spec.tensors import TensorSpec, block_tensors, outer_tensors
 from scalewright.spec.volumes import Number
 
+# Parts of a block that trainers recompute by themselves; the rest of it is in none
+PARTS = ("core", "norms", "latent", "dense", "dense_act", "shared", "experts", "expert_act")
+REST = len(PARTS)
+NORMS = ("attention_norm", "mamba_norm", "deltanet_norm", "mlp_norm")
 # regions
 BEFORE, BLOCK, AFTER, EXTRA = range(4)
 REGIONS = 4
@@ -320,3 +329,43 @@ def tied_elements(model: ModelSpec, tp: int, predicts: bool) -> float:
     for the lookups of prediction modules."""
     used = model.tie_word_embeddings or (predicts and model.mtp_layers > 0)
     return model.vocab_size * model.hidden_size / tp if used else 0.0
+
+
+# -- parts of a block ------------------------------------------------------------------------------
+
+
+def part_of(o: Operator) -> int:
+    """The part of a block that an operator belongs to; REST where it is in none."""
+    owner = o.name.split(".", 2)[-1]
+    if o.kind == "attention":
+        return PARTS.index("core")
+    if owner in NORMS:
+        return PARTS.index("norms")
+    if owner in ("attention.q_up", "attention.kv_up") or (o.kind == "rope" and o.saved):
+        return PARTS.index("latent")
+    if owner.startswith("mlp.shared"):
+        return PARTS.index("shared")
+    if owner.startswith("mlp.experts") or o.kind in ("router", "dispatch", "combine"):
+        return PARTS.index("expert_act" if o.kind == "activation" else "experts")
+    if owner.startswith("mlp."):
+        return PARTS.index("dense_act" if o.kind == "activation" else "dense")
+    return REST
+
+
+def freed(o: Operator) -> float:
+    """Bytes that are not kept where an operator's part is recomputed: a norm's input stays all the same."""
+    if o.kind == "attention":
+        return o.saved_core
+    return min(o.saved, o.written) if o.kind == "norm" else o.saved
+
+
+def input_of_product(o: Operator) -> float:
+    """Bytes that an operator keeps because a product reads them."""
+    if o.kind in ("dispatch", "activation"):
+        return o.saved
+    return min(o.saved, o.written) if o.kind == "norm" else 0.0
+
+
+def gate(o: Operator) -> float:
+    """Bytes that a product keeps because a gated activation reads them."""
+    return o.written if o.name.endswith((".gate", ".up")) and o.saved >= o.written else 0.0
