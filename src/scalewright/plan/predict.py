@@ -151,7 +151,7 @@ class Prediction:
 
     @property
     def comm_bytes(self) -> dict[str, float]:
-        """Bytes that the busiest device of each axis sends in a step (plan/cost/bytes_by_axis.py)."""
+        """Bytes that the busiest device of each axis sends in a step (plan/cost/volumes.py)."""
         return {axis: self.number(f"bytes.{axis}") for axis in AXES}
 
     @property

@@ -21,7 +21,6 @@ from scalewright.plan.cost.memory import GIB, KINDS, rank_memory
 from scalewright.plan.cost.microbatch import Micro, exchanges, micro
 from scalewright.plan.cost.pipeline import message_seconds, unhidden
 from scalewright.plan.cost.price_list import price_list
-from scalewright.plan.cost.states import padded_sums
 from scalewright.plan.cost.table import stage_counts
 from scalewright.plan.predict import Prediction
 from scalewright.plan.records import Stage
@@ -147,7 +146,7 @@ class _Stages:
         """GiB by kind, of every rank."""
         columns, ranks = self._columns(self.request.pp), list(range(self.request.pp))
         place = self._places(self._rank_stages, ranks)
-        kinds = rank_memory(columns, place, block_bytes(columns), padded_sums(columns))
+        kinds = rank_memory(columns, place, block_bytes(columns))
         return [{kind: float(kinds[kind][rank]) / GIB for kind in KINDS} for rank in ranks]
 
     @cached_property

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalewright.plan.cost.columns import Columns, PipelineRank
-from scalewright.plan.cost.optimizer import offloaded
 from scalewright.plan.cost.table import RECOMPUTE, Table
 from scalewright.plan.cost.work import BLOCK, KEPT, PARTS, REST
 from scalewright.plan.frameworks import ATTENTION, KERNELS
@@ -96,5 +95,5 @@ def own_kept(
     again = index % np.rint(1 / share) == 0
     last = np.where(shared, kept + rebuilt - np.where(again, whole, 0.0), kept)
     two = np.minimum(2.0 / np.maximum(alive * place.blocks, 1.0), 1.0)
-    scale = np.where(offloaded(table.offload, "activations"), two, 1.0)
+    scale = np.where(table.offloads("activations"), two, 1.0)
     return Kept(kept * scale, np.where(again, whole, 0.0), last * scale)

@@ -15,6 +15,7 @@ import numpy as np
 from scalewright.plan.constants import Constants
 from scalewright.plan.cost.facts import Facts
 from scalewright.plan.cost.kernels import Prices
+from scalewright.plan.cost.padded import Padded, padded
 from scalewright.plan.cost.table import RECOMPUTE, Table
 from scalewright.plan.cost.work import BLOCK, EXTRA, FORWARD, INPUT, KEPT, PARTS, REGIONS, WEIGHT
 from scalewright.plan.frameworks import KERNELS
@@ -120,6 +121,16 @@ class Columns:
     def memory_rate(self) -> np.ndarray:
         """Bytes/s that kernels reach in a device's memory."""
         return np.asarray(self.chip.memory_rate * self.c["memory.rate"])
+
+    @cached_property
+    def own(self) -> np.ndarray:
+        """Rows of this package's own trainer."""
+        return np.asarray(self.trainer.own > 0)
+
+    @cached_property
+    def padded(self) -> Padded:
+        """Sums over this package's own tensors; asked for only where a table has rows of its trainer."""
+        return padded(self.table)
 
     @cached_property
     def budget(self) -> tuple[np.ndarray, np.ndarray]:

@@ -6,7 +6,7 @@
 
 Gloo works on the cores that compute, so that nothing hides behind anything. More processes than cores take
 turns: what all compute at once takes `crowd` = processes · threads / cores times as long. Operators:
-cpu_kernels.py.
+plan/curves.py.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ from scalewright.plan.cost.activations import block_bytes, own_kept, under_way
 from scalewright.plan.cost.columns import Columns, PipelineRank, places
 from scalewright.plan.cost.optimizer import activations_away
 from scalewright.plan.cost.own_memory import own_memory
-from scalewright.plan.cost.states import Padded, elements, padded_sums, states
+from scalewright.plan.cost.states import elements, states
 from scalewright.plan.cost.work import AFTER, BEFORE, BLOCK, EXTRA
 
 MemoryKind = Literal["allocated", "reserved", "smi"]
@@ -69,17 +69,17 @@ class Memory:
 
 def memory(at: Columns) -> Memory:
     """The memory of every row."""
-    table, block, sums = at.table, block_bytes(at), padded_sums(at)
+    table, block = at.table, block_bytes(at)
     between, first, last = places(table)
-    ranks = [rank_memory(at, place, block, sums) for place in (between, first, last)]
+    ranks = [rank_memory(at, place, block) for place in (between, first, last)]
     # less full than another between the ends, but with more under way; or with more that waits
     p, inner = table.pp, table.pp > 2
     further = [(np.minimum(1.0, p - 1), table.stages[:, 3])]
-    if sums is not None and table.schedules("splits").any():
+    if at.own.any() and table.schedules("splits").any():
         further += [(np.maximum(p - 2, 0.0), table.stages[:, 5]), (table.stages[:, 6], between.blocks)]
     for rank, blocks in further:
         if (blocks != between.blocks).any() or (rank != between.rank).any():
-            ranks.append(rank_memory(at, replace(between, rank=rank, blocks=blocks), block, sums))
+            ranks.append(rank_memory(at, replace(between, rank=rank, blocks=blocks), block))
     totals = np.stack([np.asarray(sum(parts.values())) for parts in ranks], 1)
     for column in (0, *range(3, len(ranks))):  # there is none between two
         totals[:, column] = np.where(inner, totals[:, column], 0.0)
@@ -91,14 +91,14 @@ def memory(at: Columns) -> Memory:
 
 
 def rank_memory(
-    at: Columns, place: PipelineRank, block: tuple[np.ndarray, np.ndarray], sums: Padded | None
+    at: Columns, place: PipelineRank, block: tuple[np.ndarray, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """Bytes by kind on one pipeline rank.
 
-    `block`: what one keeps, and takes to rebuild (`block_bytes`); `sums`: `padded_sums`.
+    `block`: what one keeps, and takes to rebuild (`block_bytes`).
     """
     table, c = at.table, at.c
-    held = states(at, place, sums)
+    held = states(at, place)
     alive = under_way(table, place.rank)
     kept, rebuilt = block
     blocks = kept * place.blocks * alive
@@ -116,11 +116,11 @@ def rank_memory(
         "buffers": held.gathered + _buffers(at, place),
         "other": rebuilt + slack,
     }
-    if sums is None:
+    if not at.own.any():
         return usual
     place = place.with_predictions(at.work.mtp)
-    own = own_memory(at, place, held, sums, own_kept(table, place, kept, rebuilt, alive), alive)
-    return {kind: np.where(sums.own, own[kind], usual[kind]) for kind in KINDS}
+    own = own_memory(at, place, held, own_kept(table, place, kept, rebuilt, alive), alive)
+    return {kind: np.where(at.own, own[kind], usual[kind]) for kind in KINDS}
 
 
 def _buffers(at: Columns, place: PipelineRank) -> np.ndarray:

@@ -20,22 +20,16 @@ import numpy as np
 
 from scalewright.plan.cost.columns import Columns, PricedColumns
 from scalewright.plan.cost.work import BLOCK
-from scalewright.plan.request import OFFLOADS
 
 WEIGHT_BYTES = 2.0  # of a parameter that comes from the host
 NEW_WEIGHTS = 4.0  # bytes a parameter that the step writes
 ON_HOST = 12.0  # bytes a parameter that go to the host and back: gradients, weights, and states read there
 
 
-def offloaded(at_offload: np.ndarray, kind: str) -> np.ndarray:
-    """Rows that offload this kind: optimizer, parameters or activations."""
-    return np.asarray((at_offload == OFFLOADS.index(kind)) | (at_offload == OFFLOADS.index("all")))
-
-
 def activations_away(at: Columns) -> np.ndarray:
     """The share of a rank's blocks whose activations wait on the host."""
     some = at.trainer.offload_layers / np.maximum(at.work.blocks, 1.0)
-    return np.where(offloaded(at.table.offload, "activations"), 1.0, np.minimum(some, 1.0))
+    return np.where(at.table.offloads("activations"), 1.0, np.minimum(some, 1.0))
 
 
 def optimizer(at: Columns) -> np.ndarray:
@@ -49,9 +43,7 @@ def optimizer(at: Columns) -> np.ndarray:
     adamw = moved * c["optimizer.bytes"] / at.memory_rate
     seconds = adamw * at.trainer.update
     # the states of this package's FSDP follow the parameters to the host (spec/memory.py)
-    away = offloaded(t.offload, "optimizer") | (
-        offloaded(t.offload, "parameters") & (at.trainer.states_follow > 0)
-    )
+    away = t.offloads("optimizer") | (t.offloads("parameters") & (at.trainer.states_follow > 0))
     if not away.any():
         return np.asarray(seconds)
     there = adamw * at.trainer.update_on_host * np.maximum(at.memory_rate / c["optimizer.host_memory"], 1.0)
@@ -65,7 +57,7 @@ def offload(at: Columns, micro: np.ndarray) -> np.ndarray:
     if not (t.offload.any() or activations.any()):
         return np.zeros(len(t))
     kept = at.fullest * at.kept(BLOCK)
-    weights = offloaded(t.offload, "parameters") * 2 * WEIGHT_BYTES * (held.dense + held.expert)
+    weights = t.offloads("parameters") * 2 * WEIGHT_BYTES * (held.dense + held.expert)
     size = weights / np.maximum(held.shard, 1.0) + activations * 2 * kept
     return np.asarray(
         t.accumulation * np.maximum(size / _host_rate(at) - at.c["overlap.offload"] * micro, 0.0)

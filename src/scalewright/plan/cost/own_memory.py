@@ -30,9 +30,8 @@ import numpy as np
 
 from scalewright.plan.cost.activations import Kept
 from scalewright.plan.cost.columns import Columns, PipelineRank
-from scalewright.plan.cost.optimizer import offloaded
-from scalewright.plan.cost.padded import ALL, TIED
-from scalewright.plan.cost.states import Padded, States
+from scalewright.plan.cost.padded import TIED
+from scalewright.plan.cost.states import States
 from scalewright.plan.cost.work import AFTER, BEFORE, BLOCK, EXTRA
 from scalewright.plan.request import SCHEDULES
 from scalewright.spec.loss_chunks import LOGITS_AT_ONCE, head_tokens
@@ -57,10 +56,10 @@ class Moment:
 
 
 def own_memory(
-    at: Columns, place: PipelineRank, held: States, sums: Padded, kept: Kept, alive: np.ndarray
+    at: Columns, place: PipelineRank, held: States, kept: Kept, alive: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Bytes by kind at the highest moment; `alive`: micro-batches under way on the rank."""
-    moments = own_moments(at, place, held, sums, kept, alive)
+    moments = own_moments(at, place, held, kept, alive)
     moments = with_outer(at, held, moments)
     highest = np.stack([moment.total for moment in moments]).argmax(0)
 
@@ -73,10 +72,10 @@ def own_memory(
 
 
 def own_moments(
-    at: Columns, place: PipelineRank, held: States, sums: Padded, kept: Kept, alive: np.ndarray
+    at: Columns, place: PipelineRank, held: States, kept: Kept, alive: np.ndarray
 ) -> tuple[Moment, ...]:
     """The moments of a step when a rank may hold the most."""
-    rank = _Rank(at, place, held, sums, kept, alive)
+    rank = _Rank(at, place, held, kept, alive)
     return (
         rank.loss(),
         rank.backward_of_head(),
@@ -115,22 +114,20 @@ def with_outer(at: Columns, held: States, moments: tuple[Moment, ...]) -> tuple[
 class _Rank:
     """Sizes of one pipeline rank of every row, and its moments."""
 
-    def __init__(
-        self, at: Columns, place: PipelineRank, held: States, sums: Padded, kept: Kept, alive: np.ndarray
-    ) -> None:
+    def __init__(self, at: Columns, place: PipelineRank, held: States, kept: Kept, alive: np.ndarray) -> None:
         works, t = at.work, at.table
         self.t, self.kept, self.alive, self.shard_gradients = t, kept, alive, held.gradients
-        self.ranks = sums.ranks
+        self.ranks = at.padded.ranks
         here = held.optimizer > 0  # the update of offloaded states is the host's
         self.scratch = here * held.scratch
-        self.stage = np.where(sums.sharded, t.zero_stage, 0)  # 0: whole replicas
+        self.stage = np.where(at.padded.sharded, t.zero_stage, 0)  # 0: whole replicas
         self.piped = t.pp > 1
         self.split, self.split_all, self.rank = t.schedules("splits"), t.schedules("split_all"), place.rank
         self.virtual_stages = np.maximum(t.virtual_stages, 1.0)
         self.several = t.accumulation > np.where(self.piped, alive, 1.0)  # earlier ones have left gradients
         self.width = np.where(at.trainer.copies > 0, 2.0, FP32)  # bytes of a number in compute
         # elements, padded as FSDP cuts them: of all blocks, and of a stage's root at either end of the model
-        size, last = sums.regions[:, :, ALL], place.last > 0
+        size, last = at.padded.regions.elements, place.last > 0
         self.last, self.blocks = last, place.blocks
         self.block = size[:, BLOCK] + at.region(at.facts.works.expert, BLOCK)
         self.start = (place.first > 0) * size[:, BEFORE]
@@ -169,7 +166,7 @@ class _Rank:
         each = kept.block * self.blocks
         self.under_way = alive * (each + (place.first > 0) * at.kept(BEFORE))
         # offloaded ones have left by the time that the head is done
-        self.beside_head = np.where(offloaded(t.offload, "activations"), 0.0, self.under_way)
+        self.beside_head = np.where(t.offloads("activations"), 0.0, self.under_way)
         losses = np.where((t.schedule == GPIPE) & self.piped, t.accumulation, 1.0)
         self.losses = np.where(last, losses, 0.0)  # whose backward hasn't begun
         # gradients of a stage's outputs, which wait for a weight part

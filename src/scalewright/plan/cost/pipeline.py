@@ -86,7 +86,7 @@ def clocked(
     message: np.ndarray,
     prices: Cpu,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The bubble and the exposed messages of pipelines between machines, by the clock (clocked.py).
+    """The bubble and the exposed messages of pipelines between machines, by the clock.
 
     `fill`, `message`: by formulas; they stay where a schedule isn't run, and inside a machine, whose own
     cores copy every message.

@@ -15,23 +15,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from scalewright.plan.cost.columns import Columns, PipelineRank
-from scalewright.plan.cost.optimizer import offloaded
-from scalewright.plan.cost.padded import (
-    ALL,
-    EXPERT_Q,
-    EXPERT_SHRUNK,
-    EXPERT_STATES,
-    EXPERTS,
-    REST,
-    SENT_Q,
-    SHRUNK,
-    STATES,
-    TIED,
-    expert_ranks,
-    padded,
-    padded_experts,
-    shrunk,
-)
+from scalewright.plan.cost.padded import TIED
 from scalewright.plan.cost.table import Table
 from scalewright.plan.cost.work import AFTER, BEFORE, BLOCK, EXTRA
 from scalewright.spec.compress import kept_bytes
@@ -70,34 +54,12 @@ def elements(at: Columns, place: PipelineRank) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(dense + copy), np.asarray(expert)
 
 
-def states(at: Columns, place: PipelineRank, sums: Padded | None) -> States:
-    """What a rank holds all step; `sums` as `padded_sums` gives them."""
-    if sums is None:
+def states(at: Columns, place: PipelineRank) -> States:
+    """What a rank holds all step."""
+    if not at.own.any():
         return _usual(at, place)
-    own = _own(at, place, sums)
-    return own if sums.own.all() else own.where(sums.own, _usual(at, place))
-
-
-@dataclass(frozen=True)
-class Padded:
-    """What the sums over this package's own tensors need, the same for all ranks of a pipeline."""
-
-    own: np.ndarray  # rows that are this package's
-    sharded: np.ndarray
-    ranks: np.ndarray
-    regions: np.ndarray  # as `padded`
-    expert_ranks: np.ndarray
-    experts: np.ndarray  # as `padded_experts`
-
-
-def padded_sums(at: Columns) -> Padded | None:
-    """Sums over this package's own tensors; None where a table has none of its rows."""
-    table, own = at.table, at.trainer.own > 0
-    if not own.any():
-        return None
-    sharded, ranks = fsdp(table)
-    shared = np.where(sharded, expert_ranks(table, ranks), 1.0)
-    return Padded(own, sharded, ranks, padded(table, ranks), shared, padded_experts(table, shared))
+    own = _own(at, place)
+    return own if at.own.all() else own.where(at.own, _usual(at, place))
 
 
 def versions(table: Table, rank: np.ndarray) -> np.ndarray:
@@ -128,9 +90,9 @@ def _usual(at: Columns, place: PipelineRank) -> States:
     grads, held = at.trainer.held_grads, np.where(zero >= 1, share, whole) * at.trainer.held_optimizer
     parameters = np.where(zero >= 3, share, whole) * at.trainer.held_weights * versions(table, place.rank)
     return States(
-        np.where(offloaded(table.offload, "parameters"), 0.0, parameters),
+        np.where(table.offloads("parameters"), 0.0, parameters),
         np.where(zero >= 2, share, whole) * grads,
-        np.where(offloaded(table.offload, "optimizer"), 0.0, held),
+        np.where(table.offloads("optimizer"), 0.0, held),
         # FSDP in a pipeline gathers and reduces once a step (volumes.py): both stay whole
         np.where((zero >= 3) & (table.pp > 1), whole * (2.0 + grads), 0.0),
         np.zeros(len(table)),
@@ -141,29 +103,24 @@ def _usual(at: Columns, place: PipelineRank) -> States:
 # -- this package's own ---------------------------------------------------------------------------
 
 
-def fsdp(table: Table) -> tuple[np.ndarray, np.ndarray]:
-    """Rows whose parameters are FSDP's (spec/memory.py: `is_sharded`), and the ranks that share them."""
-    ranks = table.dp * table.cp / table.dp_replicate
-    sharded = (table.zero_stage >= 1) & ((ranks > 1) | offloaded(table.offload, "parameters"))
-    return sharded, np.where(sharded, ranks, 1.0)
-
-
-def _own(at: Columns, place: PipelineRank, sums: Padded) -> States:
+def _own(at: Columns, place: PipelineRank) -> States:
     """The states of ranks that are 0 along all axes but pp: their shards are largest."""
-    table, trainer, sharded, ranks = at.table, at.trainer, sums.sharded, sums.ranks
-    away = offloaded(table.offload, "parameters")
-    dense, rest, adam = _dense(table, place, sums.regions)
-    count = _regions(table, place)
+    table, trainer, own, experts = at.table, at.trainer, at.padded, at.padded.experts
+    sharded, ranks = own.sharded, own.ranks
+    away = table.offloads("parameters")
+    count, copy = _regions(table, place), _apart(place).astype(float)
+    dense, rest, adam = (
+        sum(count[region] * sums[:, region] for region in count) + copy * sums[:, TIED]
+        for sums in (own.regions.elements, own.regions.rest, own.regions.states)
+    )
     blocks, beside = count[BLOCK], count[EXTRA] * at.region(at.facts.works.expert, EXTRA)
-    shard = dense / ranks + (blocks * sums.experts[:, EXPERTS] + beside) / sums.expert_ranks
+    shard = dense / ranks + (blocks * experts.elements + beside) / own.expert_ranks
     copies = trainer.copies
     outer = np.where(table.dp_replicate > 1, trainer.outer_bytes, 0.0)  # of islands
     own_rest = np.where(trainer.by_matrix > 0, rest / ranks, 0.0)
     kept = FP32 * shard + np.where(sharded, 0.0, copies * shard)
-    adam = (
-        adam + blocks * sums.experts[:, EXPERT_STATES] + trainer.held_optimizer * beside / sums.expert_ranks
-    )
-    adam_away = offloaded(table.offload, "optimizer") & ~away
+    adam = adam + blocks * experts.states + trainer.held_optimizer * beside / own.expert_ranks
+    adam_away = table.offloads("optimizer") & ~away
     kept = np.where(adam_away & ~sharded & (copies > 0), copies * shard, kept)
     return States(
         np.where(away, 0.0, kept * versions(table, place.rank)),
@@ -171,27 +128,29 @@ def _own(at: Columns, place: PipelineRank, sums: Padded) -> States:
         np.where(away | adam_away, 0.0, adam) + outer * shard,
         np.zeros(len(table)),  # own_memory.py: it comes and goes in a step
         np.where(away, 0.0, trainer.scratch * np.minimum(shard - own_rest, trainer.at_once)),
-        np.where(sharded, 0.0, _errors(at, place, sums)),
+        np.where(sharded, 0.0, _errors(at, place)),
     )
 
 
-def _errors(at: Columns, place: PipelineRank, sums: Padded) -> np.ndarray:
+def _errors(at: Columns, place: PipelineRank) -> np.ndarray:
     """PowerSGD's errors and factors."""
-    table, tied = at.table, at.work.tied > 0
-    numbers, columns = (shrunk(table, tied, place, sums.regions, what) for what in (SHRUNK, SENT_Q))
-    dense = kept_bytes(numbers, columns) * (table.dp * table.cp > 1)
-    numbers, columns = (place.blocks * sums.experts[:, what] for what in (EXPERT_SHRUNK, EXPERT_Q))
+    table, regions, experts = at.table, at.padded.regions, at.padded.experts
+    sent = kept_bytes(shrunk(at, place, regions.shrunk), shrunk(at, place, regions.sent_q))
+    dense = sent * (table.dp * table.cp > 1)
+    sent = kept_bytes(place.blocks * experts.shrunk, place.blocks * experts.sent_q)
     replicas = table.dp * table.cp * table.tp / (table.ep * table.etp)
-    return np.asarray(dense + kept_bytes(numbers, columns) * (replicas > 1))
+    return np.asarray(dense + sent * (replicas > 1))
 
 
-def _dense(table: Table, place: PipelineRank, regions: np.ndarray) -> tuple[np.ndarray, ...]:
-    """A rank's padded elements of dense tensors, those that are in no matrix, and bytes of its states."""
-    count = _regions(table, place)
-    copy = _apart(place).astype(float)
-    return tuple(
-        np.asarray(
-            sum(count[region] * regions[:, region, what] for region in count) + copy * regions[:, TIED, what]
-        )
-        for what in (ALL, REST, STATES)
-    )
+def shrunk(at: Columns, place: PipelineRank, sums: np.ndarray, counted: np.ndarray | float = 0) -> np.ndarray:
+    """One sum (shrunk, sent_p, sent_q) of a pipeline rank's dense gradients that PowerSGD compresses.
+
+    `counted`: blocks of prediction modules that are among the blocks of `place` already.
+
+    Both ends of a tied head on two ranks have yet to be summed, and are sent whole.
+    """
+    table, first, last = at.table, place.first > 0, place.last > 0
+    whole = (at.work.tied > 0) & (table.pp > 1) & ~table.schedules("folded") & first
+    modules = sums[:, EXTRA] - counted * sums[:, BLOCK]
+    ends = first * sums[:, BEFORE] + last * (sums[:, AFTER] + modules)
+    return np.asarray(place.blocks * sums[:, BLOCK] + ends - whole * sums[:, TIED])

@@ -69,6 +69,10 @@ class Table:
         values = np.array([bool(getattr(kind, trait)) for kind in KINDS.values()])
         return np.asarray(values[self.schedule] & (self.pp > 1))
 
+    def offloads(self, kind: str) -> np.ndarray:
+        """Rows that offload this kind: optimizer, parameters or activations."""
+        return np.asarray((self.offload == OFFLOADS.index(kind)) | (self.offload == OFFLOADS.index("all")))
+
 
 def table(requests: Sequence[Request]) -> Table:
     """Requests as columns."""

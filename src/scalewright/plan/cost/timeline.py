@@ -21,13 +21,13 @@ from functools import cached_property
 
 import numpy as np
 
-from scalewright.plan.cost.bytes_by_axis import AXES, bytes_by_axis
 from scalewright.plan.cost.columns import PricedColumns, places
 from scalewright.plan.cost.cpu import Cpu
 from scalewright.plan.cost.data_parallel import data_parallel
 from scalewright.plan.cost.microbatch import exchanges, micro
 from scalewright.plan.cost.optimizer import offload
 from scalewright.plan.cost.pipeline import bubble, clocked, messages
+from scalewright.plan.cost.volumes import AXES, bytes_by_axis
 from scalewright.plan.cost.work import AFTER, BEFORE, BLOCK, EXTRA
 
 __all__ = ["AXES", "PARTS", "Step", "step"]
@@ -52,7 +52,7 @@ class Step:
 
     @cached_property
     def bytes(self) -> dict[str, np.ndarray]:
-        """Bytes that a device sends in a step, by axis (plan/cost/bytes_by_axis.py)."""
+        """Bytes that a device sends in a step, by axis (plan/cost/volumes.py)."""
         return bytes_by_axis(self.at)
 
 

@@ -67,7 +67,7 @@ class Kernel(NamedTuple):
     share: Number  # of the region
     flops: Number
     bytes: Number
-    part: Number  # of a block (parts.py)
+    part: Number  # of a block
     m: Number = 0.0
     n: Number = 0.0
     k: Number = 0.0

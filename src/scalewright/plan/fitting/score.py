@@ -122,7 +122,7 @@ def _times(runs: Runs, predictions: Predictions, predicted: np.ndarray) -> dict[
     return {"overall": _overall(sources, rivals), "sources": sources, "apart": apart}
 
 
-def _overall(sources: Mapping[str, Mapping[str, float]], rivals: Mapping[str, Any]) -> dict[str, Any]:
+def _overall(sources: Mapping[str, Mapping[str, float]], rivals: Iterable[str]) -> dict[str, float | str]:
     """Means over the sources with enough rows (over all where none has), beside the best baseline."""
     counted = [figures for figures in sources.values() if figures["rows"] >= LEAST] or [*sources.values()]
     if not counted:
@@ -143,7 +143,7 @@ def memory_of_kind(runs: Runs, predictions: Predictions) -> np.ndarray:
     return np.asarray(np.choose(kinds, list(found.values())) / GIB)
 
 
-def _memory(runs: Runs, predictions: Predictions) -> dict[str, Any]:
+def _memory(runs: Runs, predictions: Predictions) -> dict[str, object]:
     """Errors of the peak memory, of each source and on average."""
     error = memory_of_kind(runs, predictions) / runs.memory - 1
     sources = {}
@@ -169,7 +169,7 @@ def layout_groups(runs: Runs, predicted: np.ndarray) -> tuple[list[tuple[str, ..
     return keys, predicted[use], runs.seconds[use]
 
 
-def _worst(runs: Runs, predicted: np.ndarray, most: int = 20) -> list[dict[str, Any]]:
+def _worst(runs: Runs, predicted: np.ndarray, most: int = 20) -> list[dict[str, str | float]]:
     """The rows with the largest errors."""
     error = predicted / runs.seconds - 1
     use = np.flatnonzero(np.isfinite(error) & runs.plain)
