@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from scalewright.plan.constants import Constants
+from scalewright.plan.cost.cpu_kernels import unit_seconds
 from scalewright.plan.cost.facts import ChipFacts, Facts
 from scalewright.plan.cost.habits import RECIPES, TrainerFacts
 from scalewright.plan.cost.units import Unit
@@ -43,7 +44,6 @@ from scalewright.plan.cost.work import (
     WEIGHT,
     Kernel,
 )
-from scalewright.plan.curves import unit_seconds
 from scalewright.plan.frameworks import ATTENTION as CORES
 from scalewright.plan.frameworks import KERNELS
 from scalewright.spec.hardware.device_families import PRICED
@@ -143,7 +143,7 @@ def roof(chip: ChipFacts, width: np.ndarray, peak: np.ndarray, c: Constants) -> 
     narrow = c.row("narrow", BITS)[width]
     narrow = np.where((width == 2) & (chip.bound_by_power > 0), c["narrow.blackwell8"], narrow)
     share = c.row("matmul", PRICED)[chip.priced] * narrow
-    return np.asarray(peak * np.where(chip.measured > 0, c["matmul.measured"], share))
+    return np.asarray(peak * np.where(chip.measured > 0, c["shape.measured"], share))
 
 
 def immature(year: np.ndarray, kernels: np.ndarray, c: Constants) -> np.ndarray:

@@ -2,7 +2,7 @@
 
                   operators        transfers   waits        update         beside the computation
     Accelerator   kernels.py       links.py    waits        optimizer.py   transfers, as far as they overlap
-    Cpu           curves.py        cpu.py      cpu.py       cpu.py         nothing: Gloo takes the same cores
+    Cpu           cpu_kernels.py   cpu.py      cpu.py       cpu.py         nothing: Gloo takes the same cores
 
 Seconds of operators are in `Prices` already, by unit; a row's list is that of its device. The host of an
 accelerator launches a micro-batch's kernels:
