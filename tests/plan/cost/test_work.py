@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scalewright.plan.cost.work import BLOCK, EXTRA, FORWARD, KEPT, MATMUL, Kernel, Work, work
+from scalewright.plan.cost.work import BLOCK, EXTRA, FORWARD, MATMUL, Kernel, RegionKept, Work, work
 from scalewright.spec.layout import Layout
 from scalewright.spec.operators import activation_bytes, forward_flops
 from scalewright.spec.presets import load_model_spec
@@ -48,7 +48,7 @@ def test_activations_are_the_specs(tp: int) -> None:
     model = load_model_spec("llama-3.2-1b")
     found = work(model, Sizes(2, 1024, tp, True, 1, 1, 1, 2, "fused"))
     layout = Layout(devices=tp, tp=tp, zero_stage=1, micro_batch=2, precision="bf16")
-    kept = found.kept[:, KEPT.index("none")] * np.array([1, model.num_hidden_layers, 1, 0])
+    kept = found.kept[:, RegionKept._fields.index("none")] * np.array([1, model.num_hidden_layers, 1, 0])
     assert kept.sum() == pytest.approx(activation_bytes(model, layout, 1024), rel=1e-9)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from scalewright.plan.cost.columns import Columns, PipelineRank
 from scalewright.plan.cost.table import RECOMPUTE, Table
-from scalewright.plan.cost.work import BLOCK, KEPT, PARTS, REST
+from scalewright.plan.cost.work import BLOCK, PARTS, REST, RegionKept
 from scalewright.plan.frameworks import ATTENTION, KERNELS
 from scalewright.plan.request import SCHEDULES
 from scalewright.spec.schedules.kinds import KINDS
@@ -40,24 +40,24 @@ def under_way(table: Table, rank: np.ndarray) -> np.ndarray:
 def block_bytes(at: Columns) -> tuple[np.ndarray, np.ndarray]:
     """Bytes that a block keeps of one micro-batch, and what rebuilding one of them needs for a moment."""
     table, works, trainers, u = at.table, at.facts.works, at.facts.trainers, at.table.unit
-    kept = dict(zip(KEPT, works.kept[:, BLOCK, :].T, strict=True))  # a number a unit
+    kept = RegionKept(*works.kept[:, BLOCK, :].T)  # a number a unit
     dropout, square = trainers.dropout > 0, np.isin(trainers.attention, _IN_MEMORY)
-    scores = np.where(square, kept["square"] * np.where(dropout, SCORES_DROPPED, SCORES), 0.0)
+    scores = np.where(square, kept.square * np.where(dropout, SCORES_DROPPED, SCORES), 0.0)
     masks = np.where(dropout, works.stream, 0.0)
     narrow = works.eight_bits * 0.5
     halves = trainers.fp8_inputs[:, None] * works.inputs + trainers.fp8_gates[:, None] * works.gates
     # Megatron Core weights experts' tokens before their last product, which then keeps its input alone
-    first = np.where(trainers.kernels == KERNELS.index("modern"), kept["outputs"], 0.0)
-    none = (kept["none"] + kept["eager"] * trainers.eager_kept - narrow * halves.sum(1) - first)[u]
+    first = np.where(trainers.kernels == KERNELS.index("modern"), kept.outputs, 0.0)
+    none = (kept.none + kept.eager * trainers.eager_kept - narrow * halves.sum(1) - first)[u]
     # what recomputed parts keep in 8 bits is counted with them
     freed = works.parts - narrow[:, None] * halves[:, :REST]
     freed[:, PARTS.index("experts")] -= first
     whole = none + (scores + masks)[u]
     inside = none + masks[u]
-    full = kept["full"][u] / np.where((at.trainer.partitions > 0) & (table.sp <= 0), table.tp, 1.0)
+    full = kept.full[u] / np.where((at.trainer.partitions > 0) & (table.sp <= 0), table.tp, 1.0)
     kinds: dict[str, Callable[[], np.ndarray]] = {
         "core": lambda: inside,
-        "selective": lambda: np.where(square[u], inside, kept["selective"][u]),
+        "selective": lambda: np.where(square[u], inside, kept.selective[u]),
         "full": lambda: full,
         "share": lambda: (1 - table.share) * whole + table.share * full,
         "budget": lambda: at.budget[0],

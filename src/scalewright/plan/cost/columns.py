@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import Literal
 
 import numpy as np
 
@@ -17,13 +18,16 @@ from scalewright.plan.cost.facts import Facts
 from scalewright.plan.cost.kernels import Prices
 from scalewright.plan.cost.padded import Padded, padded
 from scalewright.plan.cost.table import RECOMPUTE, Table
-from scalewright.plan.cost.work import BLOCK, EXTRA, FORWARD, INPUT, KEPT, PARTS, REGIONS, WEIGHT
+from scalewright.plan.cost.work import BLOCK, EXTRA, FORWARD, INPUT, PARTS, REGIONS, WEIGHT, RegionKept
 from scalewright.plan.frameworks import KERNELS
 from scalewright.spec.block import block
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.operators import layer_kinds
 from scalewright.spec.primitives import Sizes
 from scalewright.spec.recompute_budget import choose
+
+
+KeptKind = Literal["none", "products", "widest", "weight"]  # of RegionKept
 
 
 @dataclass(frozen=True)
@@ -84,16 +88,17 @@ class Columns:
         self.chip = facts.chips.take(table.unit)
         self.trainer = facts.trainers.take(table.unit)
         self.work = facts.works.take(table.unit)
-        self._kept: dict[tuple[int, str], np.ndarray] = {}
+        self._kept: dict[tuple[int, KeptKind], np.ndarray] = {}
 
     def region(self, values: np.ndarray, region: int) -> np.ndarray:
         """A unit's number of one region [units, REGIONS] as a column."""
         return np.asarray(values[:, region][self.table.unit])
 
-    def kept(self, region: int, what: str = "none") -> np.ndarray:
-        """Bytes that a region keeps of a micro-batch (work.KEPT)."""
+    def kept(self, region: int, what: KeptKind = "none") -> np.ndarray:
+        """Bytes that a region keeps of a micro-batch."""
         if (region, what) not in self._kept:
-            self._kept[region, what] = self.facts.works.kept[:, region, KEPT.index(what)][self.table.unit]
+            bytes_of_units = self.facts.works.kept[:, region, RegionKept._fields.index(what)]
+            self._kept[region, what] = bytes_of_units[self.table.unit]
         return self._kept[region, what]
 
     @cached_property

@@ -60,7 +60,7 @@ class ChipFacts(PerUnit):
 class WorkFacts(PerUnit):
     """Numbers of a rank's operators, as in work.py; a micro-batch's."""
 
-    kept = Column(lambda u: u.work.kept)  # [units, REGIONS, KEPT]
+    kept = Column(lambda u: u.work.kept)  # [units, REGIONS, RegionKept]
     dense = Column(lambda u: u.work.dense)  # [units, REGIONS]
     expert = Column(lambda u: u.work.expert)  # likewise
     parts = Column(lambda u: u.work.parts)  # [units, PARTS]

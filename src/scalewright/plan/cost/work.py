@@ -78,10 +78,21 @@ class Kernel(NamedTuple):
 
 
 PRODUCTS = ("linear", "grouped_linear", "head", "router")
-# What a region keeps for the backward, in bytes: by recomputation ("none" to "full"), what eager kernels keep
-# beside; pairs of query and key; outputs of products and norms; the widest activation; elements of the
-# largest product's weight; experts' outputs, which only a trainer keeps that weights them last
-KEPT = ("none", "core", "selective", "full", "eager", "square", "products", "widest", "weight", "outputs")
+
+
+class RegionKept(NamedTuple):
+    """What a region keeps of a micro-batch for the backward, in bytes, or columns of many."""
+
+    none: Number  # by recomputation
+    core: Number
+    selective: Number
+    full: Number
+    eager: Number  # what eager kernels keep beside
+    square: Number  # pairs of query and key
+    products: Number  # outputs of products and norms
+    widest: Number  # the widest activation
+    weight: Number  # elements of the largest product's weight
+    outputs: Number  # of experts, which only a trainer keeps that weights them last
 
 
 @dataclass(frozen=True)
@@ -89,7 +100,7 @@ class Work:
     """One rank's work on one micro-batch; all numbers are this rank's."""
 
     kernels: np.ndarray  # [kernels, len(Kernel._fields)]
-    kept: np.ndarray  # [REGIONS, len(KEPT)] bytes
+    kept: np.ndarray  # [REGIONS, len(RegionKept._fields)] bytes
     dense: np.ndarray  # [REGIONS] parameters that data parallelism shares
     expert: np.ndarray  # [REGIONS] parameters of the experts
     parts: np.ndarray  # [PARTS] bytes that recomputing a part of an average block frees
@@ -153,7 +164,7 @@ def _listed(model: ModelSpec, sizes: Sizes) -> Work:
     """The same, from the operators themselves."""
     layers = model.num_hidden_layers
     rows: list[Kernel] = []
-    kept = np.zeros((REGIONS, len(KEPT)))
+    kept = np.zeros((REGIONS, len(RegionKept._fields)))
     parts, inputs, gates = np.zeros(REST + 1), np.zeros(REST + 1), np.zeros(REST + 1)
     # a norm with 1 + w works in fp32, and so does the gradient that it waits with
     widened = FP32 / sizes.width if model.norm_type == "rmsnorm_plus_one" else 1.0
@@ -271,8 +282,8 @@ def _products(o: Operator, region: int, share: float, moved: float, part: float)
     return kernels
 
 
-def _kept(operators: Sequence[Operator], widened: float) -> tuple[float, ...]:
-    """Bytes that a region keeps for the backward, in the order of KEPT; `widened`: gradients of its norms."""
+def _kept(operators: Sequence[Operator], widened: float) -> RegionKept:
+    """Bytes that a region keeps for the backward; `widened`: gradients of its norms."""
     none = sum(o.saved for o in operators)
     core = sum(o.saved - o.saved_core for o in operators)
     selective = sum(o.saved_selective for o in operators)
@@ -286,7 +297,8 @@ def _kept(operators: Sequence[Operator], widened: float) -> tuple[float, ...]:
     weight = max((float(o.groups * o.shape[1] * o.shape[2]) for o in products if o.shape), default=0.0)
     widest = max((o.written for o in operators if o.kind == "activation"), default=0.0)
     last = sum(o.saved for o in operators if o.name.endswith("experts.down"))
-    return none, core, selective, full, norms + gates, float(pairs), outputs, widest, weight, last
+    eager = norms + gates
+    return RegionKept(none, core, selective, full, eager, float(pairs), outputs, widest, weight, last)
 
 
 @lru_cache(maxsize=4096)
