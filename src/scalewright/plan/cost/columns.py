@@ -26,7 +26,6 @@ from scalewright.spec.operators import layer_kinds
 from scalewright.spec.primitives import Sizes
 from scalewright.spec.recompute_budget import choose
 
-
 KeptKind = Literal["none", "products", "widest", "weight"]  # of RegionKept
 
 
