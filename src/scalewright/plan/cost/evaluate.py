@@ -62,6 +62,11 @@ def evaluate_time(prepared: Prepared, c: Constants) -> Step:
     return step(PricedColumns(prepared.table, prepared.facts, c, price(prepared.flat, c)))
 
 
+def evaluate_memory(prepared: Prepared, c: Constants) -> Memory:
+    """Prices the memory alone."""
+    return memory(Columns(prepared.table, prepared.facts, c))
+
+
 def _least(built: Table, facts: Facts, unknown: np.ndarray, c: Constants) -> np.ndarray:
     """The first rung of the ladder on which a row fits.
 
