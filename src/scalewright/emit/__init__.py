@@ -7,6 +7,6 @@ settings.py   a run as dotted keys, each taken by an emitter or reported
 foreign.py    another trainer's configuration as keys, each taken by a reader or reported
 rules.py      a trainer's words as data, both ways: Word, Pick, Fixed, Lacks        numbers.py  their numbers
 trainers.py   the trainers, by name: a file each, or a folder       write.py   a run written for one of them
-emitted.py    what is written and read
+emitted.py    what is written and read                               printed.py   arguments in a log
 source.py     run files and plans, as Settings
 """

@@ -6,10 +6,12 @@ torchrun --nnodes 4 --nproc-per-node 8 ...    32 ranks
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 USUAL = 8  # GPUs of a node
+DOTTED = re.compile(r"(\w{1,80}) \.{3,200} ?([^\n]*)")  # as Megatron-LM prints an argument
 
 
 def flags(words: Iterable[str]) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 lines.py      the few lines that count, of a file of any size   steps.py       steps, each once; restarts
 forms.py      what a step line looks like: a table              times.py       the usual step, slow ones
 values.py     numbers and `key: value` pairs                    curve.py       the loss: spikes, not finite
-arguments.py  names of trainers' settings: a table              expected.py    what the planner expects
-facts.py      model, layout, devices: a table                   causes.py      what is wrong, in words
+facts.py      model, layout, devices: a table of lines          expected.py    what the planner expects
+              (arguments are read by emit/printed.py)           causes.py      what is wrong, in words
 documents.py  trainer_state.json                                answer.py      the keys of `--json`
 log.py        all lines of a file together                      run_folder.py  a run of our own
 several.py    files of ranks, or of parts of a run

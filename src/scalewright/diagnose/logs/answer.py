@@ -7,9 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from scalewright.diagnose.logs.arguments import DIMS, LAYOUT
 from scalewright.diagnose.logs.causes import causes
 from scalewright.diagnose.logs.expected import Given, expected
+from scalewright.diagnose.logs.facts import DIMS, LAYOUT
 from scalewright.diagnose.logs.forms import NAMES
 from scalewright.diagnose.logs.log import Log, stated
 from scalewright.diagnose.logs.several import read_logs

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from scalewright.diagnose.logs.arguments import Facts
+from scalewright.diagnose.logs.facts import Facts
 from scalewright.diagnose.logs.steps import Step, Steps
 from scalewright.diagnose.logs.values import real
 from scalewright.diagnose.traces.unpack import Unpacked

@@ -1,7 +1,9 @@
 """All lines of a log together: its steps, its facts, and whose log it is.
 
-file ──► marked lines ──► a step's? forms.py ──► steps of that form      the first form of the table that
-                      └─► a fact?   facts.py ──► facts                   has steps is the trainer's own
+file ──► marked lines ──► a step's?      forms.py          ──► steps of that form, the first form of the
+                      │                                        table that has steps is the trainer's own
+                      ├─► an argument?   emit/printed.py   ──► facts; a run, where all arguments are there
+                      └─► another fact?  facts.py          ──► facts
 """
 
 from __future__ import annotations
@@ -12,18 +14,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scalewright.diagnose.logs.arguments import Facts
 from scalewright.diagnose.logs.documents import read_trainer_state
-from scalewright.diagnose.logs.facts import AGAIN, FACTS
+from scalewright.diagnose.logs.facts import AGAIN, FACTS, Facts, facts_of, short
 from scalewright.diagnose.logs.forms import FORMS, Form
 from scalewright.diagnose.logs.lines import Line, MarkedLines
 from scalewright.diagnose.logs.steps import Step, Steps
 from scalewright.diagnose.logs.templates import Templates
 from scalewright.diagnose.logs.values import clock, number
+from scalewright.emit.printed import FORMS as ARGUMENTS
+from scalewright.emit.printed import Printed
+from scalewright.emit.question import question_of
+from scalewright.spec.errors import UserError
+from scalewright.spec.question import Question
 
 OVERFLOW, MEMORY, ENGINE = "OVERFLOW! Rank 0 Skipping step", "memory (MB)", "[deepspeed]"
 NCCL = (" NCCL INFO ", " NCCL WARN ")
-MARKS = (*(form.mark for form in FORMS), *(fact.mark for fact in FACTS), *AGAIN, OVERFLOW, MEMORY, ENGINE)
+MARKS = (
+    *(form.mark for form in FORMS), *(fact.mark for fact in FACTS), *ARGUMENTS, *AGAIN,
+    OVERFLOW, MEMORY, ENGINE,
+)  # fmt: skip
 WITHIN = 64 << 20  # bytes in which a log of training has its first step
 AFTER = re.compile(r"after (\d{1,12}) iterations\) memory \(MB\).{0,200}?max allocated: " + r"([\d.]{1,30})")
 BRIDGE = re.compile(r"learning rate: \d\.\d{6}E[-+]\d+ \|")
@@ -41,6 +50,7 @@ class Log:
     again: bool = False  # it begins with words that begin a run
     nccl: bool = False
     notes: list[str] = field(default_factory=list)
+    run: Question | None = None  # of its arguments, where all of them were printed
 
 
 class Reader:
@@ -51,6 +61,7 @@ class Reader:
         self.like = {form.name: Templates() for form in FORMS}
         self.first: dict[str, str] = {}  # the first line of each form
         self.facts: Facts = {}
+        self.printed = Printed()
         self.tpus = 0
         self.overflows = 0
         self.again = False
@@ -64,6 +75,7 @@ class Reader:
             if form.mark in text and (values := form.read(text, self.like[form.name])) is not None:
                 self._step(form, values, text)
                 return
+        self.facts |= short(self.printed.take(text))
         for fact in FACTS:
             if fact.mark in text:
                 self._learn(fact.read(text))
@@ -98,8 +110,10 @@ class Reader:
         """What all lines state together."""
         names = list(dict.fromkeys(form.name for form in FORMS))
         form = next((known_form for known_form in FORMS if known_form.name in self.steps), None)
+        run = self._run()
+        facts = {**(facts_of(run) if run else {}), **self.facts}
         if form is None:
-            return Log(_framework_of(self.facts), self.facts, overflows=self.overflows)
+            return Log(_framework_of(facts), facts, overflows=self.overflows, run=run)
         steps = self.steps[form.name]
         self._memory(form.name, steps.all)
         notes = []
@@ -109,14 +123,17 @@ class Reader:
         if others:
             notes.append(f"lines of {' and '.join(others)} repeat the same steps, and were left out")
         return Log(
-            self._framework(form),
-            self.facts,
-            steps.all,
-            steps.restarts,
-            self.overflows,
-            self.again,
-            notes=notes,
-        )
+            self._framework(form), facts, steps.all, steps.restarts, self.overflows, self.again, notes=notes,
+            run=run,
+        )  # fmt: skip
+
+    def _run(self) -> Question | None:
+        """The run of all its arguments; None where some are absent, or none such can be."""
+        reading = self.printed.reading()
+        try:
+            return question_of(reading, "the log") if reading else None
+        except UserError:
+            return None
 
     def _memory(self, name: str, steps: Sequence[Step]) -> None:
         """Adds what DeepSpeed's timers and Megatron's report print of memory on lines of their own."""

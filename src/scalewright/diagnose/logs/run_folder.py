@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.diagnose.logs.answer import log_part
-from scalewright.diagnose.logs.arguments import LAYOUT
 from scalewright.diagnose.logs.causes import causes
 from scalewright.diagnose.logs.expected import verdict
+from scalewright.diagnose.logs.facts import LAYOUT
 from scalewright.diagnose.logs.log import Log
 from scalewright.diagnose.logs.steps import Step
 from scalewright.diagnose.logs.times import usual

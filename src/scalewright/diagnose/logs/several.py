@@ -30,9 +30,10 @@ def join(log: Log, other: Log) -> Log:
     facts = {**log.facts, **other.facts}
     notes = [*dict.fromkeys(log.notes + other.notes)]
     framework, nccl = longer.framework or log.framework, log.nccl or other.nccl
+    run = other.run or log.run
     if not log.steps or not other.steps or _shared(log.steps, other.steps):
         overflows = max(log.overflows, other.overflows)
-        return Log(framework, facts, longer.steps, longer.restarts, overflows, longer.again, nccl, notes)
+        return Log(framework, facts, longer.steps, longer.restarts, overflows, longer.again, nccl, notes, run)
     last, first = log.steps[-1].step, other.steps[0].step
     back = last is not None and first is not None and first <= last
     restarts = log.restarts + (back or other.again)
@@ -40,7 +41,7 @@ def join(log: Log, other: Log) -> Log:
         step.life += restarts
     overflows = log.overflows + other.overflows
     steps = log.steps + other.steps
-    return Log(framework, facts, steps, restarts + other.restarts, overflows, log.again, nccl, notes)
+    return Log(framework, facts, steps, restarts + other.restarts, overflows, log.again, nccl, notes, run)
 
 
 def _shared(steps: Sequence[Step], others: Sequence[Step]) -> bool:

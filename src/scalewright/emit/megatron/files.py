@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scalewright.emit.arguments import flags, nodes_of, ranks, spelled, split_launch
+from scalewright.emit.arguments import DOTTED, flags, nodes_of, ranks, spelled, split_launch
 from scalewright.emit.emitted import Emitted, Reading
 from scalewright.emit.foreign import ForeignKeys
 from scalewright.emit.megatron.keys import ASIDE
@@ -26,8 +26,7 @@ from scalewright.spec.errors import UserError
 
 __all__ = ["read", "recognises", "write"]
 FLAG = re.compile(r"--(?:tensor-model-parallel-size|num-layers|micro-batch-size)\b|pretrain_\w+\.py")
-PRINTED = re.compile(r"^\s*(?:\[[^\]]*\]:?\s*)?(\w+) \.{3,} ?(.*)$", re.MULTILINE)
-MARK = "tensor-model-parallel-size"
+MARK, PRINTED = "tensor-model-parallel-size", "tensor_model_parallel_size"
 TITLE, VERSION = "Megatron-LM", "core 0.16 to 0.19"
 FILE = "pretrain.sh"
 WIDTH = 100
@@ -39,18 +38,15 @@ def recognises(document: Any, text: str) -> bool:
     """A script or command line, a functional test's YAML, or arguments as they are printed."""
     if isinstance(document, dict):
         return any(str(key).startswith("--") for key in document.get("MODEL_ARGS") or ())
-    return document is None and bool(FLAG.search(text) or _is_printed(text))
+    return document is None and bool(FLAG.search(text) or PRINTED in dict(DOTTED.findall(text)))
 
 
 def read(document: Any, text: str, where: str) -> Reading:
     """Such a file as a run; raises UserError."""
     if isinstance(document, dict):
         return read_test(document)
-    return read_printed(text) if _is_printed(text) else read_text(text, where)
-
-
-def _is_printed(text: str) -> bool:
-    return any(name == "tensor_model_parallel_size" for name, _ in PRINTED.findall(text))
+    printed = dict(DOTTED.findall(text))
+    return read_printed(printed) if PRINTED in printed else read_text(text, where)
 
 
 def read_argv(words: Sequence[str]) -> Reading:
@@ -79,10 +75,10 @@ def read_test(document: Mapping[str, Any]) -> Reading:
     return _read(values, None)
 
 
-def read_printed(text: str) -> Reading:
-    """The arguments that Megatron prints when it starts: all that are set."""
+def read_printed(printed: Mapping[str, str]) -> Reading:
+    """The arguments that Megatron prints when it starts, by their names with underscores."""
     values: dict[str, Any] = {}
-    for name, value in PRINTED.findall(text):
+    for name, value in printed.items():
         value = value.strip()
         if value not in ("None", "False", "[]", ""):
             values[name.replace("_", "-")] = True if value == "True" else value

@@ -229,7 +229,7 @@ def _smallest_world(t: ForeignKeys, layout: dict[str, Any]) -> int:
 def _read_pipeline(t: ForeignKeys, run: dict[str, Any]) -> None:
     layout, layers = run["layout"], run.get("model", {}).get("num_hidden_layers")
     pp = layout["pp"]
-    virtual = t.take("num-virtual-stages-per-pipeline-rank")
+    virtual = t.take_first("num-virtual-stages-per-pipeline-rank", "virtual-pipeline-model-parallel-size")
     t.take("microbatch-group-size-per-virtual-pipeline-stage")
     each = t.take("num-layers-per-virtual-pipeline-stage")
     cut = t.take("pipeline-model-parallel-layout")
@@ -291,6 +291,8 @@ def _read_recompute(t: ForeignKeys, layout: dict[str, Any], run: dict[str, Any])
     count, modules = t.take("recompute-num-layers"), t.take("recompute-modules")
     if t.take("recompute-activations"):
         granularity = "selective"
+    if t.take("checkpoint-activations"):  # until 2022
+        granularity = "full"
     if granularity == "selective":
         layout["recompute"] = "selective"
         named = modules if isinstance(modules, list) else str(modules or CORE).split()
