@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.diagnose.flight.dump import read_dump
-from scalewright.diagnose.flight.hang import Finding, find_hang
+from scalewright.diagnose.flight.hang import GroupFault, find_hang
 from scalewright.diagnose.verdict import Verdict
 from scalewright.spec.common.pickles import NotPlainData
 
@@ -43,7 +43,7 @@ def flight_answer(files: Sequence[Path]) -> dict[str, Any]:
     }
 
 
-def verdict(finding: Finding) -> Verdict:
+def verdict(finding: GroupFault) -> Verdict:
     """A finding as a cause, with the ranks that it names."""
     ranks = {"ranks": list(finding.culprits), "waiting": list(finding.waiting)}
     place = {"group": finding.about or finding.group, "number": finding.number}
@@ -51,7 +51,7 @@ def verdict(finding: Finding) -> Verdict:
     return Verdict(finding.kind, [sentence(finding)], FIX[finding.kind], more=more)
 
 
-def sentence(finding: Finding) -> str:
+def sentence(finding: GroupFault) -> str:
     """`rank 2 never came to dp #4 (all_reduce [[1024, 64]] Float), in which rank 0 waits`."""
     who, others = _ranks(finding.culprits), _ranks(finding.waiting)
     place = f"{finding.about or 'group ' + finding.group} #{finding.number}"

@@ -24,7 +24,7 @@ UNEVEN = ("all_to_all", "alltoall", "scatter", "gather", "broadcast", "send", "r
 
 
 @dataclass(frozen=True)
-class Finding:
+class GroupFault:
     """One thing that is wrong in one group: `kind`, the ranks that did it, and those that wait for them."""
 
     kind: str
@@ -41,7 +41,7 @@ class Finding:
 class Hang:
     """The findings, the root's first, the ranks they name, and lines about what the dumps don't tell."""
 
-    findings: list[Finding]
+    findings: list[GroupFault]
     root: tuple[int, ...]
     warnings: list[str]
 
@@ -50,7 +50,7 @@ def find_hang(dumps: Sequence[Dump]) -> Hang:
     """What the ranks' dumps show; no findings where every collective is done or on its way everywhere."""
     by_rank = {dump.rank: dump for dump in dumps}
     members = _members(dumps)
-    findings: list[Finding] = []
+    findings: list[GroupFault] = []
     for group, ranks in sorted(members.items()):
         findings += _group(group, ranks, by_rank)
     waits = {rank: finding.culprits for finding in findings for rank in finding.waiting}
@@ -88,7 +88,7 @@ def _members(dumps: Sequence[Dump]) -> dict[str, list[int]]:
     return {name: sorted(its_ranks) for name, its_ranks in members.items()}
 
 
-def _group(group: str, ranks: list[int], by_rank: dict[int, Dump]) -> list[Finding]:
+def _group(group: str, ranks: list[int], by_rank: dict[int, Dump]) -> list[GroupFault]:
     """Mismatches and missing ranks of one group, at the first number where something is wrong."""
     entries: dict[int, dict[int, Entry]] = {}
     last: dict[int, int] = {}
@@ -108,14 +108,16 @@ def _group(group: str, ranks: list[int], by_rank: dict[int, Dump]) -> list[Findi
             odd = tuple(rank for rank, entry in here.items() if _signature(entry) != usual)
             others = tuple(rank for rank in here if rank not in odd)
             what = f"{here[odd[0]].what} where the others call {here[others[0]].what}"
-            return [Finding("mismatch", group, about, number, odd, others, what, _frames(by_rank, odd))]
+            return [GroupFault("mismatch", group, about, number, odd, others, what, _frames(by_rank, odd))]
         waiting = tuple(rank for rank, entry in here.items() if not entry.done)
         missing = tuple(rank for rank in ranks if last.get(rank, 0) < number)
         if waiting and missing:
             absent = tuple(rank for rank in missing if rank not in by_rank)
             kind, culprits = ("absent", absent) if absent else ("missing", missing)
             what = here[waiting[0]].what
-            return [Finding(kind, group, about, number, culprits, waiting, what, _frames(by_rank, culprits))]
+            return [
+                GroupFault(kind, group, about, number, culprits, waiting, what, _frames(by_rank, culprits))
+            ]
     return []
 
 
@@ -148,6 +150,6 @@ def _frames(by_rank: dict[int, Dump], ranks: tuple[int, ...]) -> tuple[str, ...]
     return tuple(entry.frame for entry in last)
 
 
-def _renamed(finding: Finding) -> Finding:
-    return Finding("crossed", *(getattr(finding, name) for name in
+def _renamed(finding: GroupFault) -> GroupFault:
+    return GroupFault("crossed", *(getattr(finding, name) for name in
                    ("group", "about", "number", "culprits", "waiting", "what", "frames")))  # fmt: skip
