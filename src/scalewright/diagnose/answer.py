@@ -16,10 +16,9 @@ from scalewright.diagnose import intervals
 from scalewright.diagnose.breakdown import breakdown_of_windows
 from scalewright.diagnose.collectives import Matched
 from scalewright.diagnose.idle import CAUSES
-from scalewright.diagnose.kernels import by_kind, short_name, top_kernels
+from scalewright.diagnose.kernels import by_kind, occupancies, short_name, top_kernels
 from scalewright.diagnose.layers import layers
 from scalewright.diagnose.memory.traced import traced_memory
-from scalewright.diagnose.occupancy import occupancies
 from scalewright.diagnose.phases import PHASES, phases
 from scalewright.diagnose.pipeline_steps import dump
 from scalewright.diagnose.ranks import Rank, Ranks, unlaunched

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.diagnose.answer import answer as trace_answer
-from scalewright.diagnose.compare.compare import compare, read_other
-from scalewright.diagnose.compare.planned import prediction
-from scalewright.diagnose.flight.answer import flight_answer
+from scalewright.diagnose.compare.compare import compare, prediction, read_other
+from scalewright.diagnose.flight.hang import flight_answer
 from scalewright.diagnose.inputs import (
     FLIGHT,
     KERNELS,
@@ -29,9 +28,8 @@ from scalewright.diagnose.inputs import (
     TRACE,
     inputs,
 )
-from scalewright.diagnose.logs.answer import log_answer
+from scalewright.diagnose.logs.answer import log_answer, run_answer
 from scalewright.diagnose.logs.expected import Given
-from scalewright.diagnose.logs.run_folder import run_answer
 from scalewright.diagnose.memory.answer import memory_answer
 from scalewright.diagnose.memory.timeline import timeline_answer
 from scalewright.diagnose.nccl.answer import nccl_answer

@@ -21,10 +21,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from scalewright.diagnose.logs.answer import is_run_folder
 from scalewright.diagnose.logs.documents import is_trainer_state
 from scalewright.diagnose.logs.lines import is_text
 from scalewright.diagnose.logs.log import is_training_log
-from scalewright.diagnose.logs.run_folder import is_run_folder
 from scalewright.diagnose.memory.timeline import is_timeline
 from scalewright.diagnose.nccl.lines import is_nccl_log
 from scalewright.diagnose.ncu.table import is_ncu

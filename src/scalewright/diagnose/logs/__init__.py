@@ -5,7 +5,6 @@ forms.py      what a step line looks like: a table              times.py       t
 values.py     numbers and `key: value` pairs                    curve.py       the loss: spikes, not finite
 facts.py      model, layout, devices: a table of lines          expected.py    what the planner expects
               (arguments are read by emit/printed.py)           causes.py      what is wrong, in words
-documents.py  trainer_state.json                                answer.py      the keys of `--json`
-log.py        all lines of a file together                      run_folder.py  a run of our own
-several.py    files of ranks, or of parts of a run
+documents.py  trainer_state.json                                answer.py      the keys of `--json`; a run
+log.py        all lines of a file, and of several, together                    of our own
 """

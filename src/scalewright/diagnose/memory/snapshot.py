@@ -20,9 +20,8 @@ from typing import Any
 
 import msgspec
 
-from scalewright.diagnose.memory.blocks import Life, lives
+from scalewright.diagnose.memory.blocks import FREE, Event, Life, Segment, SnapshotFile, lives
 from scalewright.diagnose.memory.categories import Judged, judge
-from scalewright.diagnose.memory.form import FREE, Event, Segment, SnapshotFile
 from scalewright.diagnose.memory.stacks import Stacks
 from scalewright.spec.common.pickles import NotPlainData, read_pickle
 

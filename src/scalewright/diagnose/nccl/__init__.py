@@ -4,5 +4,5 @@ lines.py           NCCL's lines, apart from the rest        communicators.py   w
 forms.py           what a line says: a table of forms       log.py             all of a run's lines together
 problems.py        warnings and errors: a table             summary.py         the run in figures
 links.py           what `via NET/IB/1/GDRDMA` means         answer.py          the keys of `diagnose --json`
-rules.py           causes: errors.py, between_nodes.py, within_node.py, differences.py; words: evidence.py
+rules.py           causes: errors, slow_links.py, differences.py
 """

@@ -15,9 +15,8 @@ import numpy as np
 from scalewright.diagnose import intervals
 from scalewright.diagnose.breakdown import Activity, breakdown, breakdown_of_windows
 from scalewright.diagnose.idle import CAUSES
-from scalewright.diagnose.operations.kinds import COMMUNICATES, KINDS
 from scalewright.diagnose.operations.slowdown import Slowdown, slowdown, what_if
-from scalewright.diagnose.operations.table import Table, read_table
+from scalewright.diagnose.operations.table import COMMUNICATES, KINDS, Table, read_table
 from scalewright.diagnose.operations.verdicts import verdicts, worker
 from scalewright.spec.errors import UserError
 
