@@ -10,8 +10,8 @@ from tests.diagnose import cpu_job
 from tests.diagnose.cpu_job import CpuJob
 from tests.diagnose.job import Job, simulate, write
 
-from scalewright.diagnose.bandwidths import slow_links
 from scalewright.diagnose.diagnose import diagnose
+from scalewright.diagnose.links import slow_links
 from scalewright.diagnose.logs.expected import Given
 from scalewright.diagnose.ranks import read_ranks
 from scalewright.diagnose.verdicts import verdicts

@@ -19,9 +19,6 @@ class Gain(NamedTuple):
     p90: float
 
 
-NO_GAIN = Gain(0.0, 0.0, 0.0)  # of a cause that spoils the training and costs no time
-
-
 @dataclass(frozen=True)
 class Verdict:
     """A cause with its evidence, in sentences, and its fix: of whatever was read."""

@@ -14,10 +14,10 @@ from collections.abc import Callable
 import numpy as np
 
 from scalewright.diagnose import intervals
-from scalewright.diagnose.bandwidths import slow_links
 from scalewright.diagnose.cpu import operator_storms, short_operators
 from scalewright.diagnose.graphs import compiling, graphed, storms, without
 from scalewright.diagnose.kernels import by_kind, short_kernels
+from scalewright.diagnose.links import slow_links
 from scalewright.diagnose.ranks import Rank, Ranks
 from scalewright.diagnose.replay import Change
 from scalewright.diagnose.stages import bubble, unbalanced, uneven_steps

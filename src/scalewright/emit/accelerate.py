@@ -16,13 +16,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from scalewright.emit.arguments import nodes_of
+from scalewright.emit.command_lines import nodes_of
 from scalewright.emit.deepspeed.read import fit_batch, read_sections
 from scalewright.emit.emitted import Emitted, Reading
 from scalewright.emit.foreign import ForeignKeys
 from scalewright.emit.numbers import real_of, true, whole_of
 from scalewright.emit.rules import put
-from scalewright.emit.scripts.facts import Facts, take_facts, take_optimizer, take_precision, take_recompute
+from scalewright.emit.scripts.facts import (
+    Facts,
+    Sharding,
+    take_facts,
+    take_optimizer,
+    take_precision,
+    take_recompute,
+    take_sharding,
+)
 from scalewright.emit.scripts.model import (
     CONFIG,
     SAMPLES,
@@ -33,7 +41,6 @@ from scalewright.emit.scripts.model import (
     render,
     write_config,
 )
-from scalewright.emit.scripts.sharding import Sharding, take_sharding
 from scalewright.emit.settings import Settings
 from scalewright.spec.common.dotted import flat
 from scalewright.spec.errors import UserError

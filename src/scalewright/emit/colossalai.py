@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from scalewright.emit.arguments import torchrun
+from scalewright.emit.command_lines import torchrun
 from scalewright.emit.emitted import Emitted
 from scalewright.emit.rules import Words
 from scalewright.emit.scripts.facts import take_facts

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scalewright.emit.arguments import nodes_of
+from scalewright.emit.command_lines import nodes_of
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
 from scalewright.emit.foreign import FEWEST, ForeignKeys, put_sources, read_keys
 from scalewright.emit.numbers import real, whole

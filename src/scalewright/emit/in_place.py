@@ -17,14 +17,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
 
-from scalewright.emit.arguments import flags, nodes_of, split_launch
-from scalewright.emit.documents import SIGNS, named, put_values
+from scalewright.emit.command_lines import flags, nodes_of, read_script, split_launch
+from scalewright.emit.edits import SIGNS, changed_literals, named, put_literals, put_values
 from scalewright.emit.emitted import Emitted
-from scalewright.emit.python_edits import changed_literals, put_literals
 from scalewright.emit.question import as_run
 from scalewright.emit.read import file_text, parse, read_own
 from scalewright.emit.settings import settings_of
-from scalewright.emit.shell import read_script
 from scalewright.emit.write import emit
 from scalewright.spec.base import parse_yaml
 from scalewright.spec.common.dotted import flat

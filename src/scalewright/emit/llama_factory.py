@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from scalewright.emit.arguments import nodes_of
 from scalewright.emit.axolotl import write_recompute
+from scalewright.emit.command_lines import nodes_of
 from scalewright.emit.deepspeed.read import fit_batch
 from scalewright.emit.deepspeed.write import write_zero
 from scalewright.emit.emitted import Emitted, Reading

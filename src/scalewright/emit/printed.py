@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from scalewright.emit import read
-from scalewright.emit.arguments import DOTTED
+from scalewright.emit.command_lines import DOTTED
 from scalewright.emit.deepspeed.read import BATCH as DEEPSPEED
 from scalewright.emit.emitted import Reading
 from scalewright.emit.maxtext import run as maxtext

@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml
 
+from scalewright.emit.command_lines import read_words
 from scalewright.emit.emitted import Reading
-from scalewright.emit.shell import read_words
 from scalewright.emit.trainers import TRAINERS, module_of
 from scalewright.spec.base import parse_yaml
 from scalewright.spec.common.untrusted import read_bytes

@@ -7,10 +7,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from scalewright.emit.arguments import nodes_of, torchrun_by_variables
 from scalewright.emit.bridge.fields import DTYPES, FIELDS, fields_of
 from scalewright.emit.bridge.nemo import read_nemo
 from scalewright.emit.bridge.read import read_overrides, read_recipe, read_test
+from scalewright.emit.command_lines import nodes_of, torchrun_by_variables
 from scalewright.emit.emitted import Emitted, Reading
 from scalewright.emit.megatron.layout import write_layout
 from scalewright.emit.megatron.model import Arguments, write_model

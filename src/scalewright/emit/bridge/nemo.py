@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from scalewright.emit.bridge.fields import precision_of
-from scalewright.emit.bridge.interpolation import resolve
+from scalewright.emit.bridge.read import resolve
 from scalewright.emit.emitted import Reading
 from scalewright.emit.foreign import ForeignKeys
 from scalewright.emit.megatron.files import read_arguments

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scalewright.emit.arguments import nodes_of
+from scalewright.emit.command_lines import nodes_of
 from scalewright.emit.emitted import Emitted
 from scalewright.emit.scripts.facts import Facts, take_facts, take_optimizer, take_precision, take_recompute
 from scalewright.emit.scripts.model import CONFIG, SAMPLES, as_json, masks_refused, render

@@ -1,7 +1,7 @@
 """Megatron-LM's files: the run script that is written, and arguments that are read.
 
 torchrun ... pretrain_gpt.py --num-layers 32 ...     words
-GPT_ARGS=(--num-layers 32 ...)                       a script (emit/shell.py)
+GPT_ARGS=(--num-layers 32 ...)                       a script (emit/command_lines.py)
 MODEL_ARGS: {--num-layers: 32}                       a functional test's model_config.yaml
   num_layers ...................... 32               between `---- arguments ----` in a log
 """
@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scalewright.emit.arguments import DOTTED, flags, nodes_of, ranks, spelled, split_launch
+from scalewright.emit.command_lines import DOTTED, flags, nodes_of, ranks, read_script, spelled, split_launch
 from scalewright.emit.emitted import Emitted, Reading
 from scalewright.emit.foreign import ForeignKeys
 from scalewright.emit.megatron.keys import ASIDE
@@ -20,7 +20,6 @@ from scalewright.emit.megatron.layout import read_layout, write_layout
 from scalewright.emit.megatron.model import Arguments, read_model, write_model
 from scalewright.emit.megatron.training import read_training, write_training
 from scalewright.emit.settings import Settings
-from scalewright.emit.shell import read_script
 from scalewright.spec.common.shell import line
 from scalewright.spec.errors import UserError
 

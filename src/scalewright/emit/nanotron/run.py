@@ -18,7 +18,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from scalewright.emit.arguments import torchrun
+from scalewright.emit.command_lines import torchrun
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
 from scalewright.emit.foreign import ForeignKeys, put_sources, read_keys
 from scalewright.emit.nanotron.model import CONFIG, TITLE, read_model, write_model
