@@ -22,6 +22,7 @@ from scalewright.emit.emitted import Emitted, Reading
 from scalewright.emit.foreign import ForeignKeys
 from scalewright.emit.numbers import real_of, true, whole_of
 from scalewright.emit.rules import put
+from scalewright.emit.run_keys import LayoutKey, LayoutKeys, RunKeys
 from scalewright.emit.scripts.facts import (
     Facts,
     Sharding,
@@ -71,7 +72,7 @@ TITLE, VERSION = "Accelerate", "1.15 with transformers 5.23"
 FILE, SCRIPT = "accelerate_config.yaml", "train.py"
 CONTEXTS = {"allgather": ("allgather", True), "ring": ("alltoall", True)}
 TYPES = {"none": "NO", "ddp": "MULTI_GPU", "deepspeed": "DEEPSPEED", "fsdp": "FSDP", "loaded": "MULTI_GPU"}
-MEGATRON = {"tp": "tp_degree", "pp": "pp_degree"}
+MEGATRON: Mapping[LayoutKey, str] = {"tp": "tp_degree", "pp": "pp_degree"}
 
 
 def write(s: Settings) -> Emitted:
@@ -188,8 +189,8 @@ def _script(s: Settings, facts: Facts, sharding: Sharding, precision: str, comma
 def read(document: Any, text: str, where: str) -> Reading:
     """A configuration as a run."""
     foreign = ForeignKeys(_named(document), ASIDE)
-    run: dict[str, Any] = {}
-    layout: dict[str, Any] = run.setdefault("layout", {})
+    run: RunKeys = {}
+    layout: LayoutKeys = run.setdefault("layout", {})
     kind = str(foreign.take("distributed_type")).upper()
     processes, machines = whole_of(foreign.take("num_processes")), whole_of(foreign.take("num_machines"))
     _read_precision(foreign, layout)
@@ -222,7 +223,7 @@ def _named(document: Mapping[str, Any]) -> dict[str, Any]:
     return keys
 
 
-def _read_precision(t: ForeignKeys, layout: dict[str, Any]) -> None:
+def _read_precision(t: ForeignKeys, layout: LayoutKeys) -> None:
     precision = t.take("mixed_precision")
     if precision is None and t.take("fp16"):
         precision = "fp16"
@@ -230,7 +231,7 @@ def _read_precision(t: ForeignKeys, layout: dict[str, Any]) -> None:
     layout["precision"] = names.get(str(precision if precision is not None else "no").lower(), "bf16")
 
 
-def _read_sizes(t: ForeignKeys, layout: dict[str, Any]) -> int:
+def _read_sizes(t: ForeignKeys, layout: LayoutKeys) -> int:
     """Sizes of parallelism_config; gives how many ranks share a replica."""
     for name in ("tp", "cp", "dp_replicate"):
         if (size := whole_of(t.take(f"{PREFIX}.{name}_size"))) is not None:
@@ -246,7 +247,7 @@ def _read_sizes(t: ForeignKeys, layout: dict[str, Any]) -> int:
     return shares
 
 
-def _read_fsdp(t: ForeignKeys, layout: dict[str, Any], machines: int | None) -> None:
+def _read_fsdp(t: ForeignKeys, layout: LayoutKeys, machines: int | None) -> None:
     section = "fsdp_config.fsdp_"
     version, reshard = t.take(f"{section}version"), t.take(f"{section}reshard_after_forward")
     strategy = t.take(f"{section}sharding_strategy")
@@ -269,7 +270,7 @@ def _read_fsdp(t: ForeignKeys, layout: dict[str, Any], machines: int | None) -> 
         layout["offload"] = "all" if "offload" in layout else "activations"
 
 
-def _read_deepspeed(t: ForeignKeys, run: dict[str, Any], where: str) -> None:
+def _read_deepspeed(t: ForeignKeys, run: RunKeys, where: str) -> None:
     name = "deepspeed_config.deepspeed_config_file"
     if (file := t.take(name)) is not None:
         document = linked(file, where)
@@ -296,7 +297,7 @@ def _read_deepspeed(t: ForeignKeys, run: dict[str, Any], where: str) -> None:
         put(run, "optimizer.clip_norm", clip)
 
 
-def _read_megatron(t: ForeignKeys, run: dict[str, Any]) -> None:
+def _read_megatron(t: ForeignKeys, run: RunKeys) -> None:
     section, layout = "megatron_lm_config.megatron_lm_", run["layout"]
     for ours, foreign in MEGATRON.items():
         if (size := whole_of(t.take(f"{section}{foreign}"))) is not None:

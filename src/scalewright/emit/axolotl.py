@@ -22,6 +22,7 @@ from scalewright.emit.emitted import Emitted, Reading
 from scalewright.emit.foreign import ForeignKeys
 from scalewright.emit.numbers import real_of, true, whole_of
 from scalewright.emit.rules import put, write_rules
+from scalewright.emit.run_keys import LayoutKeys, RunKeys
 from scalewright.emit.scripts.facts import Facts, Sharding, take_facts, take_precision, take_sharding
 from scalewright.emit.scripts.model import CONFIG, SAMPLES, as_yaml, read_model, render, write_config
 from scalewright.emit.settings import Settings
@@ -184,7 +185,7 @@ def read(document: Any, text: str, where: str) -> Reading:
     """Such a file as a run."""
     keys = _flattened(document)
     foreign = ForeignKeys(keys, aside(keys, OWN))
-    run: dict[str, Any] = {}
+    run: RunKeys = {}
     read_numbers(foreign, run)
     layout = run["layout"]
     layout["micro_batch"] = whole_of(foreign.take("micro_batch_size")) or 1
@@ -211,7 +212,7 @@ def _flattened(document: Mapping[str, Any]) -> dict[str, Any]:
     return keys | ({"deepspeed": document["deepspeed"]} if document.get("deepspeed") else {})
 
 
-def _read_data(t: ForeignKeys, run: dict[str, Any]) -> None:
+def _read_data(t: ForeignKeys, run: RunKeys) -> None:
     put(run, "data.seq_len", whole_of(t.take("sequence_len")) or 512)
     if (packing := t.take("sample_packing")) is not None:
         run["data"]["document_mask"] = true(packing)
@@ -219,7 +220,7 @@ def _read_data(t: ForeignKeys, run: dict[str, Any]) -> None:
         t.refuse(key, "texts and rows of its own: prepare them, and set data.train")
 
 
-def _read_schedule(t: ForeignKeys, run: dict[str, Any], steps: int | None) -> None:
+def _read_schedule(t: ForeignKeys, run: RunKeys, steps: int | None) -> None:
     read_optimizer(t, run, "optimizer")
     t.values.setdefault("lr_scheduler", "cosine")
     if steps is not None and not {"warmup_steps", "warmup_ratio"} & t.values.keys():
@@ -230,7 +231,7 @@ def _read_schedule(t: ForeignKeys, run: dict[str, Any], steps: int | None) -> No
         run["lr_schedule"]["min_ratio"] = ratio
 
 
-def _read_layout(t: ForeignKeys, run: dict[str, Any], where: str) -> int | None:
+def _read_layout(t: ForeignKeys, run: RunKeys, where: str) -> int | None:
     """Sizes and stage; the devices that the sizes make, None where they aren't there."""
     layout = run["layout"]
     layout["zero_stage"] = 0
@@ -253,7 +254,7 @@ def _read_layout(t: ForeignKeys, run: dict[str, Any], where: str) -> int | None:
     return prod(size or 1 for size in sizes.values()) if known else None
 
 
-def _read_fsdp(t: ForeignKeys, layout: dict[str, Any]) -> None:
+def _read_fsdp(t: ForeignKeys, layout: LayoutKeys) -> None:
     strategy = str(t.take("fsdp_config.sharding_strategy", "")).upper()
     keeps = str(t.take("fsdp_config.reshard_after_forward")).lower() == "false"
     layout["zero_stage"] = 2 if keeps or strategy in ("SHARD_GRAD_OP", "2") else 3

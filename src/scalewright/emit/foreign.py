@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from scalewright.emit.emitted import Reading
+from scalewright.emit.run_keys import RunKeys
 from scalewright.spec.common.dotted import flat
 from scalewright.spec.errors import UserError
 from scalewright.spec.question import Unread
@@ -83,11 +84,11 @@ def given(document: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_keys(
     trainer: str, document: Mapping[str, Any], aside: frozenset[str], where: str,
-    *readers: Callable[[ForeignKeys, dict[str, Any]], None],
+    *readers: Callable[[ForeignKeys, RunKeys], None],
 ) -> Reading:  # fmt: skip
     """A document's keys as a run, by these readers in turn; raises UserError for a value of another kind."""
     foreign = ForeignKeys(given(document), aside)
-    run: dict[str, Any] = {}
+    run: RunKeys = {}
     try:
         for reader in readers:
             reader(foreign, run)

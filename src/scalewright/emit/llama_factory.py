@@ -20,6 +20,7 @@ from scalewright.emit.emitted import Emitted, Reading
 from scalewright.emit.foreign import ForeignKeys
 from scalewright.emit.numbers import true, whole_of
 from scalewright.emit.rules import put, write_rules
+from scalewright.emit.run_keys import RunKeys
 from scalewright.emit.scripts.facts import Facts, take_facts, take_precision
 from scalewright.emit.scripts.model import CONFIG, SAMPLES, as_yaml, read_model, render, write_config
 from scalewright.emit.settings import Settings
@@ -130,7 +131,7 @@ def read(document: Any, text: str, where: str) -> Reading:
     """Such a file as a run; devices aren't in it."""
     keys = flattened(document)
     foreign = ForeignKeys(keys, aside(keys, OWN))
-    run: dict[str, Any] = {}
+    run: RunKeys = {}
     read_arguments(foreign, run, where)
     layout = run["layout"]
     disabled = foreign.take("disable_gradient_checkpointing")

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from scalewright.emit.foreign import ForeignKeys
+from scalewright.emit.run_keys import RunKeys
 from scalewright.emit.settings import NEUTRAL, Settings
 
 Words = dict[str, Any]
@@ -41,7 +42,7 @@ class Word(NamedTuple):
             return {}
         return {self.foreign: self.to(value)}
 
-    def read(self, t: ForeignKeys, run: dict[str, Any]) -> None:
+    def read(self, t: ForeignKeys, run: RunKeys) -> None:
         """Our key, where theirs is set."""
         value = t.take(self.foreign)
         if value is not None:
@@ -69,7 +70,7 @@ class Pick(NamedTuple):
             return dict(zip(self.foreign, name, strict=True))
         return {self.foreign: name}
 
-    def read(self, t: ForeignKeys, run: dict[str, Any]) -> None:
+    def read(self, t: ForeignKeys, run: RunKeys) -> None:
         """Our key."""
         if isinstance(self.foreign, tuple):
             absent = zip(self.foreign, self.absent, strict=True)
@@ -94,7 +95,7 @@ class Fixed(NamedTuple):
         s.choose(self.ours, dict.fromkeys(self.values), self.why, self.instead)
         return {}
 
-    def read(self, t: ForeignKeys, run: dict[str, Any]) -> None:
+    def read(self, t: ForeignKeys, run: RunKeys) -> None:
         """Nothing: their file has no key."""
 
 
@@ -109,7 +110,7 @@ class Lacks(NamedTuple):
         s.drop(self.ours, self.why)
         return {}
 
-    def read(self, t: ForeignKeys, run: dict[str, Any]) -> None:
+    def read(self, t: ForeignKeys, run: RunKeys) -> None:
         """Nothing: their file has no key."""
 
 
@@ -124,16 +125,16 @@ def write_rules(settings: Settings, rules: Iterable[Rule]) -> dict[str, Any]:
     return written
 
 
-def read_rules(foreign: ForeignKeys, rules: Iterable[Rule], run: dict[str, Any]) -> None:
+def read_rules(foreign: ForeignKeys, rules: Iterable[Rule], run: RunKeys) -> None:
     """Puts our keys of all rules into a nested run."""
     for rule in rules:
         rule.read(foreign, run)
 
 
-def put(run: dict[str, Any], key: str, value: Any) -> None:
+def put(run: RunKeys | dict[str, Any], key: str, value: Any) -> None:
     """Sets a dotted key of nested data."""
     *parents, last = key.split(".")
-    node = run
+    node: Any = run
     for parent in parents:
         node = node.setdefault(parent, {})
     node[last] = value

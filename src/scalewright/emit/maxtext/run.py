@@ -11,6 +11,7 @@ from scalewright.emit.maxtext.layout import TITLE, hardware_of, read_layout, wri
 from scalewright.emit.numbers import real, whole
 from scalewright.emit.rates import put_rates, take_rates
 from scalewright.emit.rules import Fixed, Word, Words, put, read_rules, write_rules
+from scalewright.emit.run_keys import RunKeys
 from scalewright.emit.settings import Settings
 
 VERSION, FILE = "0.2.5", "maxtext.yml"
@@ -193,7 +194,7 @@ def read(document: Any, text: str, where: str) -> Reading:
     return read_keys("maxtext", document, ASIDE, where, _read_network, read_layout, _read_training)
 
 
-def _read_network(t: ForeignKeys, run: Words) -> None:
+def _read_network(t: ForeignKeys, run: RunKeys) -> None:
     name = t.take("model_name", "default")
     if "base_emb_dim" not in t and name != "default":
         if name in MODELS:
@@ -231,7 +232,7 @@ def _read_network(t: ForeignKeys, run: Words) -> None:
         t.take("num_experts"), t.take("num_experts_per_tok"), t.take("base_moe_mlp_dim")
 
 
-def _read_training(t: ForeignKeys, run: Words) -> None:
+def _read_training(t: ForeignKeys, run: RunKeys) -> None:
     optimizer = run.setdefault("optimizer", {})
     name = str(t.take("opt_type", "adamw"))
     optimizer["name"] = name if name in ("adamw", "sgd", "muon") else "adamw"

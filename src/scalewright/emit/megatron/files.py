@@ -19,6 +19,7 @@ from scalewright.emit.megatron.keys import ASIDE
 from scalewright.emit.megatron.layout import read_layout, write_layout
 from scalewright.emit.megatron.model import Arguments, read_model, write_model
 from scalewright.emit.megatron.training import read_training, write_training
+from scalewright.emit.run_keys import LayoutKeys, RunKeys
 from scalewright.emit.settings import Settings
 from scalewright.spec.common.shell import line
 from scalewright.spec.errors import UserError
@@ -85,9 +86,9 @@ def read_printed(printed: Mapping[str, str]) -> Reading:
     return _read(values, int(world) if str(world).isdecimal() else None)
 
 
-def read_arguments(foreign: ForeignKeys, world: int | None) -> dict[str, Any]:
+def read_arguments(foreign: ForeignKeys, world: int | None) -> RunKeys:
     """A run of arguments by their names; `world`: ranks, None where the launch line doesn't tell."""
-    run: dict[str, Any] = {}
+    run: RunKeys = {}
     read_model(foreign, run)
     read_layout(foreign, run, world)
     read_training(foreign, run)
@@ -101,7 +102,7 @@ def _read(values: dict[str, Any], world: int | None) -> Reading:
     return foreign.reading("megatron", run)
 
 
-def _fit_batch(foreign: ForeignKeys, layout: dict[str, Any]) -> None:
+def _fit_batch(foreign: ForeignKeys, layout: LayoutKeys) -> None:
     """The global batch where it isn't given: a micro-batch of every data-parallel rank."""
     dp = layout["devices"] // (layout["tp"] * layout["pp"] * layout["cp"])
     if "global_batch" not in layout:

@@ -17,6 +17,7 @@ from scalewright.emit.foreign import ForeignKeys
 from scalewright.emit.megatron.keys import LATENT, MIXTURE, MODEL, PREDICTION
 from scalewright.emit.numbers import real, whole
 from scalewright.emit.rules import put, read_rules, write_rules
+from scalewright.emit.run_keys import RunKeys
 from scalewright.emit.settings import Settings
 
 Arguments = dict[str, Any]  # name without dashes -> value; True: a flag alone
@@ -172,7 +173,7 @@ def _mixture(s: Settings) -> Arguments:
     return written | {"moe-token-dispatcher-type": "alltoall", "moe-grouped-gemm": True}
 
 
-def read_model(t: ForeignKeys, run: dict[str, Any]) -> None:
+def read_model(t: ForeignKeys, run: RunKeys) -> None:
     """The network of their arguments, with their defaults where they are silent."""
     if "num-layers" not in t and "hidden-size" not in t:
         return
@@ -293,7 +294,7 @@ def _read_vocabulary(t: ForeignKeys, model: dict[str, Any]) -> None:
         )
 
 
-def _read_mixture(t: ForeignKeys, run: dict[str, Any]) -> None:
+def _read_mixture(t: ForeignKeys, run: RunKeys) -> None:
     if t.values.get("num-experts") in (None, "None"):
         t.take("num-experts")
         return

@@ -16,6 +16,7 @@ from scalewright.emit.megatron.keys import ADAM, TRAINING
 from scalewright.emit.megatron.model import Arguments
 from scalewright.emit.numbers import real, whole
 from scalewright.emit.rules import put, read_rules, write_rules
+from scalewright.emit.run_keys import RunKeys
 from scalewright.emit.settings import Settings
 
 STYLES = {"constant": "constant", "linear": "linear", "cosine": "cosine", "wsd": "WSD"}
@@ -105,7 +106,7 @@ def _saves(s: Settings) -> Arguments:
     return written
 
 
-def read_training(t: ForeignKeys, run: dict[str, Any]) -> None:
+def read_training(t: ForeignKeys, run: RunKeys) -> None:
     """Everything but the network and the layout."""
     read_rules(t, (*TRAINING, *ADAM), run)
     optimizer = run.setdefault("optimizer", {})
@@ -141,7 +142,7 @@ def _read_states(t: ForeignKeys, optimizer: dict[str, Any]) -> None:
         optimizer["name"] = kinds.pop()
 
 
-def _read_rates(t: ForeignKeys, run: dict[str, Any], steps: int | None) -> None:
+def _read_rates(t: ForeignKeys, run: RunKeys, steps: int | None) -> None:
     style = str(t.take("lr-decay-style", "linear"))
     kinds = {value: key for key, value in STYLES.items()}
     schedule: dict[str, Any] = {"kind": kinds.get(style, "cosine")}
@@ -169,7 +170,7 @@ def _read_rates(t: ForeignKeys, run: dict[str, Any], steps: int | None) -> None:
     run["lr_schedule"] = schedule
 
 
-def _read_data(t: ForeignKeys, run: dict[str, Any]) -> None:
+def _read_data(t: ForeignKeys, run: RunKeys) -> None:
     train = t.take_first("train-data-path", "data-path")
     valid = t.take("valid-data-path")
     t.take("test-data-path"), t.take("per-split-data-args-path")

@@ -14,6 +14,7 @@ from typing import Any
 from scalewright.emit.foreign import ForeignKeys
 from scalewright.emit.numbers import real, whole
 from scalewright.emit.rules import Fixed, Word, Words, inverse, put, read_rules, write_rules
+from scalewright.emit.run_keys import RunKeys
 from scalewright.emit.settings import Settings
 
 CONFIG = "model.model_config."
@@ -95,7 +96,7 @@ def _mixture(s: Settings) -> Words:
     return written
 
 
-def read_model(t: ForeignKeys, run: Words) -> None:
+def read_model(t: ForeignKeys, run: RunKeys) -> None:
     """The network of a file; a kind that isn't one of ours is left out, with the reason."""
     for mark, kind in OTHERS.items():
         if CONFIG + mark in t:
@@ -129,7 +130,7 @@ def read_model(t: ForeignKeys, run: Words) -> None:
     _read_mixture(t, run)
 
 
-def _read_mixture(t: ForeignKeys, run: Words) -> None:
+def _read_mixture(t: ForeignKeys, run: RunKeys) -> None:
     if CONFIG + "moe_num_experts" in t:  # LLaMoE, of examples/moe
         experts, chosen = t.take(CONFIG + "moe_num_experts"), t.take(CONFIG + "num_experts_per_tok", 1)
         t.take(CONFIG + "is_llamoe_config"), t.take(CONFIG + "moe_capacity_factor")  # it drops no tokens

@@ -25,6 +25,7 @@ from scalewright.emit.nanotron.model import CONFIG, TITLE, read_model, write_mod
 from scalewright.emit.numbers import real, whole
 from scalewright.emit.rates import put_rates, take_rates
 from scalewright.emit.rules import Lacks, Rule, Word, Words, inverse, nested, put, read_rules, write_rules
+from scalewright.emit.run_keys import RunKeys
 from scalewright.emit.settings import Settings
 from scalewright.spec.errors import UserError
 
@@ -164,7 +165,7 @@ def write_stage(s: Settings) -> Words:
     return {"name": "training", "start_training_step": 1, "data": data}
 
 
-def read_layout(t: ForeignKeys, run: Words) -> None:
+def read_layout(t: ForeignKeys, run: RunKeys) -> None:
     """Parallelism, batch, precision and recomputation; expert ranks are taken as data-parallel ones."""
     read_rules(t, LAYOUT, run)
     layout = run.setdefault("layout", {})
@@ -173,7 +174,8 @@ def read_layout(t: ForeignKeys, run: Words) -> None:
         whole(t.take(key, 1))
         for key in ("parallelism.expert_parallel_size", "tokens.batch_accumulation_per_replica")
     )
-    tp, pp, micro = (layout.setdefault(key, 1) for key in ("tp", "pp", "micro_batch"))
+    tp, pp = layout.setdefault("tp", 1), layout.setdefault("pp", 1)
+    micro = layout.setdefault("micro_batch", 1)
     layout["global_batch"] = micro * accumulation * dp
     t.follow("global_batch")
     if ep > 1 and accumulation % ep == 0:
@@ -199,7 +201,7 @@ def read_layout(t: ForeignKeys, run: Words) -> None:
         t.refuse("model.dtype", "taken as bfloat16: this type isn't here")
 
 
-def read_training(t: ForeignKeys, run: Words) -> None:
+def read_training(t: ForeignKeys, run: RunKeys) -> None:
     """The optimizer, the learning rate and saves."""
     read_rules(t, TRAINING, run)
     optimizer = run.setdefault("optimizer", {})
@@ -226,7 +228,7 @@ def read_training(t: ForeignKeys, run: Words) -> None:
         )
 
 
-def _read_rates(t: ForeignKeys, run: Words) -> None:
+def _read_rates(t: ForeignKeys, run: RunKeys) -> None:
     warmup = whole(t.take(RATES + "lr_warmup_steps", 0))
     t.take(RATES + "lr_warmup_style")
     start, length = t.take(RATES + "lr_decay_starting_step"), t.take(RATES + "lr_decay_steps")
@@ -248,7 +250,7 @@ def _read_rates(t: ForeignKeys, run: Words) -> None:
     )
 
 
-def read_stages(t: ForeignKeys, run: Words, stages: list[Any]) -> None:
+def read_stages(t: ForeignKeys, run: RunKeys, stages: list[Any]) -> None:
     """Data of the first stage; those of later ones are reported."""
     for index, stage in enumerate(stages):
         data = (stage.get("data") or {}) if isinstance(stage, dict) else {}

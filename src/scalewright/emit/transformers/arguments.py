@@ -21,6 +21,7 @@ from scalewright.emit.emitted import Emitted, Reading
 from scalewright.emit.foreign import ForeignKeys
 from scalewright.emit.numbers import real_of, true, whole_of
 from scalewright.emit.rules import Word, put, write_rules
+from scalewright.emit.run_keys import LayoutKey, LayoutKeys, RunKeys
 from scalewright.emit.scripts.facts import (
     Facts,
     Sharding,
@@ -96,6 +97,7 @@ SECTIONS = (
 STAGES = {"full_shard": 3, "shard_grad_op": 2, "hybrid_shard": 3, "hybrid_shard_zero2": 2, "no_shard": 0}
 MICRO_BATCH = 8  # theirs where it isn't set
 SIZES = ("dp_replicate", "dp_shard", "tp", "cp", "sp")
+OURS: Mapping[str, LayoutKey] = {"dp_replicate": "dp_replicate", "tp": "tp", "cp": "cp", "sp": "cp"}
 TITLE, VERSION = "Transformers", "5.23 with accelerate 1.15"
 FILE, SCRIPT = "training_args.json", "train.py"
 CONTEXTS = {"allgather": ("allgather", True), "ring": ("allgather", False)}
@@ -131,7 +133,7 @@ def read(document: Any, text: str, where: str) -> Reading:
     """Such a file as a run."""
     keys = flattened(document)
     foreign = ForeignKeys(keys, aside(keys))
-    run: dict[str, Any] = {}
+    run: RunKeys = {}
     read_arguments(foreign, run, where)
     layout = run["layout"]
     devices = _read_sizes(foreign, layout)
@@ -147,7 +149,7 @@ def flattened(document: Mapping[str, Any]) -> dict[str, Any]:
     return keys | ({"deepspeed": document["deepspeed"]} if document.get("deepspeed") else {})
 
 
-def read_arguments(t: ForeignKeys, run: dict[str, Any], where: str) -> None:
+def read_arguments(t: ForeignKeys, run: RunKeys, where: str) -> None:
     """What TrainingArguments has, for files that hold it among others; the batch isn't settled."""
     read_numbers(t, run)
     layout = run["layout"]
@@ -162,7 +164,7 @@ def read_arguments(t: ForeignKeys, run: dict[str, Any], where: str) -> None:
     read_deepspeed(t, run, where)
 
 
-def read_numbers(t: ForeignKeys, run: dict[str, Any]) -> None:
+def read_numbers(t: ForeignKeys, run: RunKeys) -> None:
     """The optimizer's numbers and the seed, saves and validations; their defaults where they aren't set."""
     run.setdefault("layout", {})
     for word in COMMON:
@@ -174,7 +176,7 @@ def read_numbers(t: ForeignKeys, run: dict[str, Any]) -> None:
             put(run, ours, every)
 
 
-def read_steps(t: ForeignKeys, run: dict[str, Any], epochs: str) -> int | None:
+def read_steps(t: ForeignKeys, run: RunKeys, epochs: str) -> int | None:
     """Steps of the run; None where epochs are given, which is reported."""
     steps = whole_of(t.take("max_steps"))
     if steps is None:
@@ -185,7 +187,7 @@ def read_steps(t: ForeignKeys, run: dict[str, Any], epochs: str) -> int | None:
     return steps
 
 
-def read_memory(t: ForeignKeys, layout: dict[str, Any]) -> None:
+def read_memory(t: ForeignKeys, layout: LayoutKeys) -> None:
     """Precision and recomputation."""
     bf16, fp16, tf32 = (true(t.take(name)) for name in ("bf16", "fp16", "tf32"))
     layout["precision"] = "bf16" if bf16 else "fp16" if fp16 else "tf32" if tf32 else "fp32"
@@ -194,7 +196,7 @@ def read_memory(t: ForeignKeys, layout: dict[str, Any]) -> None:
     t.take("full_determinism")
 
 
-def _read_fsdp(t: ForeignKeys, layout: dict[str, Any]) -> None:
+def _read_fsdp(t: ForeignKeys, layout: LayoutKeys) -> None:
     given = t.take("fsdp")
     words = (
         [str(word).lower() for word in given] if isinstance(given, list) else str(given or "").lower().split()
@@ -214,7 +216,7 @@ def _read_fsdp(t: ForeignKeys, layout: dict[str, Any]) -> None:
         layout["recompute"] = "full"
 
 
-def read_deepspeed(t: ForeignKeys, run: dict[str, Any], where: str) -> None:
+def read_deepspeed(t: ForeignKeys, run: RunKeys, where: str) -> None:
     """ZeRO and offload of the JSON that `deepspeed` names or is; the rest of it is the Trainer's own."""
     if (value := t.take("deepspeed")) is None:
         return
@@ -222,11 +224,12 @@ def read_deepspeed(t: ForeignKeys, run: dict[str, Any], where: str) -> None:
     if document is None:
         t.refuse("deepspeed", "the file isn't in this configuration's folder: read it by itself")
         return
-    inner: dict[str, Any] = {}
+    inner: RunKeys = {}
     foreign = read_sections(document, inner)
-    for key in ("zero_stage", "offload", "tp", "sp", "cp", "cp_kind"):
-        if key in inner["layout"]:
-            run["layout"][key] = inner["layout"][key]
+    kept = ("zero_stage", "offload", "tp", "sp", "cp", "cp_kind")
+    for key, value in inner["layout"].items():
+        if key in kept:
+            put(run, f"layout.{key}", value)
     settled = (*DEEPSPEED_BATCH, "gradient_clipping", "bf16.", "fp16.", "optimizer.", "scheduler.")
     for item in foreign.unread():
         if not (item.value == "auto" and item.key.startswith(settled)):
@@ -234,7 +237,7 @@ def read_deepspeed(t: ForeignKeys, run: dict[str, Any], where: str) -> None:
             t.refuse(f"deepspeed.{item.key}", item.why)
 
 
-def _read_sizes(t: ForeignKeys, layout: dict[str, Any]) -> int | None:
+def _read_sizes(t: ForeignKeys, layout: LayoutKeys) -> int | None:
     """The devices that parallelism_config makes; None where it isn't there."""
     sizes = {name: whole_of(t.take(f"parallelism_config.{name}_size")) for name in SIZES}
     if all(size is None for size in sizes.values()):
@@ -243,7 +246,7 @@ def _read_sizes(t: ForeignKeys, layout: dict[str, Any]) -> int | None:
     for name, size in sizes.items():
         devices *= size or 1
         if size and size > 1 and name != "dp_shard":
-            layout["cp" if name == "sp" else name] = size
+            layout[OURS[name]] = size
     if sizes["dp_shard"] and sizes["dp_shard"] > 1 and not layout["zero_stage"]:
         layout["zero_stage"] = 3  # loaded in shards
     if sizes["sp"] and sizes["sp"] > 1:

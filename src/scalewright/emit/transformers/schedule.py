@@ -15,6 +15,7 @@ from typing import Any
 
 from scalewright.emit.foreign import ForeignKeys
 from scalewright.emit.numbers import real_of, whole_of
+from scalewright.emit.run_keys import RunKeys
 from scalewright.emit.scripts.facts import Facts
 from scalewright.emit.settings import Settings
 
@@ -84,9 +85,7 @@ def write_optimizer(s: Settings, title: str) -> str:
     return {**OPTIMIZERS, **SMALLER}.get(name, "adamw_torch_fused")
 
 
-def read_schedule(
-    t: ForeignKeys, run: dict[str, Any], steps: int | None, name: str = "lr_scheduler_type"
-) -> None:
+def read_schedule(t: ForeignKeys, run: RunKeys, steps: int | None, name: str = "lr_scheduler_type") -> None:
     """The schedule of lr_scheduler_type (or of a key that means it), its arguments and the warm-up."""
     kind = str(t.take(name, "linear")).lower()
     schedule: dict[str, Any] = {"kind": SHAPES.get(kind, "cosine")}
@@ -122,7 +121,7 @@ def _warmup(t: ForeignKeys, steps: int | None) -> int:
     return int(number or 0)
 
 
-def _least(arguments: dict[str, Any], run: dict[str, Any]) -> float:
+def _least(arguments: dict[str, Any], run: RunKeys) -> float:
     rate = real_of(arguments.get("min_lr_rate", arguments.get("min_lr_ratio")))
     if rate is None:
         lowest, highest = (
@@ -133,7 +132,7 @@ def _least(arguments: dict[str, Any], run: dict[str, Any]) -> float:
     return min(1.0, max(0.0, rate))
 
 
-def read_optimizer(t: ForeignKeys, run: dict[str, Any], name: str = "optim") -> None:
+def read_optimizer(t: ForeignKeys, run: RunKeys, name: str = "optim") -> None:
     """The optimizer of `optim` (or of a key that means it)."""
     value = t.take(name)
     kind = str(value if value is not None else "adamw_torch_fused").lower()
