@@ -96,7 +96,7 @@ def write(s: Settings) -> Emitted:
     return s.emitted(TITLE, "accelerate", VERSION, files, command)
 
 
-def _config(s: Settings, sharding: Sharding, precision: str, recompute: bool) -> dict[str, Any]:
+def _config(s: Settings, sharding: Sharding, precision: str, recompute: bool) -> dict[str, object]:
     nodes, _ = nodes_of(s.layout.devices)
     cpu = s.run.device == "cpu"
     if cpu and sharding.kind in ("fsdp", "loaded"):
@@ -104,7 +104,7 @@ def _config(s: Settings, sharding: Sharding, precision: str, recompute: bool) ->
             "Accelerate runs FSDP on accelerators alone", "device", "use zero_stage 0, or another device"
         )
     kind = "MULTI_CPU" if cpu and sharding.kind == "ddp" else TYPES[sharding.kind]
-    config: dict[str, Any] = {
+    config: dict[str, object] = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": kind,
         "mixed_precision": PRECISIONS[precision],
@@ -125,8 +125,8 @@ def _config(s: Settings, sharding: Sharding, precision: str, recompute: bool) ->
             "fsdp_offload_params": sharding.offload,
             "fsdp_state_dict_type": "SHARDED_STATE_DICT",
             "fsdp_cpu_ram_efficient_loading": False,
+            **_activations(s, sharding, recompute),
         }
-        config["fsdp_config"] |= _activations(s, sharding, recompute)
     elif sharding.kind == "loaded":
         _activations(s, sharding, recompute)
     if sharding.kind == "deepspeed":
@@ -145,7 +145,7 @@ def _config(s: Settings, sharding: Sharding, precision: str, recompute: bool) ->
     return config
 
 
-def _activations(s: Settings, sharding: Sharding, recompute: bool) -> dict[str, Any]:
+def _activations(s: Settings, sharding: Sharding, recompute: bool) -> dict[str, object]:
     """Offloaded activations: FSDP2 offloads what recomputed layers keep."""
     if s.layout.offload not in ("activations", "all") or sharding.kind not in ("fsdp", "loaded"):
         return {}
@@ -210,9 +210,9 @@ def read(document: Any, text: str, where: str) -> Reading:
     return foreign.reading("accelerate", run)
 
 
-def _named(document: Mapping[str, Any]) -> dict[str, Any]:
+def _named(document: Mapping[str, Any]) -> dict[str, object]:
     """Dotted keys with one name each: `parallelism_config.tp_size`, `fsdp_config.fsdp_version`."""
-    keys: dict[str, Any] = {}
+    keys: dict[str, object] = {}
     for key, value in flat(document).items():
         section, _, name = key.rpartition(".")
         if section == PREFIX:

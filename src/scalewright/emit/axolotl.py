@@ -90,13 +90,13 @@ def write(s: Settings) -> Emitted:
     return s.emitted(TITLE, "axolotl", VERSION, files, command)
 
 
-def _config(s: Settings, facts: Facts, sharding: Sharding) -> dict[str, Any]:
+def _config(s: Settings, facts: Facts, sharding: Sharding) -> dict[str, object]:
     schedule = write_schedule(s, facts)
     check_decay(s, facts, TITLE)
     if facts["warmup"] == 1:
         s.nearly("lr_schedule.warmup_steps", "2", "Axolotl makes two of one")
     first, second = s.take("optimizer.betas")
-    config: dict[str, Any] = {
+    config: dict[str, object] = {
         "base_model": facts["init"] or "./model",
         "tokenizer_config": "./model",
         "output_dir": f"{s.run.folder}/axolotl",
@@ -129,7 +129,7 @@ def _config(s: Settings, facts: Facts, sharding: Sharding) -> dict[str, Any]:
     return config
 
 
-def _memory(s: Settings) -> dict[str, Any]:
+def _memory(s: Settings) -> dict[str, object]:
     precision = take_precision(s, TITLE)
     written = {"bf16": precision == "bf16", "fp16": precision == "fp16", "tf32": precision == "tf32"}
     return {**written, "gradient_checkpointing": write_recompute(s, TITLE)}
@@ -148,14 +148,14 @@ def write_recompute(s: Settings, title: str) -> bool:
     return kind != "none"
 
 
-def _layout(s: Settings, sharding: Sharding) -> dict[str, Any]:
+def _layout(s: Settings, sharding: Sharding) -> dict[str, object]:
     if sharding.kind == "deepspeed":
         return {"deepspeed": write_deepspeed(s)}
     if sharding.kind != "fsdp" and s.layout.tp == 1:
         return {}
     if s.layout.offload == "activations":
         s.drop("layout.offload", "Axolotl's FSDP offloads parameters, gradients and states alone")
-    sizes = {SIZES[name]: size for name, size in sharding.sizes.items()}
+    sizes: dict[str, object] = {SIZES[name]: size for name, size in sharding.sizes.items()}
     if sharding.kind != "fsdp":
         return sizes
     return {
@@ -202,7 +202,7 @@ def read(document: Any, text: str, where: str) -> Reading:
     return foreign.reading("axolotl", run)
 
 
-def _flattened(document: Mapping[str, Any]) -> dict[str, Any]:
+def _flattened(document: Mapping[str, Any]) -> dict[str, object]:
     rest = {key: value for key, value in document.items() if key != "deepspeed"}
     keys = {
         key.replace("fsdp_config.fsdp_", "fsdp_config."): value

@@ -33,9 +33,9 @@ LAUNCHERS = ("torchrun", "python", "python3", "srun", "mpirun", "deepspeed", "ac
 DEEPEST = 20  # variables within variables
 
 
-def flags(words: Iterable[str]) -> dict[str, Any]:
+def flags(words: Iterable[str]) -> dict[str, object]:
     """Flags by their names without dashes, `_` as `-`; a flag alone is True, several values are a list."""
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     name = ""
     for word in words:
         if word.startswith("--"):

@@ -213,9 +213,9 @@ def _added(text: str, suffix: str, beside: tuple[int, int], name: str, value: st
     return line, line, f"{indent}{quoted}{SIGNS[suffix]}{value}{',' if suffix == '.json' else ''}\n"
 
 
-def named(text: str, suffix: str, literals: Mapping[Keyword, str | None] | None) -> dict[str, Any]:
+def named(text: str, suffix: str, literals: Mapping[Keyword, str | None] | None) -> dict[str, object]:
     """Keywords of a Python recipe as the dotted keys that the document has, or would have, for them."""
-    keys: dict[str, Any] = {}
+    keys: dict[str, object] = {}
     for (_, name), literal in (literals or {}).items():
         there = [key for key in _places(text, suffix) if key.rpartition(".")[2] == name]
         keys[there[0] if len(there) == 1 else name] = None if literal is None else ast.literal_eval(literal)

@@ -77,7 +77,7 @@ class ForeignKeys:
         return f"{UNKNOWN}; did you mean '{near[0]}'?" if near else UNKNOWN
 
 
-def given(document: Mapping[str, Any]) -> dict[str, Any]:
+def given(document: Mapping[str, Any]) -> dict[str, object]:
     """Dotted keys that are set: null is as if the key weren't there."""
     return {key: value for key, value in flat(document).items() if value is not None}
 
@@ -100,7 +100,7 @@ def read_keys(
     return foreign.reading(trainer, run)
 
 
-def put_sources(paths: Any, weights: Iterable[Any] | None = None) -> list[dict[str, Any]]:
+def put_sources(paths: Any, weights: Iterable[Any] | None = None) -> list[dict[str, object]]:
     """Sources of a run from their paths: one, several, or with weights."""
     if isinstance(paths, Mapping):
         return [{"path": str(path), "weight": float(weight)} for path, weight in paths.items()]

@@ -198,7 +198,7 @@ def _data(s: Settings) -> Words:
 
 def _saves(s: Settings) -> Words:
     every = s.save_steps()
-    logs = {"log_interval": 1, "steps_per_print": 1}
+    logs: Words = {"log_interval": 1, "steps_per_print": 1}
     folder = f"{s.run.folder}/neox"
     return {"save": folder, "load": folder, "checkpoint_factor": every, **logs} if every else logs
 

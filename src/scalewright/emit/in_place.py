@@ -57,7 +57,7 @@ class Rewritten:
             write_whole(target, text)
         return list(paths)
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> dict[str, object]:
         """As `plan --json` has it: `emit`'s keys, and what changed in the user's own file."""
         keys = self.emitted.dump() if self.emitted else {}
         return {**keys, "files": dict(self.files), "diff": self.diff, "in_place": self.in_place}
@@ -99,7 +99,7 @@ def _rewrite_ours(question: Question, file: tuple[str, str], layout: Layout, run
     return Rewritten({name: run_yaml}, _diff(name, text, run_yaml), False)
 
 
-def _wanted(question: Question, before: Emitted, after: Emitted, layout: Layout) -> dict[str, Any]:
+def _wanted(question: Question, before: Emitted, after: Emitted, layout: Layout) -> dict[str, object]:
     """The layout that an edited file must have: what the trainer states as before stays as the file has it.
 
     So `auto` stays. Without a cut of the stages in the layout the file's own, or the trainer's, will do.
@@ -145,7 +145,7 @@ def _read(trainer: str, file: tuple[str, str], question: Question) -> RunSpec:
     return as_run(replace(reading, run=run), name)
 
 
-def _rest(run: RunSpec) -> dict[str, Any]:
+def _rest(run: RunSpec) -> dict[str, object]:
     return {
         key: value for key, value in run.dump().items() if key not in ("layout", "model", "name", "out_dir")
     }
@@ -190,13 +190,13 @@ def _plain(word: Any) -> Any:
     return parse_yaml(word) if isinstance(word, str) else word
 
 
-def _flags(script: str) -> dict[str, Any]:
+def _flags(script: str) -> dict[str, object]:
     """The program's flags in a script that an emitter wrote."""
     _, _, words = split_launch(max(read_script(script).commands, key=len))
     return flags(words)
 
 
-def _launch(text: str, devices: int) -> dict[str, Any]:
+def _launch(text: str, devices: int) -> dict[str, object]:
     """torchrun's numbers for so many devices, where the script's own make another product."""
     commands = read_script(text).commands
     launch = flags(split_launch(max(commands, key=len))[0]) if commands else {}
@@ -208,7 +208,7 @@ def _launch(text: str, devices: int) -> dict[str, Any]:
     return {key: value for key, value in stated.items() if key in launch}
 
 
-def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, object]:
     """Words of the new layout that differ; None for one that it hasn't."""
     keys = [*old, *(key for key in new if key not in old)]
     return {key: new.get(key) for key in keys if old.get(key) != new.get(key)}

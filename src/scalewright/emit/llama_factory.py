@@ -70,11 +70,11 @@ def write(s: Settings) -> Emitted:
     return s.emitted(TITLE, "llama-factory", VERSION, files, command)
 
 
-def _config(s: Settings, facts: Facts) -> dict[str, Any]:
+def _config(s: Settings, facts: Facts) -> dict[str, object]:
     first, second = s.take("optimizer.betas")
     precision = take_precision(s, TITLE)
     check_decay(s, facts, TITLE)
-    config: dict[str, Any] = {
+    config: dict[str, object] = {
         "model_name_or_path": facts["init"] or "./model",
         "train_from_scratch": facts["init"] is None,
         "stage": "pt",
@@ -111,7 +111,7 @@ def _config(s: Settings, facts: Facts) -> dict[str, Any]:
     return config
 
 
-def _deepspeed(s: Settings) -> dict[str, Any]:
+def _deepspeed(s: Settings) -> dict[str, object]:
     """ZeRO's section, the rest of which the Trainer fills in; none where nothing is sharded."""
     if s.layout.zero_stage == 0:
         s.take("layout.zero_stage")

@@ -92,9 +92,9 @@ class Printed:
         self._arguments: dict[re.Pattern[str], dict[str, str]] = {DOTTED: {}, CONFIG: {}}
         self._command = ""
 
-    def take(self, text: str) -> dict[str, Any]:
+    def take(self, text: str) -> dict[str, object]:
         """What a line states, by our dotted keys; `layout.accumulation` and `model.name` among them."""
-        stated: dict[str, Any] = {}
+        stated: dict[str, object] = {}
         for pattern in dict.fromkeys(form for mark, form in FORMS.items() if mark in text):
             printed = pattern.findall(text)
             if pattern in self._arguments:

@@ -18,7 +18,7 @@ from scalewright.emit.foreign import ForeignKeys
 from scalewright.emit.run_keys import RunKeys
 from scalewright.emit.settings import NEUTRAL, Settings
 
-Words = dict[str, Any]
+Words = dict[str, object]
 
 
 def same(value: Any) -> Any:
@@ -35,7 +35,7 @@ class Word(NamedTuple):
     back: Callable[[Any], Any] = same
     always: bool = True  # written even where our value is neutral
 
-    def write(self, s: Settings) -> dict[str, Any]:
+    def write(self, s: Settings) -> dict[str, object]:
         """Their key, where the run has ours; null stays out."""
         value = s.take(self.ours) if s.has(self.ours) else None
         if value is None or (not self.always and NEUTRAL.get(self.ours) == value):
@@ -61,7 +61,7 @@ class Pick(NamedTuple):
     unknown: Any = None  # ours, for a name that isn't here; None: no key of ours
     back: Callable[[Any], Any] = same  # of a name that is read
 
-    def write(self, s: Settings) -> dict[str, Any]:
+    def write(self, s: Settings) -> dict[str, object]:
         """Their keys."""
         name = s.choose(self.ours, self.names, self.why, self.instead)
         if name is None:
@@ -90,7 +90,7 @@ class Fixed(NamedTuple):
     why: str
     instead: Any = None  # one of the values, which runs in the place of others
 
-    def write(self, s: Settings) -> dict[str, Any]:
+    def write(self, s: Settings) -> dict[str, object]:
         """Nothing, and the reason for another value."""
         s.choose(self.ours, dict.fromkeys(self.values), self.why, self.instead)
         return {}
@@ -105,7 +105,7 @@ class Lacks(NamedTuple):
     ours: str
     why: str
 
-    def write(self, s: Settings) -> dict[str, Any]:
+    def write(self, s: Settings) -> dict[str, object]:
         """Nothing, and the reason."""
         s.drop(self.ours, self.why)
         return {}
@@ -117,9 +117,9 @@ class Lacks(NamedTuple):
 Rule = Word | Pick | Fixed | Lacks
 
 
-def write_rules(settings: Settings, rules: Iterable[Rule]) -> dict[str, Any]:
+def write_rules(settings: Settings, rules: Iterable[Rule]) -> dict[str, object]:
     """Their keys of all rules."""
-    written: dict[str, Any] = {}
+    written: dict[str, object] = {}
     for rule in rules:
         written |= rule.write(settings)
     return written
@@ -131,7 +131,7 @@ def read_rules(foreign: ForeignKeys, rules: Iterable[Rule], run: RunKeys) -> Non
         rule.read(foreign, run)
 
 
-def put(run: RunKeys | dict[str, Any], key: str, value: Any) -> None:
+def put(run: RunKeys | dict[str, object], key: str, value: Any) -> None:
     """Sets a dotted key of nested data."""
     *parents, last = key.split(".")
     node: Any = run
@@ -140,9 +140,9 @@ def put(run: RunKeys | dict[str, Any], key: str, value: Any) -> None:
     node[last] = value
 
 
-def nested(keys: Mapping[str, Any], *sections: str) -> dict[str, Any]:
+def nested(keys: Mapping[str, Any], *sections: str) -> dict[str, object]:
     """Dotted keys as nested data, whose sections come in this order."""
-    data: dict[str, Any] = {section: {} for section in sections}
+    data: dict[str, object] = {section: {} for section in sections}
     for key, value in keys.items():
         put(data, key, value)
     return data

@@ -131,8 +131,9 @@ def _container(s: Settings, arguments: Arguments) -> Call:
     if (window := fields.get("model.window_size")) is not None:
         fields["model.window_size"] = tuple(int(size) for size in window.split(","))
     train, valid = arguments.get("train-data-path"), arguments.get("valid-data-path")
-    if train is not None:
-        fields["dataset.blend_per_split"] = [_blend(train), _blend(valid or []), None]
+    if isinstance(train, list):
+        held_out = _blend(valid if isinstance(valid, list) else [])
+        fields["dataset.blend_per_split"] = [_blend(train), held_out, None]
     fields |= {
         "dataset.seq_length": s.run.seq_len, "dataset.random_seed": s.values["seed"],
         "dataset.reset_attention_mask": "reset-attention-mask" in arguments,

@@ -98,9 +98,9 @@ def read_sections(document: Mapping[str, Any], run: RunKeys) -> ForeignKeys:
     return foreign
 
 
-def _in_sections(document: Mapping[str, Any]) -> dict[str, Any]:
+def _in_sections(document: Mapping[str, Any]) -> dict[str, object]:
     """Old files have `"fp16": true` and `"zero_optimization": 2` in place of sections."""
-    keys: dict[str, Any] = {}
+    keys: dict[str, object] = {}
     for name, value in document.items():
         if name in SECTIONS and not isinstance(value, Mapping):
             value = (
@@ -231,7 +231,7 @@ def _read_scheduler(t: ForeignKeys, run: RunKeys) -> None:
     if kind not in SCHEDULERS:
         t.refuse("scheduler.type", "a schedule that isn't here")
         return
-    schedule: dict[str, Any] = {"kind": SCHEDULERS[kind]}
+    schedule: dict[str, object] = {"kind": SCHEDULERS[kind]}
     given(t, f"{section}warmup_type"), given(t, f"{section}warmup_min_ratio")
     warmup, total = (
         whole_of(given(t, f"{section}warmup_num_steps")),

@@ -77,13 +77,13 @@ def read_test(document: Mapping[str, Any]) -> Reading:
 
 def read_printed(printed: Mapping[str, str]) -> Reading:
     """The arguments that Megatron prints when it starts, by their names with underscores."""
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     for name, value in printed.items():
         value = value.strip()
         if value not in ("None", "False", "[]", ""):
             values[name.replace("_", "-")] = True if value == "True" else value
     world = values.pop("world-size", None)
-    return _read(values, int(world) if str(world).isdecimal() else None)
+    return _read(values, int(str(world)) if str(world).isdecimal() else None)
 
 
 def read_arguments(foreign: ForeignKeys, world: int | None) -> RunKeys:
@@ -96,7 +96,7 @@ def read_arguments(foreign: ForeignKeys, world: int | None) -> RunKeys:
     return run
 
 
-def _read(values: dict[str, Any], world: int | None) -> Reading:
+def _read(values: dict[str, object], world: int | None) -> Reading:
     foreign = ForeignKeys(values, ASIDE)
     run = read_arguments(foreign, world)
     return foreign.reading("megatron", run)

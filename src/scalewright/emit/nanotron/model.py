@@ -9,8 +9,6 @@ num_shared_experts 1       enable_shared_expert       of the same width, with a 
 
 from __future__ import annotations
 
-from typing import Any
-
 from scalewright.emit.foreign import ForeignKeys
 from scalewright.emit.numbers import real, whole
 from scalewright.emit.rules import Fixed, Word, Words, inverse, put, read_rules, write_rules
@@ -150,5 +148,5 @@ def _read_mixture(t: ForeignKeys, run: RunKeys) -> None:
         moe |= {"num_shared_experts": 1, "shared_gate": True}
 
 
-def _experts(model: Words, experts: int, chosen: int) -> dict[str, Any]:
+def _experts(model: Words, experts: int, chosen: int) -> dict[str, object]:
     return {"num_experts": experts, "top_k": chosen, "moe_intermediate_size": model["intermediate_size"]}

@@ -271,10 +271,11 @@ def read_stages(t: ForeignKeys, run: RunKeys, stages: list[Any]) -> None:
 
 def write(s: Settings) -> Emitted:
     """The complete file; raises UserError where it would be another layout."""
-    keys = {**write_training(s), **write_model(s), **write_layout(s)}
+    keys = {
+        **write_training(s), **write_model(s), **write_layout(s), "model.ddp_bucket_cap_mb": 25,
+        "model.init_method": {"std": 0.02}, "model.make_vocab_size_divisible_by": 1,
+    }  # fmt: skip
     data = nested(keys, *ORDER)
-    data["model"] |= {"ddp_bucket_cap_mb": 25, "init_method": {"std": 0.02}}
-    data["model"]["make_vocab_size_divisible_by"] = 1
     data["data_stages"] = [write_stage(s)]
     data["tokenizer"] = {"tokenizer_name_or_path": TOKENIZER}
     data["logging"] = {"iteration_step_info_interval": 1, "log_level": "info", "log_level_replica": "info"}

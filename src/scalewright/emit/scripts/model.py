@@ -72,7 +72,7 @@ def read_beside(where: str, run: RunKeys) -> None:
         run["model"] = str(Path(where).parent / CONFIG)
 
 
-def linked(value: Any, where: str) -> dict[str, Any] | None:
+def linked(value: Any, where: str) -> dict[str, object] | None:
     """A JSON file in a configuration's folder that it names, or what is written in its place; else None."""
     if isinstance(value, dict):
         return value

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 from math import ceil
-from typing import Any
 
 from scalewright.emit.emitted import Reading
 from scalewright.emit.foreign import ForeignKeys
@@ -133,7 +132,7 @@ def _read_rates(t: ForeignKeys, run: RunKeys, steps: int) -> None:
     warmup = min(whole(t.take("lr_scheduler.warmup_steps")), steps)
     ratio, kind = t.take("lr_scheduler.decay_ratio"), str(t.take("lr_scheduler.decay_type", "linear"))
     least, total = t.take("lr_scheduler.min_lr_factor"), t.take("lr_scheduler.total_steps")
-    schedule: dict[str, Any] = {"kind": kind, "warmup_steps": warmup, "min_ratio": real(least or 0.0)}
+    schedule: dict[str, object] = {"kind": kind, "warmup_steps": warmup, "min_ratio": real(least or 0.0)}
     if kind not in ("linear", "cosine"):
         schedule["kind"] = "linear"
         t.refuse("lr_scheduler.decay_type", "taken as linear: this shape isn't here")
@@ -150,7 +149,7 @@ def _read_rates(t: ForeignKeys, run: RunKeys, steps: int) -> None:
     run["lr_schedule"] = schedule
 
 
-def read_values(values: dict[str, Any], world: int | None, release: str, notes: list[str]) -> Reading:
+def read_values(values: dict[str, object], world: int | None, release: str, notes: list[str]) -> Reading:
     """A run of dotted keys with the names of 0.2; `release`: 0.1 (or older), 0.2 or 0.3."""
     quiet = {key for key in values if key.partition(".")[0] in ASIDE_SECTIONS}
     t = ForeignKeys(values, ASIDE | quiet)

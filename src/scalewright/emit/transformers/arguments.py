@@ -102,7 +102,7 @@ TITLE, VERSION = "Transformers", "5.23 with accelerate 1.15"
 FILE, SCRIPT = "training_args.json", "train.py"
 CONTEXTS = {"allgather": ("allgather", True), "ring": ("allgather", False)}
 # What the Trainer fills into DeepSpeed's configuration from its own arguments.
-FILLED: dict[str, Any] = {
+FILLED: dict[str, object] = {
     "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto",
     "gradient_clipping": "auto", "bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"},
 }  # fmt: skip
@@ -142,7 +142,7 @@ def read(document: Any, text: str, where: str) -> Reading:
     return foreign.reading("transformers", run)
 
 
-def flattened(document: Mapping[str, Any]) -> dict[str, Any]:
+def flattened(document: Mapping[str, Any]) -> dict[str, object]:
     """Dotted keys, but of `deepspeed`, which is read as a whole."""
     rest = {key: value for key, value in document.items() if key != "deepspeed"}
     keys = {key.replace("fsdp_config.fsdp_", "fsdp_config."): value for key, value in flat(rest).items()}
@@ -276,9 +276,9 @@ def write(s: Settings) -> Emitted:
     return s.emitted(TITLE, "transformers", VERSION, files, command)
 
 
-def _arguments(s: Settings, facts: Facts, precision: str) -> dict[str, Any]:
+def _arguments(s: Settings, facts: Facts, precision: str) -> dict[str, object]:
     first, second = s.take("optimizer.betas")
-    written: dict[str, Any] = {
+    written: dict[str, object] = {
         "output_dir": f"{s.run.folder}/transformers",
         "max_steps": facts["steps"],
         **write_rules(s, (BATCH,)),
@@ -308,10 +308,10 @@ def _arguments(s: Settings, facts: Facts, precision: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def write_sharding(s: Settings, sharding: Sharding, facts: Facts) -> dict[str, Any]:
+def write_sharding(s: Settings, sharding: Sharding, facts: Facts) -> dict[str, object]:
     """fsdp, deepspeed and parallelism_config; what FSDP recomputes itself leaves the facts."""
     whole_layers = facts["every"] == 1 and not facts["products"]
-    written: dict[str, Any] = {}
+    written: dict[str, object] = {}
     if sharding.kind == "fsdp":
         written["fsdp"] = True
         written["fsdp_config"] = {
@@ -337,10 +337,10 @@ def write_sharding(s: Settings, sharding: Sharding, facts: Facts) -> dict[str, A
     return written
 
 
-def write_deepspeed(s: Settings) -> dict[str, Any]:
+def write_deepspeed(s: Settings) -> dict[str, object]:
     """ZeRO 1 as the Trainer takes it: "auto" is filled in from its own arguments."""
-    zero: dict[str, Any] = {"stage": s.layout.zero_stage}
-    config: dict[str, Any] = {**FILLED, "zero_allow_untested_optimizer": True}
+    zero: dict[str, object] = {"stage": s.layout.zero_stage}
+    config: dict[str, object] = {**FILLED, "zero_allow_untested_optimizer": True}
     if s.layout.offload == "optimizer":
         s.take("layout.offload")
         zero["offload_optimizer"] = dict(CPU)

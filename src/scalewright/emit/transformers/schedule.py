@@ -11,15 +11,13 @@ Their update k has the rate of our update k - 1: a warm-up starts with 0.
 
 from __future__ import annotations
 
-from typing import Any
-
 from scalewright.emit.foreign import ForeignKeys
 from scalewright.emit.numbers import real_of, whole_of
 from scalewright.emit.run_keys import RunKeys
 from scalewright.emit.scripts.facts import Facts
 from scalewright.emit.settings import Settings
 
-Arguments = dict[str, Any]
+Arguments = dict[str, object]
 LATER = "their update k has the rate of our update k - 1, and a warm-up starts with 0"
 OPTIMIZERS = {"adamw": "adamw_torch_fused", "sgd": "sgd", "lion": "lion_32bit"}
 SMALLER = {"adamw_8bit": "adamw_bnb_8bit", "adamw_bf16": "adamw_torch_fused"}
@@ -88,7 +86,7 @@ def write_optimizer(s: Settings, title: str) -> str:
 def read_schedule(t: ForeignKeys, run: RunKeys, steps: int | None, name: str = "lr_scheduler_type") -> None:
     """The schedule of lr_scheduler_type (or of a key that means it), its arguments and the warm-up."""
     kind = str(t.take(name, "linear")).lower()
-    schedule: dict[str, Any] = {"kind": SHAPES.get(kind, "cosine")}
+    schedule: dict[str, object] = {"kind": SHAPES.get(kind, "cosine")}
     if kind not in SHAPES:
         t.refuse(name, "taken as cosine: this shape isn't here")
     arguments = {
@@ -121,7 +119,7 @@ def _warmup(t: ForeignKeys, steps: int | None) -> int:
     return int(number or 0)
 
 
-def _least(arguments: dict[str, Any], run: RunKeys) -> float:
+def _least(arguments: dict[str, object], run: RunKeys) -> float:
     rate = real_of(arguments.get("min_lr_rate", arguments.get("min_lr_ratio")))
     if rate is None:
         lowest, highest = (
