@@ -129,7 +129,7 @@ class Occupancy:
         return self.waves / ceil(self.waves)
 
 
-def occupancies(trace: Trace) -> list[dict[str, Any]]:
+def occupancies(trace: Trace) -> list[dict[str, object]]:
     """The kernels that took the most time, by name and launch; none where the trace can't tell."""
     devices = trace.about.get("deviceProperties")
     device = devices[0] if isinstance(devices, list) and devices else None

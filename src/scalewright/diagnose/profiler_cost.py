@@ -32,7 +32,7 @@ class ProfilerCost:
     recorded: float
     each: float
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> dict[str, object]:
         """The keys of `profiler_cost` in `diagnose --json`."""
         return {
             "step_time_s": self.step,

@@ -121,14 +121,14 @@ def write_perfetto(timeline: Timeline, path: Path, plan: Mapping[str, Any] | Non
         _write(file, _events(timeline, plan))
 
 
-def _write(file: TextIO, events: Iterator[dict[str, Any]]) -> None:
+def _write(file: TextIO, events: Iterator[dict[str, object]]) -> None:
     file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
     for number, event in enumerate(events):
         file.write((",\n" if number else "") + json.dumps(event))
     file.write("\n]}\n")
 
 
-def _events(timeline: Timeline, plan: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
+def _events(timeline: Timeline, plan: Mapping[str, Any] | None) -> Iterator[dict[str, object]]:
     for place, rank in enumerate(timeline.ranks):
         yield from _names(place, rank.name)
         yield from _steps(place, rank)
@@ -138,7 +138,7 @@ def _events(timeline: Timeline, plan: Mapping[str, Any] | None) -> Iterator[dict
         yield from _planned(len(timeline.ranks), timeline.ranks[0], plan)
 
 
-def _names(process: int, name: str) -> Iterator[dict[str, Any]]:
+def _names(process: int, name: str) -> Iterator[dict[str, object]]:
     yield {"ph": "M", "pid": process, "name": "process_name", "args": {"name": name}}
     yield {"ph": "M", "pid": process, "name": "process_sort_index", "args": {"sort_index": process}}
     for thread, name_of_thread in THREADS.items():
@@ -146,25 +146,25 @@ def _names(process: int, name: str) -> Iterator[dict[str, Any]]:
         yield {"ph": "M", "pid": process, "tid": thread, "name": "thread_name", "args": args}
 
 
-def _steps(process: int, rank: RankLanes) -> Iterator[dict[str, Any]]:
+def _steps(process: int, rank: RankLanes) -> Iterator[dict[str, object]]:
     for number, start, end in rank.steps:
         yield _slice(process, STEPS, f"step {number}", start, end)
 
 
-def _slices(process: int, thread: int, lane: Lane) -> Iterator[dict[str, Any]]:
+def _slices(process: int, thread: int, lane: Lane) -> Iterator[dict[str, object]]:
     boxes = zip(lane.part.tolist(), lane.start.tolist(), lane.end.tolist(), strict=True)
     for part, start, end in boxes:
         name = PARTS[part] if part < IDLE else f"idle: {PARTS[part]}"
         yield _slice(process, thread, name, start, end)
 
 
-def _slice(process: int, thread: int, name: str, start: float, end: float) -> dict[str, Any]:
+def _slice(process: int, thread: int, name: str, start: float, end: float) -> dict[str, object]:
     return {
         "ph": "X", "pid": process, "tid": thread, "name": name, "ts": start / 1e3, "dur": (end - start) / 1e3,
     }  # fmt: skip
 
 
-def _planned(process: int, rank: RankLanes, plan: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _planned(process: int, rank: RankLanes, plan: Mapping[str, Any]) -> Iterator[dict[str, object]]:
     """The plan's step from where each measured one begins; once from the window's begin without steps."""
     yield from _names(process, "planned")
     length = 1e9 * float(plan["step_time_s"]["p50"])

@@ -35,7 +35,7 @@ class Verdict:
         """The gain in percent; 0 where there is none."""
         return self.gain.p50 if self.gain else 0.0
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> dict[str, object]:
         """The keys of `diagnose --json`."""
         gain = {"gain_pct": self.gain._asdict()} if self.gain else {}
         sure = {"confidence": self.confidence} if self.confidence is not None else {}

@@ -37,7 +37,7 @@ SAME = {  # of a trace -> of a plan's time_breakdown_s
 }
 
 
-def read_other(path: Path, read: Callable[[Path], dict[str, Any]]) -> Mapping[str, Any]:
+def read_other(path: Path, read: Callable[[Path], dict[str, object]]) -> Mapping[str, Any]:
     """The other answer or plan; `read` diagnoses a path that isn't one already."""
     if path.is_file() and path.stat().st_size < LARGEST:
         document = _document(path)
@@ -46,7 +46,7 @@ def read_other(path: Path, read: Callable[[Path], dict[str, Any]]) -> Mapping[st
     return read(path)
 
 
-def compare(answer: Mapping[str, Any], other: Mapping[str, Any], name: str) -> dict[str, Any]:
+def compare(answer: Mapping[str, Any], other: Mapping[str, Any], name: str) -> dict[str, object]:
     """The part `against` of an answer; raises UserError for two that have nothing to compare."""
     try:
         result = _compare(answer, other)
@@ -63,7 +63,7 @@ def slower_than(against: Mapping[str, Any], percent: float) -> bool:
     return bool(against["change_pct"] > percent and against["beyond_noise"] is not False)
 
 
-def _compare(answer: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any] | None:
+def _compare(answer: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, object] | None:
     if (plan := prediction(other)) is not None:
         return beside_plan(answer, plan) if answer["kind"] in (TRACE, *LOGS) else None
     if answer["kind"] == TRACE == other["kind"]:
@@ -73,7 +73,7 @@ def _compare(answer: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, A
     return None
 
 
-def _traces(answer: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+def _traces(answer: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, object]:
     times = traces.times(other), traces.times(answer)
     if not all(times):
         times = [other["window_s"]], [answer["window_s"]]
@@ -92,7 +92,7 @@ def _traces(answer: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, An
     }
 
 
-def _steps(answer: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any] | None:
+def _steps(answer: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, object] | None:
     """Times of steps, whatever they were read from; losses where both have them."""
     changed = change(step_times(other), step_times(answer))
     if changed is None:
@@ -102,7 +102,7 @@ def _steps(answer: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any
     return {"kind": other["kind"], "of": "step", **changed.dump(), "loss": losses, "notes": []}
 
 
-def _document(path: Path) -> dict[str, Any] | None:
+def _document(path: Path) -> dict[str, object] | None:
     """A file's JSON object; None for anything else."""
     with path.open("rb") as file:
         if file.read(1) != b"{":
@@ -126,7 +126,7 @@ def prediction(document: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return some if isinstance(some.get("step_time_s"), Mapping) else None
 
 
-def beside_plan(answer: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, Any] | None:
+def beside_plan(answer: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, object] | None:
     """Measured beside planned; None where the answer has no step's time."""
     steps = step_times(answer)
     if not steps:
@@ -159,7 +159,7 @@ def step_times(answer: Mapping[str, Any]) -> list[float]:
     return known or ([whole] if whole is not None else [])
 
 
-def _parts(answer: Mapping[str, Any], planned: Mapping[str, float]) -> list[dict[str, Any]]:
+def _parts(answer: Mapping[str, Any], planned: Mapping[str, float]) -> list[dict[str, object]]:
     measured = {row["part"]: row["now_s"] for row in traces.parts(answer, answer)}
     measured["idle and memcpy"] = measured.pop("idle") + measured.pop("exposed_copy")
     rows = []

@@ -52,7 +52,7 @@ class Change:
         """Whether the interval excludes no change."""
         return None if self.interval is None else not self.interval[0] <= 0 <= self.interval[1]
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> dict[str, object]:
         """The keys of `against` in `diagnose --json`."""
         return {
             "before_s": self.before,
@@ -83,7 +83,7 @@ def _medians(times: np.ndarray, chance: np.random.Generator) -> np.ndarray:
     return np.array([np.median(chance.choice(times, len(times))) for _ in range(RESAMPLED)])
 
 
-def losses_apart(before: Mapping[int, float], now: Mapping[int, float]) -> dict[str, Any] | None:
+def losses_apart(before: Mapping[int, float], now: Mapping[int, float]) -> dict[str, object] | None:
     """The comparison of losses by step, or None where the runs have too few steps in common."""
     common = sorted(before.keys() & now.keys())
     if len(common) < LEAST_STEPS:

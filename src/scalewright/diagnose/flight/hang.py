@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from scalewright.diagnose.flight.dump import Dump, Entry, read_dump
 from scalewright.diagnose.verdict import Verdict
@@ -168,7 +167,7 @@ def _renamed(finding: GroupFault) -> GroupFault:
                    ("group", "about", "number", "culprits", "waiting", "what", "frames")))  # fmt: skip
 
 
-def flight_answer(files: Sequence[Path]) -> dict[str, Any]:
+def flight_answer(files: Sequence[Path]) -> dict[str, object]:
     """What the dumps of all ranks show; raises NotPlainData where none can be read."""
     dumps, warnings = [], []
     for file in files:

@@ -34,7 +34,7 @@ METRICS, EVENTS, RUN = "metrics.jsonl", "events.jsonl", "run.yaml"
 SAME = ("step_time_s", "tokens_per_s", "loss", "grad_norm", "lr", "memory_gib")
 
 
-def log_answer(files: Sequence[Path], given: Given) -> dict[str, Any]:
+def log_answer(files: Sequence[Path], given: Given) -> dict[str, object]:
     """What the logs of one run show.
 
     Raises OSError where a file can't be read, UserError for a wrong flag.
@@ -42,22 +42,23 @@ def log_answer(files: Sequence[Path], given: Given) -> dict[str, Any]:
     log = read_logs(files)
     measured = usual(log.steps, log.facts.get("mean_step_s"))
     expectation, why = expected(log, measured, given) if log.steps else (None, "")
-    answer: dict[str, Any] = {
+    verdicts = [cause.dump() for cause in causes(log, expectation)]
+    answer: dict[str, object] = {
         "kind": "log",
         "log": log_part(log),
         "expected": expectation,
-        "verdicts": [cause.dump() for cause in causes(log, expectation)],
+        "verdicts": verdicts,
         "warnings": log.notes + _missing(log) + [why] * bool(why),
     }
     if log.nccl:
         run = summary(read_nccl(files))
         answer["nccl"] = nccl_part(run)
         zero = {"p10": 0.0, "p50": 0.0, "p90": 0.0}
-        answer["verdicts"] += [{**verdict.dump(), "gain_pct": zero} for verdict in nccl_verdicts(run)]
+        verdicts += [{**verdict.dump(), "gain_pct": zero} for verdict in nccl_verdicts(run)]
     return answer
 
 
-def log_part(log: Log) -> dict[str, Any]:
+def log_part(log: Log) -> dict[str, object]:
     """The steps and what the log states of the run; `measured` are medians after warm-up."""
     return {
         "framework": log.framework,
@@ -88,7 +89,7 @@ def is_run_folder(path: Path) -> bool:
     return path.is_dir() and (path / METRICS).is_file() and (path / RUN).is_file()
 
 
-def run_answer(folder: Path) -> dict[str, Any]:
+def run_answer(folder: Path) -> dict[str, object]:
     """What a run of ours shows; raises OSError where a file can't be read."""
     events = read_jsonl(folder / EVENTS)
     log = _log(folder, events)
@@ -103,7 +104,7 @@ def run_answer(folder: Path) -> dict[str, Any]:
     }
 
 
-def _log(folder: Path, events: list[dict[str, Any]]) -> Log:
+def _log(folder: Path, events: list[dict[str, object]]) -> Log:
     rows = [row for row in read_jsonl(folder / METRICS) if row.get("kind") == "train"]
     lost = lost_lines(rows, events)
     begun = [_step(event) for event in events if event.get("kind") == "resume"]
@@ -124,7 +125,7 @@ def _row(row: Mapping[str, Any], begun: list[int], broken: set[int]) -> Step:
     return step
 
 
-def _facts(path: Path) -> tuple[dict[str, Any], list[str]]:
+def _facts(path: Path) -> tuple[dict[str, object], list[str]]:
     try:
         run = read_yaml(path)
     except UserError as error:
@@ -139,7 +140,7 @@ def _facts(path: Path) -> tuple[dict[str, Any], list[str]]:
     return facts | ({"model": name} if isinstance(name, str) else {}), []
 
 
-def _expected(events: list[dict[str, Any]], log: Log) -> dict[str, Any] | None:
+def _expected(events: list[dict[str, object]], log: Log) -> dict[str, object] | None:
     """The newest prediction that has a band, beside the usual step."""
     bands = [event for event in events if event.get("kind") == "predicted" and real(event.get("p50"))]
     measured = usual(log.steps)
@@ -152,7 +153,7 @@ def _expected(events: list[dict[str, Any]], log: Log) -> dict[str, Any] | None:
             "compared_by": "step time", "assumed": []}  # fmt: skip
 
 
-def _why(events: list[dict[str, Any]]) -> str:
+def _why(events: list[dict[str, object]]) -> str:
     notes = [event.get("note") for event in events if event.get("kind") == "predicted"]
     return f": {notes[-1]}" if notes and notes[-1] else ""
 

@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
-from typing import Any
 
 from scalewright.diagnose.logs.documents import read_trainer_state
 from scalewright.diagnose.logs.facts import AGAIN, FACTS, Facts, facts_of, short
@@ -196,7 +195,7 @@ def is_training_log(path: Path, within: int = WITHIN) -> bool:
     return any(form.mark in line.text and form.read(line.text) for line in lines for form in FORMS)
 
 
-def stated(facts: Facts, keys: Sequence[str]) -> dict[str, Any]:
+def stated(facts: Facts, keys: Sequence[str]) -> dict[str, object]:
     """These facts, in this order, as far as they are there."""
     return {key: facts[key] for key in keys if key in facts}
 

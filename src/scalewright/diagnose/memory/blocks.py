@@ -59,7 +59,7 @@ class SnapshotFile(msgspec.Struct):
 
     segments: list[Segment]
     device_traces: list[list[Event]] = []
-    allocator_settings: dict[str, Any] = {}
+    allocator_settings: dict[str, object] = {}
 
 
 BEFORE = -1  # born before the trace began

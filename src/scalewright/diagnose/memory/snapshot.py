@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -44,7 +43,7 @@ class Snapshot:
     peak: int
     owners: list[tuple[str, int]]
     out_of_memory: list[tuple[int, int]]
-    settings: dict[str, Any]
+    settings: dict[str, object]
     before: int
     peak_event: int
     time_us: list[int]
@@ -81,7 +80,7 @@ def read_snapshot(path: Path) -> list[Snapshot]:
     ]
 
 
-def _device(segments: Sequence[Segment], trace: Sequence[Event], settings: dict[str, Any]) -> Snapshot:
+def _device(segments: Sequence[Segment], trace: Sequence[Event], settings: dict[str, object]) -> Snapshot:
     blocks = [block for segment in segments for block in segment.blocks]
     free = [block.size for block in blocks if block.state == FREE]
     allocated = sum(segment.allocated_size for segment in segments)

@@ -47,7 +47,7 @@ def is_timeline(start: bytes) -> bool:
     return START.match(start) is not None
 
 
-def timeline_answer(files: Sequence[Path]) -> dict[str, Any]:
+def timeline_answer(files: Sequence[Path]) -> dict[str, object]:
     """The answer's keys, of the file with the highest peak; raises NotPlainData where none can be read."""
     read: list[tuple[dict[str, Any], list[Verdict]]] = []
     warnings: list[str] = []

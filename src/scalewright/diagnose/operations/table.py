@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scalewright.diagnose.traces.json_array import NotATrace
 from scalewright.spec.errors import UserError
@@ -153,7 +154,7 @@ def read_table(path: Path) -> Table:
     return _complete(table, unknown=[str(label) for label in names if label not in KINDS])
 
 
-def _columns(path: Path) -> dict[str, Any]:
+def _columns(path: Path) -> dict[str, NDArray[Any]]:
     """Arrays of every column, numbers as float64 or int64."""
     try:
         import pyarrow
