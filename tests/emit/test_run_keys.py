@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from scalewright.emit.run_keys import LayoutKey, LayoutKeys, RunKeys
+from scalewright.emit.foreign import LayoutKey, LayoutKeys, RunKeys
 from scalewright.spec.layout import Layout
 from scalewright.spec.run import RunSpec
 

@@ -24,8 +24,7 @@ from scalewright.diagnose.phases import PHASES, phases
 from scalewright.diagnose.pipeline_steps import dump
 from scalewright.diagnose.ranks import Rank, Ranks, unlaunched
 from scalewright.diagnose.roofs import roofs
-from scalewright.diagnose.traces.kinds import OTHER, kind_of
-from scalewright.diagnose.traces.trace import CALL
+from scalewright.diagnose.traces.trace import CALL, OTHER, kind_of
 from scalewright.diagnose.verdict import name
 from scalewright.diagnose.verdicts import bound_by, verdicts
 

@@ -28,8 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from scalewright.diagnose.traces.kinds import communicates, kind_of
-from scalewright.diagnose.traces.trace import KERNEL, Launched, Trace
+from scalewright.diagnose.traces.trace import KERNEL, Launched, Trace, communicates, kind_of
 
 SHORT = 10_000  # ns
 NAMESPACES = re.compile(

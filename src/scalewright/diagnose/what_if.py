@@ -21,7 +21,7 @@ from dataclasses import replace
 
 from scalewright.diagnose.ranks import Ranks
 from scalewright.diagnose.replay import Change
-from scalewright.diagnose.traces.kinds import COMMUNICATION
+from scalewright.diagnose.traces.trace import COMMUNICATION
 from scalewright.diagnose.verdicts import as_the_median
 from scalewright.spec.errors import UserError
 

@@ -19,10 +19,8 @@ from typing import Any
 from scalewright.emit.command_lines import nodes_of
 from scalewright.emit.deepspeed.read import fit_batch
 from scalewright.emit.emitted import Emitted, Reading
-from scalewright.emit.foreign import ForeignKeys
-from scalewright.emit.numbers import real_of, true, whole_of
+from scalewright.emit.foreign import ForeignKeys, LayoutKeys, RunKeys, real_of, true, whole_of
 from scalewright.emit.rules import put, write_rules
-from scalewright.emit.run_keys import LayoutKeys, RunKeys
 from scalewright.emit.scripts.facts import Facts, Sharding, take_facts, take_precision, take_sharding
 from scalewright.emit.scripts.model import CONFIG, SAMPLES, as_yaml, read_model, render, write_config
 from scalewright.emit.settings import Settings

@@ -17,11 +17,9 @@ from typing import Any
 
 from scalewright.emit.command_lines import nodes_of
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
-from scalewright.emit.foreign import FEWEST, ForeignKeys, put_sources, read_keys
-from scalewright.emit.numbers import real, whole
+from scalewright.emit.foreign import FEWEST, ForeignKeys, RunKeys, put_sources, read_keys, real, whole
 from scalewright.emit.rates import put_rates, take_rates
 from scalewright.emit.rules import Lacks, Pick, Rule, Word, Words, inverse, put, read_rules, write_rules
-from scalewright.emit.run_keys import RunKeys
 from scalewright.emit.settings import Settings
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import GATED

@@ -19,11 +19,9 @@ from functools import partial
 from typing import Any
 
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
-from scalewright.emit.foreign import FEWEST, ForeignKeys, read_keys
-from scalewright.emit.numbers import real, whole
+from scalewright.emit.foreign import FEWEST, ForeignKeys, RunKeys, read_keys, real, whole
 from scalewright.emit.rates import put_rates, take_rates
 from scalewright.emit.rules import Fixed, Lacks, Pick, Rule, Word, Words, nested, put, read_rules, write_rules
-from scalewright.emit.run_keys import RunKeys
 from scalewright.emit.settings import Settings
 
 TITLE, VERSION, FILE = "Levanter", "main, September 2025", "levanter.yaml"

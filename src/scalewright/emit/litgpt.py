@@ -17,8 +17,7 @@ from typing import Any
 
 from scalewright.emit.command_lines import nodes_of
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
-from scalewright.emit.foreign import ForeignKeys, put_sources, read_keys, shortest
-from scalewright.emit.numbers import real, whole
+from scalewright.emit.foreign import ForeignKeys, RunKeys, put_sources, read_keys, real, shortest, whole
 from scalewright.emit.rates import put_rates, take_rates
 from scalewright.emit.rules import (
     Fixed,
@@ -33,7 +32,6 @@ from scalewright.emit.rules import (
     read_rules,
     write_rules,
 )
-from scalewright.emit.run_keys import RunKeys
 from scalewright.emit.settings import Settings
 
 TITLE, VERSION, FILE = "litgpt", "0.5.13", "pretrain.yaml"

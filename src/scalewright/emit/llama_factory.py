@@ -17,10 +17,8 @@ from scalewright.emit.command_lines import nodes_of
 from scalewright.emit.deepspeed.read import fit_batch
 from scalewright.emit.deepspeed.write import write_zero
 from scalewright.emit.emitted import Emitted, Reading
-from scalewright.emit.foreign import ForeignKeys
-from scalewright.emit.numbers import true, whole_of
+from scalewright.emit.foreign import ForeignKeys, RunKeys, true, whole_of
 from scalewright.emit.rules import put, write_rules
-from scalewright.emit.run_keys import RunKeys
 from scalewright.emit.scripts.facts import Facts, take_facts, take_precision
 from scalewright.emit.scripts.model import CONFIG, SAMPLES, as_yaml, read_model, render, write_config
 from scalewright.emit.settings import Settings

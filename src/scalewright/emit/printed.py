@@ -20,10 +20,10 @@ from scalewright.emit import read
 from scalewright.emit.command_lines import DOTTED
 from scalewright.emit.deepspeed.read import BATCH as DEEPSPEED
 from scalewright.emit.emitted import Reading
+from scalewright.emit.foreign import true, whole, whole_of
 from scalewright.emit.maxtext import run as maxtext
 from scalewright.emit.megatron import files as megatron
 from scalewright.emit.megatron.keys import EXPERTS, LAYOUT, MIXTURE, MODEL, TRAINING
-from scalewright.emit.numbers import true, whole, whole_of
 from scalewright.emit.transformers.arguments import BATCH
 from scalewright.spec.errors import UserError
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from scalewright.emit.run_keys import RunKeys
+from scalewright.emit.foreign import RunKeys
 from scalewright.emit.settings import Settings
 
 

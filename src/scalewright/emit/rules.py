@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from scalewright.emit.foreign import ForeignKeys
-from scalewright.emit.run_keys import RunKeys
+from scalewright.emit.foreign import ForeignKeys, RunKeys
 from scalewright.emit.settings import NEUTRAL, Settings
 
 Words = dict[str, object]

@@ -5,35 +5,82 @@ file ──► marked lines ──► a step's?      forms.py          ──►
                       ├─► an argument?   emit/printed.py   ──► facts; a run, where all arguments are there
                       └─► another fact?  facts.py          ──► facts
 
-Several files of one run: its ranks', which print the same steps, or its parts, one after another.
+Several files are one run's: its ranks', which print the same steps, or its parts, one after another.
 
 rank0.log  1 2 3 4 5      the same steps and losses: one run       steps 1 2 3 4 5
 rank1.log  1 2 3 4 5
 
 job-1.log  1 2 3 4 5      other steps: the next part               steps 1 2 3 4 5 | 4 5 6 7 8, a restart
 job-2.log  4 5 6 7 8
+
+Hugging Face's `trainer_state.json` is a document with the steps under `log_history`.
+
+    {"global_step": 240, "log_history": [{"step": 5, "loss": 2.09, "grad_norm": 1.95, ...}, ...]}
+
+The last entry is the run's summary, and evaluations stand between the steps: neither has a `loss`.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
 
-from scalewright.diagnose.logs.documents import read_trainer_state
 from scalewright.diagnose.logs.facts import AGAIN, FACTS, Facts, facts_of, short
-from scalewright.diagnose.logs.forms import FORMS, Form
+from scalewright.diagnose.logs.forms import FORMS, Form, Templates
 from scalewright.diagnose.logs.lines import Line, MarkedLines
 from scalewright.diagnose.logs.steps import Step, Steps
-from scalewright.diagnose.logs.templates import Templates
-from scalewright.diagnose.logs.values import clock, number
+from scalewright.diagnose.logs.values import clock, number, real
+from scalewright.diagnose.traces.unpack import Unpacked
 from scalewright.emit.printed import FORMS as ARGUMENTS
 from scalewright.emit.printed import Printed
 from scalewright.emit.question import question_of
+from scalewright.spec.common.untrusted import JSON_BYTES, parse_json
 from scalewright.spec.errors import UserError
 from scalewright.spec.question import Question
+
+HISTORY = b'"log_history"'
+RATE = "train_steps_per_second"  # of the summary
+KEYS = {"step": "step", "loss": "loss", "grad_norm": "grad_norm", "learning_rate": "lr", "epoch": "epoch"}
+START = 1 << 16  # bytes: its keys are sorted, and few stand before `log_history`
+
+
+def is_trainer_state(start: bytes) -> bool:
+    """Whether the first bytes of a file are those of a trainer_state.json."""
+    return start.lstrip()[:1] == b"{" and HISTORY in start
+
+
+def read_trainer_state(path: Path) -> tuple[list[Step], Facts, list[str]] | None:
+    """Steps, facts and notes; None where the file is something else."""
+    content = b""
+    for piece in Unpacked(path):
+        content += piece
+        if not is_trainer_state(content[:START]) or len(content) > JSON_BYTES:
+            return None
+    try:
+        document = parse_json(content)
+    except ValueError:
+        return [], {}, ["it is no whole JSON: the file was cut off or damaged"]
+    history = document.get("log_history") if isinstance(document, dict) else None
+    if not isinstance(history, list):
+        return None
+    steps = Steps()
+    for entry in history:
+        if isinstance(entry, dict) and "loss" in entry:
+            values = {ours: real(entry.get(key)) for key, ours in KEYS.items()}
+            known = {key: value for key, value in values.items() if value is not None}
+            steps.add(known if math.isfinite(known.get("step", 0)) else {"loss": known.get("loss", math.nan)})
+    facts: Facts = {}
+    if isinstance(batch := document.get("train_batch_size"), int):
+        facts["micro_batch"] = batch
+    rates = [real(entry[RATE]) for entry in history if isinstance(entry, dict) and RATE in entry]
+    if rates and (rate := rates[-1] or 0.0) > 0:
+        facts["mean_step_s"] = 1 / rate
+    return steps.all, facts, []
+
 
 OVERFLOW, MEMORY, ENGINE = "OVERFLOW! Rank 0 Skipping step", "memory (MB)", "[deepspeed]"
 NCCL = (" NCCL INFO ", " NCCL WARN ")

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from scalewright.diagnose.memory.categories import CATEGORIES, TEMPORARY
-from scalewright.diagnose.memory.savings import STEP_TEMPORARY, curves, layers_of, savings
 from scalewright.diagnose.memory.snapshot import Snapshot, read_snapshot
-from scalewright.diagnose.memory.verdicts import verdicts
+from scalewright.diagnose.memory.verdicts import STEP_TEMPORARY, curves, layers_of, savings, verdicts
 from scalewright.diagnose.verdict import Verdict
 from scalewright.spec.common.pickles import NotPlainData
 

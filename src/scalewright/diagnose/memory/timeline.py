@@ -27,8 +27,7 @@ from scalewright.diagnose.memory.categories import (
     PARAMETERS,
     TEMPORARY,
 )
-from scalewright.diagnose.memory.savings import savings
-from scalewright.diagnose.memory.verdicts import parts_of, peak_verdict
+from scalewright.diagnose.memory.verdicts import parts_of, peak_verdict, savings
 from scalewright.diagnose.traces.unpack import Unpacked
 from scalewright.diagnose.verdict import Verdict
 from scalewright.spec.common.pickles import NotPlainData

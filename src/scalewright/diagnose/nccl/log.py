@@ -24,11 +24,12 @@ from scalewright.diagnose.nccl.forms import (
     exports,
     interfaces,
     match,
+    network,
     pairs,
     plain_version,
+    repeated,
 )
 from scalewright.diagnose.nccl.lines import Line, Lines, Source
-from scalewright.diagnose.nccl.links import network, repeated
 from scalewright.diagnose.nccl.problems import CAUSE, HINT, PEER, Problem, peer, problem
 
 Fields = dict[str, str | None]

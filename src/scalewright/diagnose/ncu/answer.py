@@ -27,7 +27,7 @@ from typing import Any
 from scalewright.diagnose.kernels import short_name
 from scalewright.diagnose.ncu.table import METRICS, Launch, read_launches
 from scalewright.diagnose.traces.json_array import NotATrace
-from scalewright.diagnose.traces.kinds import kind_of
+from scalewright.diagnose.traces.trace import kind_of
 from scalewright.diagnose.verdict import Gain, Verdict
 
 NEAR, BOUND = 60.0, 80.0  # percent of peak

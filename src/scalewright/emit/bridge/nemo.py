@@ -17,11 +17,10 @@ from typing import Any
 from scalewright.emit.bridge.fields import precision_of
 from scalewright.emit.bridge.read import resolve
 from scalewright.emit.emitted import Reading
-from scalewright.emit.foreign import ForeignKeys
+from scalewright.emit.foreign import ForeignKeys, whole
 from scalewright.emit.megatron.files import read_arguments
 from scalewright.emit.megatron.keys import ASIDE
 from scalewright.emit.megatron.model import VOCABULARIES, Arguments
-from scalewright.emit.numbers import whole
 from scalewright.emit.rules import put
 from scalewright.spec.common.dotted import flat
 from scalewright.spec.presets import is_preset, load_model_spec

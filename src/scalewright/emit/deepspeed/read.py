@@ -12,10 +12,17 @@ from typing import Any
 
 from scalewright.emit.deepspeed.write import write
 from scalewright.emit.emitted import Reading
-from scalewright.emit.foreign import FEWEST, ForeignKeys
-from scalewright.emit.numbers import real_of, true, whole_of
+from scalewright.emit.foreign import (
+    FEWEST,
+    ForeignKeys,
+    LayoutKey,
+    LayoutKeys,
+    RunKeys,
+    real_of,
+    true,
+    whole_of,
+)
 from scalewright.emit.rules import put
-from scalewright.emit.run_keys import LayoutKey, LayoutKeys, RunKeys
 from scalewright.emit.scripts.model import read_beside
 from scalewright.spec.common.dotted import flat
 

@@ -13,10 +13,8 @@ recompute               remat_policy: selective minimal, none minimal_with_conte
 
 from __future__ import annotations
 
-from scalewright.emit.foreign import ForeignKeys
-from scalewright.emit.numbers import real, whole
+from scalewright.emit.foreign import ForeignKeys, RunKeys, real, whole
 from scalewright.emit.rules import Words, inverse
-from scalewright.emit.run_keys import RunKeys
 from scalewright.emit.settings import Settings
 from scalewright.spec.errors import UserError
 

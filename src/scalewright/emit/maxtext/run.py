@@ -6,12 +6,10 @@ from math import nextafter
 from typing import Any
 
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
-from scalewright.emit.foreign import ForeignKeys, put_sources, read_keys
+from scalewright.emit.foreign import ForeignKeys, RunKeys, put_sources, read_keys, real, whole
 from scalewright.emit.maxtext.layout import TITLE, hardware_of, read_layout, write_layout
-from scalewright.emit.numbers import real, whole
 from scalewright.emit.rates import put_rates, take_rates
 from scalewright.emit.rules import Fixed, Word, Words, put, read_rules, write_rules
-from scalewright.emit.run_keys import RunKeys
 from scalewright.emit.settings import Settings
 
 VERSION, FILE = "0.2.5", "maxtext.yml"

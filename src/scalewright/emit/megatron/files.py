@@ -14,12 +14,11 @@ from typing import Any
 
 from scalewright.emit.command_lines import DOTTED, flags, nodes_of, ranks, read_script, spelled, split_launch
 from scalewright.emit.emitted import Emitted, Reading
-from scalewright.emit.foreign import ForeignKeys
+from scalewright.emit.foreign import ForeignKeys, LayoutKeys, RunKeys
 from scalewright.emit.megatron.keys import ASIDE
 from scalewright.emit.megatron.layout import read_layout, write_layout
 from scalewright.emit.megatron.model import Arguments, read_model, write_model
 from scalewright.emit.megatron.training import read_training, write_training
-from scalewright.emit.run_keys import LayoutKeys, RunKeys
 from scalewright.emit.settings import Settings
 from scalewright.spec.common.shell import line
 from scalewright.spec.errors import UserError

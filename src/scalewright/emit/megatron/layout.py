@@ -15,12 +15,10 @@ import re
 from math import ceil, lcm, prod
 from typing import Any
 
-from scalewright.emit.foreign import FEWEST, ForeignKeys
+from scalewright.emit.foreign import FEWEST, ForeignKeys, LayoutKeys, RunKeys, real, whole
 from scalewright.emit.megatron.keys import EXPERTS, LAYOUT
 from scalewright.emit.megatron.model import Arguments
-from scalewright.emit.numbers import real, whole
 from scalewright.emit.rules import read_rules, write_rules
-from scalewright.emit.run_keys import LayoutKeys, RunKeys
 from scalewright.emit.settings import Settings
 from scalewright.spec.placement import stage_layers
 

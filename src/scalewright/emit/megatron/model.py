@@ -13,11 +13,9 @@ from __future__ import annotations
 from math import log
 from typing import Any
 
-from scalewright.emit.foreign import ForeignKeys
+from scalewright.emit.foreign import ForeignKeys, RunKeys, real, whole
 from scalewright.emit.megatron.keys import LATENT, MIXTURE, MODEL, PREDICTION
-from scalewright.emit.numbers import real, whole
 from scalewright.emit.rules import put, read_rules, write_rules
-from scalewright.emit.run_keys import RunKeys
 from scalewright.emit.settings import Settings
 
 Arguments = dict[str, object]  # name without dashes -> value; True: a flag alone

@@ -11,12 +11,10 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
-from scalewright.emit.foreign import ForeignKeys
+from scalewright.emit.foreign import ForeignKeys, RunKeys, real, whole
 from scalewright.emit.megatron.keys import ADAM, TRAINING
 from scalewright.emit.megatron.model import Arguments
-from scalewright.emit.numbers import real, whole
 from scalewright.emit.rules import put, read_rules, write_rules
-from scalewright.emit.run_keys import RunKeys
 from scalewright.emit.settings import Settings
 
 STYLES = {"constant": "constant", "linear": "linear", "cosine": "cosine", "wsd": "WSD"}

@@ -9,10 +9,8 @@ num_shared_experts 1       enable_shared_expert       of the same width, with a 
 
 from __future__ import annotations
 
-from scalewright.emit.foreign import ForeignKeys
-from scalewright.emit.numbers import real, whole
+from scalewright.emit.foreign import ForeignKeys, RunKeys, real, whole
 from scalewright.emit.rules import Fixed, Word, Words, inverse, put, read_rules, write_rules
-from scalewright.emit.run_keys import RunKeys
 from scalewright.emit.settings import Settings
 
 CONFIG = "model.model_config."

@@ -20,12 +20,10 @@ from typing import Any
 
 from scalewright.emit.command_lines import torchrun
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
-from scalewright.emit.foreign import ForeignKeys, put_sources, read_keys
+from scalewright.emit.foreign import ForeignKeys, RunKeys, put_sources, read_keys, real, whole
 from scalewright.emit.nanotron.model import CONFIG, TITLE, read_model, write_model
-from scalewright.emit.numbers import real, whole
 from scalewright.emit.rates import put_rates, take_rates
 from scalewright.emit.rules import Lacks, Rule, Word, Words, inverse, nested, put, read_rules, write_rules
-from scalewright.emit.run_keys import RunKeys
 from scalewright.emit.settings import Settings
 from scalewright.spec.errors import UserError
 

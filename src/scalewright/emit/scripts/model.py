@@ -16,8 +16,7 @@ from typing import Any
 import jinja2
 
 from scalewright.emit.emitted import yaml_text
-from scalewright.emit.foreign import ForeignKeys
-from scalewright.emit.run_keys import RunKeys
+from scalewright.emit.foreign import ForeignKeys, RunKeys
 from scalewright.emit.settings import Settings
 from scalewright.spec.common.untrusted import inside, read_json
 from scalewright.spec.huggingface import to_huggingface

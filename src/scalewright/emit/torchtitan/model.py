@@ -9,9 +9,8 @@ from __future__ import annotations
 from math import log, sqrt
 from typing import Any, NamedTuple
 
-from scalewright.emit.foreign import ForeignKeys
+from scalewright.emit.foreign import ForeignKeys, RunKeys
 from scalewright.emit.python_code import Call
-from scalewright.emit.run_keys import RunKeys
 from scalewright.emit.settings import Settings
 from scalewright.emit.torchtitan.flavors import FLAVORS, find_flavor, flavor_of, spec_of
 from scalewright.spec.errors import UserError

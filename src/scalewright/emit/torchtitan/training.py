@@ -15,10 +15,8 @@ from itertools import pairwise
 from math import ceil
 
 from scalewright.emit.emitted import Reading
-from scalewright.emit.foreign import ForeignKeys
-from scalewright.emit.numbers import real, whole
+from scalewright.emit.foreign import ForeignKeys, LayoutKeys, RunKeys, real, whole
 from scalewright.emit.rules import put, read_rules, write_rules
-from scalewright.emit.run_keys import LayoutKeys, RunKeys
 from scalewright.emit.settings import Settings
 from scalewright.emit.torchtitan.keys import ASIDE, ASIDE_SECTIONS, DEFAULTS, LAYOUT, TRAINING
 from scalewright.emit.torchtitan.layout import CONVERTERS, SCHEDULES, Keys

@@ -11,9 +11,7 @@ Their update k has the rate of our update k - 1: a warm-up starts with 0.
 
 from __future__ import annotations
 
-from scalewright.emit.foreign import ForeignKeys
-from scalewright.emit.numbers import real_of, whole_of
-from scalewright.emit.run_keys import RunKeys
+from scalewright.emit.foreign import ForeignKeys, RunKeys, real_of, whole_of
 from scalewright.emit.scripts.facts import Facts
 from scalewright.emit.settings import Settings
 
