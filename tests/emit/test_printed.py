@@ -71,6 +71,20 @@ def test_maxtext_s_configuration_counts_sequences_of_a_device() -> None:
     assert stated["layout.recompute"] == "full"
 
 
+@pytest.mark.parametrize(
+    ("more", "stage"),
+    [({}, 0), ({"use_distributed_optimizer": True}, 1), ({"deepspeed": True, "zero_stage": 2}, 2),
+     ({"zero_stage": 1.0}, 0), ({"use_megatron_fsdp": True, "use_distributed_optimizer": True,
+                                 "data_parallel_sharding_strategy": "optim_grads_params"}, 3)],
+)  # fmt: skip
+def test_who_shards(more: dict[str, Any], stage: int) -> None:
+    """DeepSpeed's stage counts where it is on: its arguments are printed where it is off, too."""
+    reader, _ = printed(*(f"  {key} ..... {value}" for key, value in {**MEGATRON, **more}.items()))
+    reading = reader.reading()
+    assert reading is not None
+    assert reading.run["layout"]["zero_stage"] == stage
+
+
 @pytest.mark.parametrize("missing", ["seq_length", "hidden_size"])
 def test_a_part_is_no_run(missing: str) -> None:
     lines = (f"  {key} ..... {value}" for key, value in MEGATRON.items() if key != missing)

@@ -1,7 +1,7 @@
 """Where a rank's time went: compute, communication and copies that nothing hides, and idle; the parts add up.
 
     compute        ████████    ██████████              kernels that aren't communication
-    communication      ▒▒▒▒▒▒▒▒                kernels of collectives, of any library (kinds.py)
+    communication      ▒▒▒▒▒▒▒▒                kernels of collectives, of any library (traces/trace.py)
     copies                           ░░░░  ░░          between memories, and their filling
     window         CCCCCCCCMMMMCCCCCCCCCCyy..yy   C compute  M, y exposed  . idle
 

@@ -1,6 +1,6 @@
 """The kernels that took the time: by name, by kind, and how many are too short to be worth a launch.
 
-for each name   count · total · mean · share of all kernel time · kind (traces/kinds.py)
+for each name   count · total · mean · share of all kernel time · kind (traces/trace.py)
 short           kernels under `SHORT`: a launch costs the host about as much, so that many of them bind a run
                 to the host however fast the GPU is
 

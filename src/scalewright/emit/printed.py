@@ -38,6 +38,7 @@ FORMS = {
     f"--{BATCH.foreign} ": FLAG, "Config param ": CONFIG, **{f'"{key}": ': JSON for key in SHAPE},
     "arallelism: ": EQUALS,
 }  # fmt: skip
+MOST = 2000  # arguments of a trainer: MaxText has 700
 AXES = ("pp", "tp", "cp", "dp", "ep", "etp", "dp_shard", "dp_replicate")
 
 # Whole numbers by their names with underscores: of the readers' rules, and what readers take from several.
@@ -97,9 +98,10 @@ class Printed:
         stated: dict[str, object] = {}
         for pattern in dict.fromkeys(form for mark, form in FORMS.items() if mark in text):
             printed = pattern.findall(text)
-            if pattern in self._arguments:
-                self._arguments[pattern].update(printed)
-            elif pattern is FLAG and megatron.MARK in text:
+            known = self._arguments.get(pattern)
+            if known is not None and len(known) < MOST:
+                known.update(printed)
+            if pattern is FLAG and megatron.MARK in text:
                 self._command = text
             for name, value in printed:
                 key, convert = _reader(name.replace("-", "_"))

@@ -45,7 +45,8 @@ def short(arguments: Mapping[str, Any]) -> Facts:
 def facts_of(run: Question) -> Facts:
     """A whole run as facts, but for its name and what was only guessed."""
     layout = {**run.layout.dump(), "dp": run.layout.dp}
-    known = {key: layout[key] for key in layout.keys() - run.guessed if isinstance(layout[key], (int, str))}
+    left_out = {*run.guessed, *(() if run.model.moe else ("ep", "etp"))}
+    known = {key: layout[key] for key in layout.keys() - left_out if isinstance(layout[key], (int, str))}
     keys = flat({"model": run.model.dump(), "layout": known, "data": {"seq_len": run.seq_len}})
     return short({key: value for key, value in keys.items() if value is not None and key != "model.name"})
 

@@ -117,6 +117,7 @@ class Reader:
         self.like = {form.name: Templates() for form in FORMS}
         self.first: dict[str, str] = {}  # the first line of each form
         self.facts: Facts = {}
+        self.sentences: Facts = {}  # those of them that no argument states
         self.printed = Printed()
         self.tpus = 0
         self.overflows = 0
@@ -145,12 +146,13 @@ class Reader:
         steps.add(values, clock(text))
         for key in ("global_batch", "seq_len"):
             if key in values:
-                self.facts[key] = int(values[key])
+                self.facts[key] = self.sentences[key] = int(values[key])
 
     def _learn(self, facts: Facts) -> None:
         if "device_index" in facts:
             facts["devices"] = self.tpus = max(self.tpus, facts.pop("device_index") + 1)
         self.facts |= facts
+        self.sentences |= facts
 
     def _rest(self, text: str) -> None:
         if any(mark in text for mark in AGAIN):
@@ -167,7 +169,7 @@ class Reader:
         names = list(dict.fromkeys(form.name for form in FORMS))
         form = next((known_form for known_form in FORMS if known_form.name in self.steps), None)
         run = self._run()
-        facts = {**(facts_of(run) if run else {}), **self.facts}
+        facts = {**self.facts, **facts_of(run), **self.sentences} if run else self.facts
         if form is None:
             return Log(_framework_of(facts), facts, overflows=self.overflows, run=run)
         steps = self.steps[form.name]

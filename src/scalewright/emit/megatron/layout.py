@@ -280,6 +280,8 @@ def _read_sharding(t: ForeignKeys, layout: LayoutKeys) -> None:
         )
     elif torch_fsdp:
         stage = 3
+    elif t.take("deepspeed") and (zero := t.take("zero-stage")) is not None:  # Megatron-DeepSpeed's
+        stage = whole(zero)
     layout["zero_stage"] = stage
     if instances is not None and stage:
         layout["dp_replicate"] = whole(instances)
