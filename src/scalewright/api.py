@@ -211,7 +211,7 @@ def plan(
 
 def _check_emit(model: object, out: str | Path | None, data: str | None, force: bool) -> None:
     """Raises UserError where there is no file to give back, or a place that is taken."""
-    from scalewright.emit.save import UNSIGNED
+    from scalewright.emit.write import UNSIGNED
     from scalewright.spec.common.files import check_replaceable
     from scalewright.spec.question import Question
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from emit.random_runs import random_layout, random_runs
-from scalewright.emit.arguments import flags
+from scalewright.emit.command_lines import flags
+from scalewright.emit.edits import put_literals
 from scalewright.emit.emitted import Emitted
 from scalewright.emit.in_place import Rewritten, rewrite
-from scalewright.emit.python_edits import put_literals
 from scalewright.emit.question import question
 from scalewright.emit.settings import Settings
 from scalewright.emit.write import emit

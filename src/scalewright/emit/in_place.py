@@ -18,16 +18,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
 
-from scalewright.emit.arguments import flags, nodes_of, split_launch
-from scalewright.emit.documents import SIGNS, named, put_values
+from scalewright.emit.command_lines import flags, nodes_of, read_script, split_launch
+from scalewright.emit.edits import SIGNS, changed_literals, named, put_literals, put_values
 from scalewright.emit.emitted import Emitted
-from scalewright.emit.python_edits import changed_literals, put_literals
 from scalewright.emit.question import as_run
 from scalewright.emit.read import file_text, parse, read_own
-from scalewright.emit.save import save
 from scalewright.emit.settings import settings_of
-from scalewright.emit.shell import read_script
-from scalewright.emit.write import emit
+from scalewright.emit.write import emit, save
 from scalewright.spec.base import parse_yaml
 from scalewright.spec.common.dotted import flat
 from scalewright.spec.errors import UserError
@@ -65,10 +62,10 @@ class Rewritten:
             shutil.copymode(source, path)  # a script stays executable
         return [path]
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> dict[str, object]:
         """As `plan --json` has it: `emit`'s keys, and what changed in the user's own file."""
         keys = self.emitted.dump() if self.emitted else {}
-        assumed = [] if self.in_place else keys.get("assumed", [])
+        assumed = () if self.in_place or self.emitted is None else self.emitted.assumed
         keys |= {"files": dict(self.files), "diff": self.diff, "in_place": self.in_place, "why": self.why}
         return {**keys, "assumed": [*self.notes, *assumed]}
 
@@ -131,7 +128,7 @@ def _rewrite_ours(question: Question, file: tuple[str, str], layout: Layout, run
     return Rewritten({name: run_yaml}, _diff(name, text, run_yaml), why=why)
 
 
-def _wanted(question: Question, before: Emitted, after: Emitted, layout: Layout) -> dict[str, Any]:
+def _wanted(question: Question, before: Emitted, after: Emitted, layout: Layout) -> dict[str, object]:
     """The layout that an edited file must have: what the trainer states as before stays as the file has it.
 
     So `auto` stays. Without a cut of the stages in the layout the file's own, or the trainer's, will do.
@@ -179,7 +176,7 @@ def _read(trainer: str, file: tuple[str, str], question: Question) -> RunSpec:
     return as_run(replace(reading, run=run), name)
 
 
-def _rest(run: RunSpec) -> dict[str, Any]:
+def _rest(run: RunSpec) -> dict[str, object]:
     return {
         key: value for key, value in run.dump().items() if key not in ("layout", "model", "name", "out_dir")
     }
@@ -224,13 +221,13 @@ def _plain(word: Any) -> Any:
     return parse_yaml(word) if isinstance(word, str) else word
 
 
-def _flags(script: str) -> dict[str, Any]:
+def _flags(script: str) -> dict[str, object]:
     """The program's flags in a script that an emitter wrote."""
     _, _, words = split_launch(max(read_script(script).commands, key=len))
     return flags(words)
 
 
-def _launch(text: str, devices: int) -> dict[str, Any]:
+def _launch(text: str, devices: int) -> dict[str, object]:
     """torchrun's numbers for so many devices, where the script's own make another product."""
     commands = read_script(text).commands
     launch = flags(split_launch(max(commands, key=len))[0]) if commands else {}
@@ -242,7 +239,7 @@ def _launch(text: str, devices: int) -> dict[str, Any]:
     return {key: value for key, value in stated.items() if key in launch}
 
 
-def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, object]:
     """Words of the new layout that differ; None for one that it hasn't."""
     keys = [*old, *(key for key in new if key not in old)]
     return {key: new.get(key) for key in keys if old.get(key) != new.get(key)}

@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml
 
+from scalewright.emit.command_lines import read_words
 from scalewright.emit.emitted import Reading
-from scalewright.emit.shell import read_words
 from scalewright.emit.trainers import TRAINERS, module_of
 from scalewright.spec.base import parse_yaml
 from scalewright.spec.common.untrusted import read_bytes
@@ -69,7 +69,7 @@ def read_text(text: str, suffix: str, where: str) -> Reading:
 def read_own(name: str, text: str, suffix: str, where: str) -> Reading:
     """A file of this trainer, as its reader takes it; raises UserError."""
     read = partial(module_of(name).read, parse(text, suffix, where), text, where)
-    return _checked(TRAINERS[name].title, where, read)
+    return checked(name, read, where)
 
 
 def read_argv(line: str | Sequence[str]) -> Reading:
@@ -77,10 +77,10 @@ def read_argv(line: str | Sequence[str]) -> Reading:
     from scalewright.emit.megatron.files import read_argv as read_megatron
 
     words = read_words(line) if isinstance(line, str) else list(line)
-    return _checked("Megatron-LM", "the command line", lambda: read_megatron(words))
+    return checked("megatron", lambda: read_megatron(words), "the command line")
 
 
-def _checked(title: str, where: str, read: Callable[[], Reading]) -> Reading:
+def checked(trainer: str, read: Callable[[], Reading], where: str) -> Reading:
     """A reading; a value of another kind than the trainer takes there, as a UserError."""
     try:
         return read()
@@ -88,7 +88,9 @@ def _checked(title: str, where: str, read: Callable[[], Reading]) -> Reading:
         raise
     except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
         how = "check the file with the trainer itself"
-        raise UserError(f"a value isn't one that {title} takes: {error}"[:300], where, how) from None
+        raise UserError(
+            f"a value isn't one that {TRAINERS[trainer].title} takes: {error}"[:300], where, how
+        ) from None
 
 
 def parse(text: str, suffix: str, where: str) -> Any:

@@ -16,7 +16,7 @@ from scalewright.spec.errors import UserError
 
 if TYPE_CHECKING:
     from scalewright.launch.job import LaunchJob, Written
-    from scalewright.launch.preflight.rule import Finding
+    from scalewright.spec.finding import Finding
     from scalewright.spec.run import RunSpec
 
 
@@ -110,7 +110,7 @@ def _look(job: LaunchJob, target: str, run: RunSpec, *, stops: bool) -> list[Fin
 
 def _save(written: Written, folder: Path, force: bool) -> dict[str, str]:
     """Writes the files, or none of them where one is another's; their paths by name."""
-    from scalewright.emit.save import save
+    from scalewright.emit.write import save
 
     save(written.files, folder, force)
     return {name: operand((folder / name).as_posix()) for name in written.files}

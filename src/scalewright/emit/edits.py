@@ -1,6 +1,11 @@
 """Values put into a YAML, JSON or TOML document where they stand: its comments, order and spaces stay.
 
 {a: {b: 4}}, {"a.b": 8}   ──►   {a: {b: 8}}         a key that isn't there yet is added to its section
+
+Likewise literals into a Python configuration; nothing of it is run:
+
+ParallelismConfig(tensor_parallel_degree=2, ...)      the keyword of a call of that name
+cfg.model.tensor_model_parallel_size = 2              an assignment to an attribute of that name
 """
 
 from __future__ import annotations
@@ -13,7 +18,112 @@ from typing import Any
 
 import yaml
 
-from scalewright.emit.python_edits import Keyword
+Keyword = tuple[str, str]  # of a call: its name's last part (or its class's, before .Config), and the keyword
+
+
+def changed_literals(before: str, after: str) -> dict[Keyword, str | None] | None:
+    """Keywords whose literals differ, with their new text; None in all where something else differs, too."""
+    old, new = (_keywords(text) for text in (before, after))
+    changed: dict[Keyword, str | None] = {}
+    for key in [*old, *(key for key in new if key not in old)]:
+        if old.get(key) == new.get(key):
+            continue
+        for text in (old.get(key), new.get(key)):
+            if text is not None and not _is_literal(text):
+                return None
+        changed[key] = new.get(key)
+    return changed
+
+
+def put_literals(text: str, changed: dict[Keyword, str | None] | None) -> str | None:
+    """The text with keywords set, added or taken out; None where a call isn't there, or is there twice."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    if changed is None:
+        return None
+    starts = [0]
+    for row in text.splitlines(keepends=True):
+        starts.append(starts[-1] + len(row.encode()))
+    raw = text.encode()  # positions of ast are in bytes
+    edits: list[tuple[int, int, bytes]] = []
+
+    def span(node: ast.expr | ast.keyword) -> tuple[int, int]:
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        return starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
+
+    for (name, keyword), value in changed.items():
+        calls = [node for node in _calls(tree) if _name(node) == name]
+        places = [item for call in calls for item in call.keywords if item.arg == keyword]
+        values: list[ast.expr | ast.keyword] = [*places] if value is None else [item.value for item in places]
+        values += _assigned(tree, keyword) if value is not None else []
+        if len(values) == 1 and value is not None:
+            edits.append((*span(values[0]), value.encode()))
+        elif len(values) == 1:
+            edits.append((*_with_its_comma(raw, *span(values[0])), b""))
+        elif values or len(calls) != 1 or not calls[0].keywords:
+            return None
+        elif value is not None:
+            start, _ = span(calls[0].keywords[0])
+            line = raw.rfind(b"\n", 0, start) + 1
+            gap = b"\n" + raw[line:start] if not raw[line:start].strip() else b" "
+            edits.append((start, start, f"{keyword}={value},".encode() + gap))
+    for start, end, words in sorted(edits, reverse=True):
+        raw = raw[:start] + words + raw[end:]
+    return raw.decode()
+
+
+def _with_its_comma(raw: bytes, start: int, end: int) -> tuple[int, int]:
+    """A keyword with the comma after it (before it, where it is the last), and its line where it is alone."""
+    after = re.compile(rb"\s*,").match(raw, end)
+    if after is None:
+        before = re.compile(rb",\s*$").search(raw, 0, start)
+        return (before.start() if before else start), end
+    line, close = raw.rfind(b"\n", 0, start) + 1, raw.find(b"\n", after.end())
+    if not raw[line:start].strip() and not raw[after.end() : close].strip():
+        return line, close + 1
+    return start, after.end() + (raw[after.end() : after.end() + 1] == b" ")
+
+
+def _keywords(text: str) -> dict[Keyword, str]:
+    """Keywords of all calls, with their values' text."""
+    return {
+        (_name(call), item.arg): ast.unparse(item.value)
+        for call in _calls(ast.parse(text))
+        for item in call.keywords
+        if item.arg and not any(isinstance(node, ast.Call) for node in ast.walk(item.value))
+    }
+
+
+def _calls(tree: ast.AST) -> Iterator[ast.Call]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+
+
+def _name(call: ast.Call) -> str:
+    parts = ast.unparse(call.func).split(".")
+    return parts[-2] if parts[-1] == "Config" and len(parts) > 1 else parts[-1]
+
+
+def _assigned(tree: ast.AST, attribute: str) -> list[ast.expr]:
+    """What statements set an attribute of that name to."""
+    return [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Attribute)
+        and node.targets[0].attr == attribute
+    ]
+
+
+def _is_literal(text: str) -> bool:
+    try:
+        ast.literal_eval(text)
+    except ValueError:
+        return False
+    return True
+
 
 # A line of TOML: a section, or a key with its value before a comment.
 LINE = re.compile(r"(?m)^[ \t]*(?:\[([\w.]+)\]|([\w-]+)[ \t]*=[ \t]*(\"[^\"]*\"|[^#\n]*?)[ \t]*(?:#.*)?$)")
@@ -103,9 +213,9 @@ def _added(text: str, suffix: str, beside: tuple[int, int], name: str, value: st
     return line, line, f"{indent}{quoted}{SIGNS[suffix]}{value}{',' if suffix == '.json' else ''}\n"
 
 
-def named(text: str, suffix: str, literals: Mapping[Keyword, str | None] | None) -> dict[str, Any]:
+def named(text: str, suffix: str, literals: Mapping[Keyword, str | None] | None) -> dict[str, object]:
     """Keywords of a Python recipe as the dotted keys that the document has, or would have, for them."""
-    keys: dict[str, Any] = {}
+    keys: dict[str, object] = {}
     for (_, name), literal in (literals or {}).items():
         there = [key for key in _places(text, suffix) if key.rpartition(".")[2] == name]
         keys[there[0] if len(there) == 1 else name] = None if literal is None else ast.literal_eval(literal)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scalewright.emit.arguments import flags, ranks, split_launch
-from scalewright.emit.shell import expand, read_script
+from scalewright.emit.command_lines import expand, flags, ranks, read_script, split_launch
 
 
 def only(text):
