@@ -50,7 +50,7 @@ def document(text: str, file: str) -> Any:
     """A file's content, as its reader gets it."""
     if file.endswith(".json"):
         return json.loads(text)
-    return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
+    return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def read_back(name: str, emitted: Emitted, file: str) -> Reading:
