@@ -28,9 +28,7 @@ test: $(VENV)/.dev  ## Install what the tests need, check style and types, run t
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	@# types are checked beside the tests, and their errors come last
-	@$(BIN)/mypy > $(VENV)/types.log 2>&1 & types=$$!; \
-	$(PYTEST) -p tests.times $(SAVE) -m "$(TESTS)"; tests=$$?; \
-	wait $$types || tests=$$?; cat $(VENV)/types.log; exit $$tests
+	$(BIN)/mypy > $(VENV)/types 2>&1 & types=$$!; $(PYTEST) -p tests.times $(SAVE) -m "$(TESTS)" ; tests=$$?; wait $$types || tests=$$?; cat $(VENV)/types; exit $$tests
 
 test-all: TESTS := not parity
 test-all: test  ## The same with the long tests
