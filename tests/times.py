@@ -41,7 +41,7 @@ def file_of(test: str) -> str:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     reports = [report for kind in terminalreporter.stats.values() for report in kind]
     files = seconds_of_files(report for report in reports if isinstance(report, pytest.TestReport))
-    for line in table(files):
+    for line in table(files) if files else []:
         terminalreporter.write_line(line)
     if config.getoption("--save-durations"):
         listed = {file: round(seconds) for file, seconds in files.most_common() if seconds >= LEAST_S}
