@@ -27,9 +27,9 @@ def shorten_probe() -> None:
 
 def fill() -> None:
     """Imports, in the fork server."""
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in PATHS
-    )
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if paths[: len(PATHS)] == PATHS:  # which conftest.py put there, for this import
+        os.environ["PYTHONPATH"] = os.pathsep.join(paths[len(PATHS) :])
     import numpy.ma
     import psutil
     import pytest

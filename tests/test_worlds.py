@@ -112,3 +112,16 @@ def test_no_process_outlives_a_session(end: signal.Signals, tmp_path: Path) -> N
         session.kill()
         for pid in alive([int(path.name) for path in tmp_path.iterdir()]):
             psutil.Process(pid).kill()
+
+
+def imported(mesh: Any, layout: Any) -> list[bool]:
+    """Whether the fork server had these, and whether it left the paths of its imports behind."""
+    return [
+        "rank_image" in sys.modules,
+        "layout_steps" in sys.modules,
+        os.environ.get("PYTHONPATH", "").startswith(str(TESTS)),
+    ]
+
+
+def test_ranks_are_forked_from_the_image() -> None:
+    assert run_world(imported, TWO) == [[True, True, False]] * 2
