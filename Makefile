@@ -9,7 +9,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
 # One worker more than cores, 5 at most: a test of several ranks waits for them for a tenth of its time.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min((os.cpu_count() or 1) + 1, 5))')
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --durations 30
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 30
+# Else every process that a test starts compiles the package anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test suite test-all quick base parity gpu-kit lint format clean
@@ -20,13 +22,19 @@ help:  ## Show what can be made
 demo: $(VENV)/.train  ## Install what training needs, then run the main job end to end (minutes)
 	$(BIN)/scalewright demo
 
-test: lint suite  ## Install what the tests need, check style and types, run the tests
+TESTS := not slow and not parity
+SAVE ?=
+test: $(VENV)/.dev  ## Install what the tests need, check style and types, run the tests (SAVE=--save-durations)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	@# types are checked beside the tests, and their errors come last
+	$(BIN)/mypy > $(VENV)/types 2>&1 & types=$$!; $(PYTEST) -p tests.times $(SAVE) -m "$(TESTS)" ; tests=$$?; wait $$types || tests=$$?; cat $(VENV)/types; exit $$tests
 
 suite: $(VENV)/.dev  ## The tests alone (style and types are checked with constraints.txt's newest packages)
-	$(PYTEST) -m "not slow and not parity"
+	$(PYTEST) -p tests.times -m "$(TESTS)"
 
-test-all: lint  ## The same with the long tests
-	$(PYTEST) -m "not parity"
+test-all: TESTS := not parity
+test-all: test  ## The same with the long tests
 
 REV ?=
 quick: $(VENV)/.dev  ## Run the tests that a change since REV (default: main, or HEAD~1 on it) can touch, for 100 s

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,41 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch
 
 import pytest
 
+import rank_image
+
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_collection_finish() -> None:
+    """What all tests imported stays out of collections of garbage, with one of which each run begins."""
+    rank_image.shorten_probe()
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _stay_frozen() -> Iterator[None]:
+    """A run's end would thaw it (train/garbage.py)."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gc, "unfreeze", lambda: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _full_fork_server() -> Iterator[None]:
+    """The fork server, once a test starts it, has imported what ranks of tests need (rank_image.py)."""
+    choose, start = forkserver.set_forkserver_preload, forkserver.ensure_running
+
+    def start_with_paths() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            for path in reversed(rank_image.PATHS):
+                patch.setenv("PYTHONPATH", path, prepend=os.pathsep)
+            start()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forkserver, "set_forkserver_preload", lambda names: choose([*names, rank_image.NAME]))
+        patch.setattr(forkserver, "ensure_running", start_with_paths)
+        yield
 
 
 @dataclass(frozen=True)

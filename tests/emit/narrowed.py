@@ -48,7 +48,9 @@ def narrowed(
 
 def document(text: str, file: str) -> Any:
     """A file's content, as its reader gets it."""
-    return json.loads(text) if file.endswith(".json") else yaml.safe_load(text)
+    if file.endswith(".json"):
+        return json.loads(text)
+    return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def read_back(name: str, emitted: Emitted, file: str) -> Reading:

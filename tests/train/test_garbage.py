@@ -6,8 +6,11 @@ import gc
 import weakref
 
 from runs import run, run_data
+from scalewright.launch.local import run_local
+from scalewright.launch.rank import RankContext
 from scalewright.train import garbage
 from scalewright.train.garbage import collect_garbage, garbage_at_steps
+from scalewright.train.run import PRELOAD
 
 
 class Knot:
@@ -19,6 +22,8 @@ class Knot:
 
 def test_knots_are_freed_at_chosen_steps(monkeypatch):
     monkeypatch.setattr(garbage, "EVERY", 3)
+    thawed = []
+    monkeypatch.setattr(gc, "unfreeze", lambda: thawed.append(True))
     knots = []
     with garbage_at_steps():
         for step in range(1, 8):
@@ -29,7 +34,18 @@ def test_knots_are_freed_at_chosen_steps(monkeypatch):
         assert not gc.isenabled()
         assert gc.get_freeze_count()
     assert gc.isenabled()
-    assert not gc.get_freeze_count()
+    assert thawed
+
+
+def test_a_workers_imports_stay_frozen():
+    """Those of the fork server: what a worker's collector looks at, it copies."""
+    assert run_local(_freeze_count, (), 1, preload=PRELOAD) > 100_000
+
+
+def _freeze_count(context: RankContext) -> int:
+    with garbage_at_steps():
+        pass
+    return gc.get_freeze_count()
 
 
 def test_a_run_leaves_the_collector_as_it_was(tmp_path):

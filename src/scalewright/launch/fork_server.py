@@ -6,6 +6,7 @@ fork server reports how workers end; if it died, all of them would count as dead
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -14,9 +15,12 @@ from scalewright.launch.stop import STOP_SIGNALS
 
 
 def outlive_signals() -> None:
-    """Blocks them here, and unblocks them in every process forked from here: none is lost on the way."""
+    """Blocks them here, and unblocks them in every process forked from here: none is lost on the way.
+
+    What was imported is frozen before a fork: a worker's collector would write to, and so copy, all of it.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    os.register_at_fork(after_in_child=_listen)
+    os.register_at_fork(before=gc.freeze, after_in_child=_listen)
 
 
 def _listen() -> None:

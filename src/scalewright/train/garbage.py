@@ -14,12 +14,17 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from scalewright.launch.local import is_worker
+
 EVERY = 50
 
 
 @contextmanager
 def garbage_at_steps() -> Iterator[None]:
-    """Collects and freezes once, then leaves collecting to `collect_garbage`; afterwards all is as before."""
+    """Collects and freezes once, then leaves collecting to `collect_garbage`; afterwards all is as before.
+
+    A worker's imports are frozen already (launch/fork_server.py), and stay so.
+    """
     enabled = gc.isenabled()
     gc.disable()
     gc.collect()
@@ -27,7 +32,8 @@ def garbage_at_steps() -> Iterator[None]:
     try:
         yield
     finally:
-        gc.unfreeze()
+        if not is_worker():
+            gc.unfreeze()
         if enabled:
             gc.enable()
 

@@ -99,7 +99,8 @@ def open_record(
     console = Console(
         resolved.steps, run.name, _description(run, parameters, peak), enabled=not quiet, start_step=done
     )
-    seen = environment(environ=present_environment())
+    tracked = run.track.mlflow or run.track.tensorboard or run.track.wandb
+    seen = environment(environ=present_environment()) if tracked else None
     copies = open_trackers(run, folder, environment=seen, resume_step=done, variables=resolved.variables)
     trackers = Fanout(copies, events, tell=console.message)
     record = Record(
