@@ -279,7 +279,11 @@ def test_a_checkpoint_without_a_run_has_no_settings(call_cli, runs, tmp_path):
     settings = call_cli("checkpoint", "diff", tmp_path / "back", runs["one"], "--json").json()["settings"]
     assert settings["run"]["run.optimizer.lr"] == ["(absent)", 1e-30]
     assert {values[0] for values in settings["run"].values()} == {"(absent)"}
-    assert set(settings.get("layout", {})) <= {"layout.micro_batch", "layout.global_batch", "layout.precision"}
+    assert set(settings.get("layout", {})) <= {
+        "layout.micro_batch",
+        "layout.global_batch",
+        "layout.precision",
+    }
 
 
 def test_another_seed(call_cli, runs):

@@ -109,13 +109,13 @@ def _look(job: LaunchJob, target: str, run: RunSpec, *, stops: bool) -> list[Fin
 
 
 def _save(written: Written, folder: Path, force: bool) -> dict[str, str]:
-    """Writes the files; their paths by name. JSON has no comments, and so no signature: it is replaced."""
-    from scalewright.spec.common.files import write_signed, write_whole
+    """Writes the files; their paths by name. Raises UserError for one that is the user's."""
+    from scalewright.emit.save import save
+    from scalewright.spec.common.files import write_signed
 
     for name, text in written.files.items():
-        if name.endswith(".json"):
-            folder.mkdir(parents=True, exist_ok=True)
-            write_whole(folder / name, text)
+        if name.endswith(".json"):  # without a place for a signature
+            save({name: text}, folder, force)
         else:
             write_signed(folder / name, text, force)
     return {name: operand((folder / name).as_posix()) for name in written.files}
