@@ -46,7 +46,7 @@ def test_a_report_replaces_reports_alone(call_cli, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["timeline.json", "timeline.json.gz", "page.html"])
 def test_a_diagnosis_replaces_its_own_alone(call_cli, tmp_path: Path, name: str) -> None:
-    """A trace on a run file, on a shard of a checkpoint, or through a link: the word after it was the next."""
+    """A trace on a run file, on a shard of a checkpoint, or through a link."""
     command = ("diagnose", "example", "--html" if name.endswith("html") else "--perfetto")
     path = tmp_path / name
     for content in (
