@@ -4,12 +4,12 @@
     int     a whole number of 64 bits, also as 1e3; not '3', not true
     float   a number that fp32 has, in which training computes: 1e-40, but not 1e300, which is inf there, nor
             1e-300, which is 0; a whole number will do, '3' and true won't
-    str     more than spaces (null leaves a key out), in UTF-8, without NUL, which no path may have; a value of
-            a dictionary may be empty, and so may what is empty by default
+    str     more than spaces (null leaves a key out), in UTF-8, without NUL, which no path may have; values of
+            dictionaries may be empty, and so may what is empty by default
 
 It is applied to pydantic's core schema of each class, so that no key needs to ask for it. The state of a
-checkpoint isn't narrowed (checkpoint/state_form.py); values of `Any`, as a user's own arguments, are anything.
-Where an older release took '' for null, the class reads it so (spec/launch.py).
+checkpoint isn't narrowed (checkpoint/state_form.py); values of `Any`, as a user's own arguments, may be
+anything. Where an older release took '' for null, the class reads it so (spec/launch.py).
 """
 
 from __future__ import annotations
