@@ -27,7 +27,7 @@ BUDGET = {
     "dry_run": 1_150,
     "emit": 8_300,
     "evaluate": 240,
-    "launch": 4_400,
+    "launch": 4_415,  # which workers had begun, signals passed on once, an end that is bounded
     "learn": 480,
     "machine": 1_780,
     "model": 2_420,  # torch's private names, in one file

@@ -105,10 +105,7 @@ def run_demo(out: Path, quiet: bool = False) -> dict[str, Any]:
 
 
 def _set_aside(out: Path) -> Path | None:
-    """Renames the folder of an earlier demo, so that this one starts anew and nothing is lost.
-
-    Raises UserError for a folder of the user's, whose files a demo would replace.
-    """
+    """Renames an earlier demo's folder, so that nothing is lost; raises UserError for a user's own."""
     if not (out / "demo.yaml").exists():
         for name in ("run.yaml", "summary.json", "sample.txt", "report.html"):
             if (out / name).exists():

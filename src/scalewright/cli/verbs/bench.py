@@ -239,8 +239,7 @@ def calibrate(
     if fit and len(files) < len(runs):
         raise UserError("--fit learns from logs, and this isn't a file", str(runs[0]), "give log files alone")
     with only_answer(json), working("predicting"):
-        learn = calibrate_by_logs if fit else calibrate_profile
-        answer = learn(runs, cluster, out, force)
+        answer = (calibrate_by_logs if fit else calibrate_profile)(runs, cluster, out, force)
     if json:
         print_json(answer)
     else:
