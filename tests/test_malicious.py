@@ -8,11 +8,13 @@ An attacker can make every checksum right, so cases write COMMIT anew after thei
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -227,12 +229,45 @@ def halves(entry: dict[str, Any]) -> list[dict[str, Any]]:
     return [half, half]
 
 
+def zipped() -> bytes:
+    """Two members of 64 MiB in some kB; their names lead out of the folder."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as bomb:
+        for name in ("../outside/page.html", "/arr_0.npy"):
+            bomb.writestr(name, bytes(1 << 26))
+    return file.getvalue()
+
+
 DEEP = "[" * 200_000
 HUGE_HEADER = (1 << 60).to_bytes(8, "little") + b"{}"
 LYING = json.dumps(
     {"x": {"dtype": "F32", "shape": [1 << 40, 1 << 20], "data_offsets": [0, 1 << 62]}}
 ).encode()
 PICKLE = pickle.dumps(Runs())
+SOUND = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
+HEADERS = {  # of safetensors files, before eight bytes of numbers
+    "a length of 2^63": None,
+    "overlapping offsets": {"x": SOUND, "y": SOUND},
+    "a hole": {"x": SOUND, "y": {**SOUND, "data_offsets": [8, 12]}},
+    "negative offsets": {"x": {**SOUND, "data_offsets": [-4, 0]}},
+    "offsets backwards": {"x": {**SOUND, "data_offsets": [4, 0]}},
+    "huge offsets": {"x": {**SOUND, "data_offsets": [0, 1 << 63]}},
+    "offsets of 2^70": {"x": {**SOUND, "data_offsets": [1 << 70, (1 << 70) + 4]}},
+    "another dtype": {"x": {**SOUND, "dtype": "F99"}},
+    "a shape of 2^64": {"x": {**SOUND, "shape": [1 << 32, 1 << 32], "data_offsets": [0, 0]}},
+    "a shape that is none": {"x": {**SOUND, "shape": [-1, -1]}},
+}
+
+
+def tensor_file(header: Any) -> bytes:
+    """A safetensors file; a key twice is one of a text that is no JSON of Python's."""
+    text = (header if isinstance(header, str) else json.dumps(header)).encode()
+    length = len(text) if header is not None else 1 << 63
+    return length.to_bytes(8, "little") + text + bytes(8)
+
+
+TWICE = f'{{"x": {json.dumps(SOUND)}, "x": {json.dumps({**SOUND, "data_offsets": [4, 8]})}}}'
+TEMPLATE = {"chat_template": "{{ cycler.__init__.__globals__.os.system('touch PWNED') }}"}
 INDEX = "model.safetensors.index.json"
 BOMB = "\n".join(
     ["    a: &a [x, x, x, x, x, x, x, x, x]"]
@@ -272,6 +307,22 @@ CASES: dict[str, tuple[Change, tuple[str, ...], int, str]] = {
         GENERATE_HF, 2, "pickle",
     ),
     "auto_map": (config(auto_map={"AutoModelForCausalLM": "evil.Model"}), GENERATE_HF, 0, ""),
+    "auto_map and its code": (
+        lambda f: (config(auto_map={"AutoModelForCausalLM": "evil.Model", "AutoConfig": "evil.Config"},
+                          trust_remote_code=True)(f), written("hf/evil.py", "open('PWNED', 'w')\n")(f))[0],
+        ("convert", "hf", "out"), 0, "",
+    ),
+    "chat template": (
+        written("hf/tokenizer_config.json", json.dumps(TEMPLATE)), GENERATE_HF, 0, "",
+    ),
+    "chat template, its file": (
+        written("hf/chat_template.jinja", TEMPLATE["chat_template"]), ("convert", "hf", "out"), 0, "",
+    ),
+    "numpy's zip": (
+        lambda f: (written("zip.npy", zipped())(f),
+                   written("run.yaml", f"{RUN_HEAD}model: gpt2\ndata: zip.npy\n")(f))[0],
+        ("train", "run.yaml"), 2, "an archive",
+    ),
     "python tag": (
         written("run.yaml", "model: !!python/object/apply:os.system [touch PWNED]\n"),
         ("train", "run.yaml"), 2, "cannot read YAML",
@@ -371,6 +422,10 @@ CASES: dict[str, tuple[Change, tuple[str, ...], int, str]] = {
     "hf header lies": (
         written("hf/model.safetensors", len(LYING).to_bytes(8, "little") + LYING), GENERATE_HF, 2, "damaged",
     ),
+    **{f"hf, {name}": (written("hf/model.safetensors", tensor_file(header)), GENERATE_HF, 2, "damaged")
+       for name, header in {**HEADERS, "a key twice": TWICE}.items()},
+    **{f"checkpoint, {name}": (weights(tensor_file(header)), GENERATE, 2, "cannot read")
+       for name, header in {**HEADERS, "a key twice": TWICE}.items()},
     "aliases": (written("run.yaml", f"model:\n  name:\n{BOMB}\n"), ("train", "run.yaml"), 2, "aliases"),
     "aliases, report": (written("run/run.yaml", f"model:\n  name:\n{BOMB}\n"), ("report", "run"), 0, ""),
     "deep yaml": (written("run.yaml", f"model: {DEEP}"), ("train", "run.yaml"), 2, "deep"),
@@ -451,7 +506,8 @@ def test_it_ends_in_a_line(answers: dict[str, dict[str, Any]], name: str) -> Non
     assert outside.keys() == {"secret.safetensors", "secret.json", "page.html"}
     assert outside["page.html"] == b"mine"
     assert "SECRET" not in answer["out"] + answer["error"]
-    assert not any("SECRET" in path.read_text(errors="replace") for path in folder.glob("out/*"))
+    written = [path for path in folder.glob("out/**/*") if path.is_file()]
+    assert not any("SECRET" in path.read_text(errors="replace") for path in written)
     assert answer["seconds"] < 60  # of the processor: whatever runs away needs hours
     assert answer["grown"] < GIB
 

@@ -24,7 +24,7 @@ BUDGET = {
     "dry_run": 1_170,  # what stands in for numbers, from model and parallel
     "emit": 8_000,  # with the arguments in logs, from diagnose
     "evaluate": 240,
-    "launch": 4_400,
+    "launch": 4_415,  # which workers had begun, signals passed on once, an end that is bounded
     "learn": 480,
     "machine": 1_760,
     "model": 2_420,  # torch's private names, in one file

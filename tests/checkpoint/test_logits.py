@@ -62,6 +62,7 @@ def test_an_export_that_transformers_can_t_run_is_not_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*arguments: Any, **keywords: Any) -> None:
+        assert keywords["trust_remote_code"] is False  # of an auto_map that came along
         raise ValueError("no such class")
 
     monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", refuse)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,24 @@ def test_a_whole_one(tmp_path):
     for step, state in states.items():
         assert verify_heads(save(tmp_path, {**state, "step": step} if state else state, step)) == []
     assert verify_heads(save(tmp_path, STATE, name="best")) == []
+
+
+@pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan, 1e-45, 1e-300, 1e300, -0.0, 2**70])
+@pytest.mark.parametrize("name", ["", " ", "a\0b"])
+def test_any_number_and_any_text_of_a_state(tmp_path, number, name):
+    """What a run computed is no mistake of a person's: a product underflows, a schedule waits for ever."""
+    state: dict[str, Any] = {
+        **STATE,
+        "optimizer": {"mu_product": {"*": number}, name: {name: {"python": name}}},
+        "optimizer_groups": {"groups": [{"d": {"first": number, "now": {"python": number}}}]},
+        "run": {"layout": {name: name}, "train": {"until": number}, "data": {name: []}},
+        "data": {**STATE["data"], "paths": {name: name}, "segments": [{"from": 0, name: number}]},
+        "guard": {"limit": number, name: name},
+        name: {"limit": number},
+    }
+    folder = save(tmp_path, state)
+    assert verify_heads(folder) == []
+    assert repr(read_state(folder)) == repr(state)
 
 
 @pytest.mark.parametrize(

@@ -256,6 +256,12 @@ def test_keys_that_an_older_release_lacks(call_cli, runs, copy):
     del state["run"]["profile"], state["run"]["engine_options"], state["run"]["diloco"], state["data"]["bos"]
     state["run"]["data"]["packing"] = True
     sign(older, state)
+    manifest = json.loads((older / "manifest.json").read_text())
+    for part, key in (("model", "norm_type"), ("layout", "schedule"), ("layout", "cp")):
+        del manifest[part][key]
+    del manifest["model"]["rope"]["fraction"]
+    (older / "manifest.json").write_text(json.dumps(manifest))
+    sign(older, state)
     for paths in ((runs["one"], copy), (copy, runs["one"])):
         answer = call_cli("checkpoint", "diff", *paths, "--json")
         assert (answer.code, answer.json()["settings"]) == (0, {})
@@ -264,6 +270,20 @@ def test_keys_that_an_older_release_lacks(call_cli, runs, copy):
     lines = call_cli("checkpoint", "diff", other, copy).out.splitlines()
     assert [line for line in lines if "cut_short" in line] == ["validation_cut_short: False -> True"]
     assert "left_out: [] -> [[1, 2]]" in lines
+
+
+def test_a_checkpoint_without_a_run_has_no_settings(call_cli, runs, tmp_path):
+    """One that was converted: nothing is known of its training, and nothing is invented."""
+    for source, out in ((runs["one"], tmp_path / "hf"), (tmp_path / "hf", tmp_path / "back")):
+        assert call_cli("convert", source, out, "--no-check").code == 0
+    settings = call_cli("checkpoint", "diff", tmp_path / "back", runs["one"], "--json").json()["settings"]
+    assert settings["run"]["run.optimizer.lr"] == ["(absent)", 1e-30]
+    assert {values[0] for values in settings["run"].values()} == {"(absent)"}
+    assert set(settings.get("layout", {})) <= {
+        "layout.micro_batch",
+        "layout.global_batch",
+        "layout.precision",
+    }
 
 
 def test_another_seed(call_cli, runs):

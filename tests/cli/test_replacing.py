@@ -44,6 +44,61 @@ def test_a_report_replaces_reports_alone(call_cli, tmp_path: Path) -> None:
     assert call_cli("report", run).code == call_cli("report", run).code == 0
 
 
+@pytest.mark.parametrize("name", ["timeline.json", "timeline.json.gz", "page.html"])
+def test_a_diagnosis_replaces_its_own_alone(call_cli, tmp_path: Path, name: str) -> None:
+    """A trace on a run file, on a shard of a checkpoint, or through a link."""
+    command = ("diagnose", "example", "--html" if name.endswith("html") else "--perfetto")
+    path = tmp_path / name
+    for content in (
+        MINE.encode(),
+        b"\x1f\x8b\x08\x00cut",
+        b"",
+        b'{"displayTimeUnit": "ms", "traceEvents": []}',
+    ):
+        path.write_bytes(content)
+        answer = call_cli(*command, path)
+        assert (answer.code, path.read_bytes()) == (2, content)
+        assert "the file is there already" in answer.error
+    link = tmp_path / f"link-{name}"
+    link.symlink_to(path)
+    assert call_cli(*command, link).code == 2
+    assert call_cli(*command, path, "--force").code == 0
+    assert call_cli(*command, path).code == 0
+    assert call_cli(*command, "/dev/null").code == (2 if name.endswith("html") else 0)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("bench", "all"), ("calibrate", "runs", "--cluster", "dgx-h100"),
+     ("calibrate", "a.log", "--cluster", "dgx-h100", "--fit")], ids=" ".join,
+)  # fmt: skip
+def test_a_profile_replaces_its_own_alone(call_cli, tmp_path: Path, command: tuple[str, ...]) -> None:
+    path = tmp_path / "here.yaml"
+    path.write_text(MINE)
+    answer = call_cli(*command, "--out", path)
+    assert (answer.code, path.read_text()) == (2, MINE)
+    assert "the file is there already" in answer.error
+
+
+def test_a_request_of_runpods_stays(call_cli, tmp_path: Path) -> None:
+    """JSON has no place for a signature: another text is the user's."""
+    run, path = tmp_path / "mine.yaml", tmp_path / "mine.runpod.json"
+    run.write_text("name: mine\nmodel: tiny\ndata: tokens\nlaunch: {container: image, gpu: H100}\n")
+    command = ("launch", "runpod", run, "launch.preflight=off")
+    assert [call_cli(*command).code for _ in range(2)] == [0, 0]
+    text = path.read_text()
+    path.write_text(text + "\n")
+    assert (call_cli(*command).code, path.read_text()) == (2, text + "\n")
+    assert (call_cli(*command, "--force").code, path.read_text()) == (0, text)
+
+
+def test_a_demo_takes_no_folder_of_the_users(call_cli, tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_text("{}")
+    answer = call_cli("demo", "--out", tmp_path)
+    assert (answer.code, [path.name for path in tmp_path.iterdir()]) == (2, ["summary.json"])
+    assert "no demo wrote that" in answer.error
+
+
 @pytest.mark.parametrize("name", ["run.yaml", "tokenizer.json"])
 def test_a_run_writes_into_no_folder_of_the_users(
     call_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

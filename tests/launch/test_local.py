@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -296,6 +298,74 @@ def dies_of_hangup(context: RankContext) -> None:
 def test_a_worker_that_a_signal_ends_before_it_listens_is_a_stop():
     with pytest.raises(Stopped, match="the same command"):
         run_local(dies_of_hangup, (), 2, threads=1)
+
+
+def fails_when_asked(context: RankContext, folder: str, code: int) -> None:
+    """A worker that trains, and fails when it should save."""
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(code))
+    (Path(folder) / str(context.rank)).touch()
+    time.sleep(60)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT to send")
+@pytest.mark.parametrize("code", [1, 3])
+def test_an_interrupt_hides_no_failure(tmp_path, code):
+    """1 is Python's own code of an interrupt, too: of a worker that hadn't begun."""
+    import threading
+
+    def ask() -> None:
+        wait_for(lambda: len(list(tmp_path.iterdir())) == 2, 60)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    with pytest.raises(RunError, match=f"left with exit code {code}"):
+        run_local(fails_when_asked, (str(tmp_path), code), 2, threads=1)
+    asking.join()
+
+
+class EndsInItsImports(LeavesWhileLookedAt):
+    exitcode = 1
+
+    def is_alive(self) -> bool:
+        return False
+
+
+def test_an_interrupt_in_a_workers_imports_is_a_stop(monkeypatch):
+    """It ends with 1 before it can answer."""
+
+    def start(*arguments: Any) -> _Worker:
+        ours, theirs = multiprocessing.Pipe()
+        os.kill(os.getpid(), signal.SIGINT)
+        return _Worker(EndsInItsImports(theirs, None), ours)
+
+    monkeypatch.setattr(local, "_start", start)
+    monkeypatch.setattr(EndsInItsImports, "pid", 0, raising=False)
+    with pytest.raises(Stopped, match="the same command"):
+        run_local(trains, (), 1, threads=1)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM to catch")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_is_passed_on_once(monkeypatch, number):
+    """Also one that comes when the last worker is in the list, and the start isn't over."""
+    asked: list[int] = []
+    ask = local._ask_to_stop
+
+    def counted(workers: list[_Worker], number: int = signal.SIGTERM) -> None:
+        asked.append(number)
+        ask(workers, number)
+
+    @contextmanager
+    def signalled_at_its_end() -> Iterator[None]:
+        yield
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(local, "_ask_to_stop", counted)
+    monkeypatch.setattr(local, "nullcontext", signalled_at_its_end)
+    with pytest.raises(Stopped):
+        run_local(trains, (), 1, threads=1)
+    assert asked == [number]
 
 
 def saves_for_a_minute(context: RankContext, folder: str) -> None:

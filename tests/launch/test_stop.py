@@ -96,3 +96,23 @@ def test_a_signal_while_python_ends_changes_no_exit_code(module: str, arguments:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
+
+
+STUCK = """
+import sys, time
+from scalewright.launch import stop
+class Last:
+    def __del__(self, sleep=time.sleep):
+        sleep(60)
+last, stop.END_S = Last(), 1
+from scalewright.__main__ import main
+sys.argv = ["scalewright", "--help"]
+sys.exit(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
+def test_an_end_of_python_that_hangs_is_bounded() -> None:
+    """Signals are ignored there: it would need a SIGKILL."""
+    done = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=50)
+    assert done.returncode == -signal.SIGALRM, done.stderr

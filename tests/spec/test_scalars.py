@@ -12,6 +12,8 @@ from pydantic.fields import FieldInfo
 
 from scalewright.spec.errors import UserError
 from scalewright.spec.launch import LaunchSpec
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.presets import load_model_spec
 from scalewright.spec.run import RunSpec
 
 LEAST: dict[str, Any] = {"model": "tiny", "data": {"train": "tokens"}}
@@ -22,6 +24,7 @@ ODD: dict[Any, tuple[Any, ...]] = {
     str: ("", " ", "a\0b", "\ud800", True, 3),
 }
 FREE = {"environment", "engine_options", "cluster"}  # the user's own keys
+UNSET = {("out_dir",), ("model", "name"), ("model", "family")}  # '' is null there, and all through `launch`
 
 
 def leaves(field: Any) -> Iterator[tuple[tuple[str, ...], type, Any]]:
@@ -76,6 +79,8 @@ def test_an_odd_value_of_any_key_is_refused(path: tuple[str, ...], kind: type, h
     for value in (*ODD[kind], [[]]):
         if type(value) in others:
             continue  # what the key's other form takes
+        if value == "" and (path[0] == "launch" or path in UNSET):
+            continue
         data = hold(value)
         with pytest.raises(UserError) as caught:
             RunSpec.parse(
@@ -110,8 +115,10 @@ def test_a_section_of_another_shape_is_refused(path: tuple[str, ...], value: Any
         ({"optimizer": {"lr": 1e30}}, "lr"),
         ({"train": {"z_loss": 1e30}}, "z_loss"),
         ({"train": {"timeouts": {"steady_s": 1e-30}}}, "steady_s"),
-        ({"profile": {"steps": [0]}}, "profile.steps"),
-        ({"launch": {"reservation": ""}}, "leave the key out"),
+        ({"profile": {"steps": [0]}}, "profile.steps.*counted from 1"),
+        ({"launch": {"reservation": " "}}, "leave the key out"),
+        ({"init": ""}, "leave the key out"),
+        ({"resume": ""}, "leave the key out"),
         ({"launch": {"shared_memory": "²"}}, "a size"),
         ({"launch": {"memory": "٣G"}}, "a size"),
         ({"launch": {"time_limit": "٣"}}, "minutes"),
@@ -131,3 +138,28 @@ def test_what_files_write_for_numbers_stays() -> None:
         1e9,
     )
     assert LaunchSpec.parse({"env": {"A": ""}}).env == {"A": ""}
+
+
+def test_what_older_releases_took_for_null_is_null() -> None:
+    """Their folders hold it: the run that was trained, and the model in its checkpoint."""
+    texts = {
+        name: ""
+        for name, field in LaunchSpec.model_fields.items()
+        if field.annotation in (str, str | None) and name != "time_limit"
+    }
+    lists = {name: ["", "a", ""] for name in ("hosts", "modules", "setup", "options", "mounts")}
+    site = LaunchSpec.parse({**texts, **lists})
+    assert site == LaunchSpec.parse({name: ["a"] for name in lists})
+    run = RunSpec.parse({**LEAST, "out_dir": "", "name": "small"})
+    assert run.dump() == RunSpec.parse({**LEAST, "name": "small"}).dump()
+    assert tiny_model(name="", family="") == tiny_model()
+
+
+def tiny_model(**keys: str) -> ModelSpec:
+    return load_model_spec("tiny").replace(name="model", family="llama").replace(**keys)
+
+
+@pytest.mark.parametrize("number", [1e-38, 1e-40, 1e-45])
+def test_numbers_that_fp32_has_below_its_normal_ones(number: float) -> None:
+    run = RunSpec.parse({**LEAST, "optimizer": {"eps": number, "lr": number}})
+    assert (run.optimizer.dump()["eps"], run.optimizer.dump()["lr"]) == (number, number)

@@ -201,6 +201,20 @@ def test_a_folder_in_use_is_refused_before_a_process_starts(tmp_path, started):
     assert (tmp_path / "out" / "events.jsonl").read_text() == ""  # no fault of the run that goes on
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such locks")
+def test_two_starts_at_one_moment_leave_no_fault_in_the_run_that_goes_on(tmp_path, monkeypatch):
+    """The other one took the folder, and wrote its first event, after this one had found it free."""
+    data = run_data(tmp_path)
+    file = tmp_path / "out" / "events.jsonl"
+    began = '{"kind": "start"}\n'
+    with claim_folder(RunSpec.parse(data)):
+        monkeypatch.setattr("scalewright.train.run.check_free", lambda spec: file.write_text(began))
+        with pytest.raises(UserError, match="another process is training there"):
+            run(data)
+    assert file.read_text() == began
+    assert [path.name for path in file.parent.iterdir()] == ["events.jsonl"]
+
+
 def test_data_that_alone_know_their_length_are_asked_before_a_rank_starts(tmp_path, started, monkeypatch):
     monkeypatch.setattr(parts.Counting.__init__, "__defaults__", (15, 67))
     with pytest.raises(UserError, match="seq_len 15 is not divisible by the 2 parts"):

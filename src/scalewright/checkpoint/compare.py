@@ -7,6 +7,7 @@ time. A part is layout, model, step, samples, or a key of state.json (run, data,
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from torch import Tensor
 
 from scalewright.checkpoint.read import CheckpointReader
 from scalewright.spec.common.dotted import dotted
+from scalewright.spec.errors import UserError
+from scalewright.spec.layout import Layout
+from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import RunSpec
 
 ABSENT = "(absent)"
@@ -76,10 +80,20 @@ def _numbers(first: Tensor, second: Tensor) -> dict[str, Any]:
 
 
 def _settings(folder: Path) -> dict[str, Any]:
+    """State and manifest under one root, each spec with the defaults of keys that its release lacked.
+
+    A converted checkpoint has no `run`, and gets none.
+    """
     reader = CheckpointReader(folder)
-    run = _filled(reader.state.get("run", {}), RunSpec.parse({"model": "any", "data": "any"}).dump())
+    parts = {key: getattr(reader.manifest, key) for key in PARTS}
+    for key, spec in (("model", ModelSpec), ("layout", Layout)):
+        with suppress(UserError):  # a user's own module, or a value that this release refuses: as it is
+            parts[key] = spec.parse(parts[key]).dump()
+    run = reader.state.get("run") or {}
+    if run:
+        run = _filled(run, RunSpec.parse({"model": "any", "data": "any"}).dump())
     run = {key: value for key, value in run.items() if key not in NAMES}
-    return {**reader.state, "run": run, **{key: getattr(reader.manifest, key) for key in PARTS}}
+    return {**reader.state, "run": run, **parts}
 
 
 def _filled(values: Any, defaults: Any) -> Any:

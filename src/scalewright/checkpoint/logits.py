@@ -45,6 +45,7 @@ def compare_logits(folder: Path) -> str:
     ours = build(reader, mtp=False)(tokens)
     try:
         options = {"dtype": torch.float32, "attn_implementation": "eager", "local_files_only": True}
+        options["trust_remote_code"] = False  # else transformers may ask about an auto_map that came along
         theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, **options).eval()(tokens).logits
     except Exception as error:  # of any class of theirs
         raise RunError(f"transformers {version} can't run {folder}: {error} ({how})"[:400]) from error

@@ -172,7 +172,7 @@ def show_step(answer: dict[str, Any]) -> None:
     print_table(("part", "time", "share of the step"), lines)
 
 
-def profile_machine(processes: int, out: Path, iterations: int) -> dict[str, Any]:
+def profile_machine(processes: int, out: Path, iterations: int, force: bool) -> dict[str, Any]:
     """Times everything that a profile holds, and writes it to `out`."""
     import os
 
@@ -181,11 +181,11 @@ def profile_machine(processes: int, out: Path, iterations: int) -> dict[str, Any
     from scalewright.bench.profile import make_profile, provenance
     from scalewright.machine.local import find_cluster, timed_cluster
     from scalewright.machine.timings import cpu_timings
-    from scalewright.spec.base import write_yaml
-    from scalewright.spec.common.files import check_replaceable
+    from scalewright.spec.base import to_yaml
+    from scalewright.spec.common.files import check_replaceable, write_signed
     from scalewright.track.environment import environment
 
-    check_replaceable(out, force=True)
+    check_replaceable(out, force)
     torch = need_torch()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
@@ -204,7 +204,7 @@ def profile_machine(processes: int, out: Path, iterations: int) -> dict[str, Any
         cluster, messages=messages, products=products, memory=passes,
         when=seen["time"], software=provenance(seen, load),
     )  # fmt: skip
-    write_yaml(out, profile.dump())
+    write_signed(out, to_yaml(profile.dump()), force)
     rates = [
         *({"what": "product", "precision": name, "flops_per_s": rate} for name, rate in _peaks(profile)),
         {"what": "memory", "bytes_per_s": profile.effective_levels()[0].bytes_per_s},
@@ -219,11 +219,12 @@ def _peaks(cluster: ClusterSpec) -> list[tuple[str, float]]:
     return [(name, rate) for name, rate in peaks.items() if rate]
 
 
-def calibrate_profile(folders: Sequence[Path], source: str, out: Path | None) -> dict[str, Any]:
+def calibrate_profile(folders: Sequence[Path], source: str, out: Path | None, force: bool) -> dict[str, Any]:
     """Corrects the profile at `source` by run folders; writes it to `out` where one is given."""
     from scalewright.bench.correct import calibrate
     from scalewright.plan.predict import price as price_question
-    from scalewright.spec.base import write_yaml
+    from scalewright.spec.base import to_yaml
+    from scalewright.spec.common.files import write_signed
     from scalewright.spec.errors import UserError
     from scalewright.spec.hardware.cluster import load_cluster
     from scalewright.spec.model import ModelSpec
@@ -245,19 +246,20 @@ def calibrate_profile(folders: Sequence[Path], source: str, out: Path | None) ->
 
     answer, corrected = calibrate(folders, cluster, price)
     if out is not None:
-        write_yaml(out, corrected.dump())
+        write_signed(out, to_yaml(corrected.dump()), force)
         answer["profile"] = str(out)
     return answer
 
 
-def calibrate_by_logs(logs: Sequence[Path], source: str, out: Path | None) -> dict[str, Any]:
+def calibrate_by_logs(logs: Sequence[Path], source: str, out: Path | None, force: bool) -> dict[str, Any]:
     """Fits the planner's constants to other trainers' logs on the cluster `source`; writes it to `out`."""
     from scalewright.diagnose.logs.expected import Given, table_row
     from scalewright.diagnose.logs.log import read_logs
     from scalewright.diagnose.logs.times import usual
     from scalewright.plan.fitting.calibrate import changed, held_out_error, profile
     from scalewright.plan.fitting.runs import runs_of
-    from scalewright.spec.base import write_yaml
+    from scalewright.spec.base import to_yaml
+    from scalewright.spec.common.files import write_signed
     from scalewright.spec.errors import UserError
     from scalewright.spec.hardware.cluster import load_cluster
 
@@ -288,7 +290,8 @@ def calibrate_by_logs(logs: Sequence[Path], source: str, out: Path | None) -> di
     if out is not None:
         measured = {**(cluster.measured.dump() if cluster.measured else {}), "constants": fitted}
         words = f"constants fitted to {len(runs)} logs of {', '.join(sorted(set(runs.source.tolist())))}"
-        write_yaml(out, cluster.replace(measured=measured, notes=[*cluster.notes, words]).dump())
+        fitted_cluster = cluster.replace(measured=measured, notes=[*cluster.notes, words])
+        write_signed(out, to_yaml(fitted_cluster.dump()), force)
         answer["profile"] = str(out)
     return answer
 

@@ -105,8 +105,11 @@ def run_demo(out: Path, quiet: bool = False) -> dict[str, Any]:
 
 
 def _set_aside(out: Path) -> Path | None:
-    """Renames the folder of an earlier demo, so that this one starts anew and nothing is lost."""
+    """Renames an earlier demo's folder, so that nothing is lost; raises UserError for a user's own."""
     if not (out / "demo.yaml").exists():
+        for name in ("run.yaml", "summary.json", "sample.txt", "report.html"):
+            if (out / name).exists():
+                raise UserError(f"it holds {name}, and no demo wrote that", str(out), "give another --out")
         return None
     number = 1
     while (aside := out.with_name(f"{out.name}.old-{number}")).exists():

@@ -159,7 +159,7 @@ def _npy_file(path: Path) -> tuple[TokenFile, int]:
         or array.ndim not in (1, 2)
         or not array.flags.c_contiguous
     ):
-        shape = f"{array.dtype} of {array.ndim} dimensions"
+        shape = f"{array.dtype} of {array.ndim} dimensions" if isinstance(array, np.ndarray) else "an archive"
         raise UserError(
             f"token ids are whole numbers in one or two dimensions, not {shape}",
             str(path),

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,7 @@ PARTS = ("compute", "transfer", "waiting", "memcpy", *CAUSES)
 COMPUTE, TRANSFER, WAITING, COPY, IDLE = range(5)  # idle causes follow in their order
 STEPS, DEVICE, COMMUNICATION = 1, 2, 3  # threads
 THREADS = {STEPS: "steps", DEVICE: "device", COMMUNICATION: "communication"}
+HEAD = '{"displayTimeUnit": "ms", "otherData": {"written by": "Scalewright"}, "traceEvents": [\n'
 # Part of a comparison with a plan -> what it is called on the device's track.
 PLANNED = {"compute": "compute", "exposed_communication": "transfer", "idle and memcpy": "idle: planned"}
 
@@ -121,8 +123,17 @@ def write_perfetto(timeline: Timeline, path: Path, plan: Mapping[str, Any] | Non
         _write(file, _events(timeline, plan))
 
 
+def is_ours(path: Path) -> bool:
+    """Whether `write_perfetto` wrote this file."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            return bytes(file.read(len(HEAD))) == HEAD.encode()
+    except (OSError, EOFError, zlib.error):
+        return False
+
+
 def _write(file: TextIO, events: Iterator[dict[str, object]]) -> None:
-    file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
+    file.write(HEAD)
     for number, event in enumerate(events):
         file.write((",\n" if number else "") + json.dumps(event))
     file.write("\n]}\n")

@@ -44,15 +44,16 @@ BROKEN = ("onnection closed by peer", "onnection reset by peer", "roken pipe")  
 
 
 WORKER = "scalewright-rank"  # how the processes are named
-ROW = "row"  # the kind of a worker's messages before its answer
+ROW, BEGUN = "row", "begun"  # the kinds of a worker's messages before its answer
 
 
 class _Died(RunError):
-    """A worker that left without an answer; `number` is the signal that killed it, or 0."""
+    """A worker that left without an answer; `code` as multiprocessing has it, -9 for SIGKILL."""
 
-    def __init__(self, text: str, number: int) -> None:
+    def __init__(self, text: str, code: int | None, begun: bool) -> None:
         super().__init__(text)
-        self.number = number
+        self.number = -min(0, code or 0)  # of the signal that killed it, or 0
+        self.importing = code == 1 and not begun  # Python's own code where a Ctrl-C ends it in its imports
 
 
 @dataclass
@@ -60,6 +61,7 @@ class _Worker:
     process: BaseProcess
     pipe: Connection  # for the worker's answer; when it closes, the worker leaves
     answer: tuple[str, Any] | None = None
+    begun: bool = False
     last_words: Path | None = None
 
 
@@ -87,17 +89,24 @@ def run_local(
     """
     workers: list[_Worker] = []
     signals: list[int] = []
+    pending: list[int] = []  # of these, what the workers haven't been given
     starting: list[int] = []  # the rank whose process is being started
+
+    def pass_on() -> None:
+        while pending:  # also from a handler in the middle of this: each goes out once
+            number = pending.pop(0)
+            _ask_to_stop(workers, signal.SIGTERM if number == signal.SIGINT else number)
 
     def forward(number: int) -> None:
         signals.append(number)
+        pending.append(number)
         if signals.count(signal.SIGINT) > 1:
             raise KeyboardInterrupt
         if len(workers) < world:  # none can have met the others yet
             if len(signals) == 1 and not starting:
                 raise Stopped(EARLY)
             return  # a start that was cut short would leave a process that nobody ends
-        _ask_to_stop(workers, signal.SIGTERM if number == signal.SIGINT else number)
+        pass_on()
 
     with stop_signals(forward), scratch_folder("ranks") as folder:
         prepare_workers(preload)
@@ -113,14 +122,13 @@ def run_local(
                 starting.clear()
                 if signals and len(workers) < world:
                     raise Stopped(EARLY)
-            if signals:  # it came while the last one was started
-                _ask_to_stop(workers)
+            pass_on()  # what came while the last one was started
             if on_start:
                 on_start([worker.process.pid or 0 for worker in workers])
             return _watch(workers, on_row)
         except _Died as error:
-            # A worker that had no handler yet; a Ctrl-C ends one in its imports with 1, before it can answer.
-            if error.number in STOP_SIGNALS or (signal.SIGINT in signals and error.number == 0):
+            # A worker that had no handler yet, or hadn't imported what it runs.
+            if error.number in STOP_SIGNALS or (signal.SIGINT in signals and error.importing):
                 raise Stopped(EARLY) from None
             if error.number == signal.SIGKILL and (oom_kills() or 0) > (kills or 0):
                 reason = f"{error}; the kernel ended it: this machine ran out of memory: {ADVICE}"
@@ -230,6 +238,7 @@ def _work(
     done = threading.Event()
     threading.Thread(target=_leave_with_supervisor, args=(pipe, done), daemon=True).start()
     try:
+        pipe.send((BEGUN, None))
         answer: tuple[str, Any] = ("ok", target(context, *arguments))
     except (UserError, RunError, Stopped) as error:
         answer = ("raise", error)
@@ -273,7 +282,7 @@ def _watch(workers: list[_Worker], on_row: Callable[[str, dict[str, Any]], bool]
             if worker.answer is None and alive:
                 continue
             rank = workers.index(worker)
-            worker.answer = worker.answer or _last_words(worker) or ("died", _exit_code(worker.process))
+            worker.answer = worker.answer or _last_words(worker) or _death(worker)
             pending.remove(worker)
             if worker.answer[0] != "ok":
                 failures.append((rank, worker.answer))
@@ -294,6 +303,8 @@ def _receive(worker: _Worker) -> Iterator[tuple[str, dict[str, Any]]]:
             return
         if kind == ROW:
             yield content
+        elif kind == BEGUN:
+            worker.begun = True
         else:
             worker.answer = (kind, content)
 
@@ -306,9 +317,10 @@ def _last_words(worker: _Worker) -> tuple[str, Any] | None:
     return None
 
 
-def _exit_code(process: BaseProcess) -> int | None:
-    process.join(1.0)
-    return process.exitcode
+def _death(worker: _Worker) -> tuple[str, Any]:
+    """The end of a worker without an answer: its exit code, and whether it had begun its work."""
+    worker.process.join(1.0)
+    return "died", (worker.process.exitcode, worker.begun)
 
 
 def _cause_of_death(code: int | None) -> str:
@@ -329,8 +341,8 @@ def _blame(failures: list[tuple[int, tuple[str, Any]]]) -> Exception:
     if kind == "raise":
         return detail if isinstance(detail, Exception) else RunError(str(detail))
     if kind == "died":
-        cause = f"worker {rank} {_cause_of_death(detail)}"
-        return _Died(f"{cause}; the others were stopped (the last checkpoint is kept)", -min(0, detail or 0))
+        cause = f"worker {rank} {_cause_of_death(detail[0])}"
+        return _Died(f"{cause}; the others were stopped (the last checkpoint is kept)", *detail)
     short, full = detail
     error = RunError(f"worker {rank} failed: {short}")
     error.__notes__ = [full]
@@ -342,7 +354,7 @@ def _aborted(failure: tuple[int, tuple[str, Any]]) -> bool:
 
     The others then find out whose message differed (`train/hangs`).
     """
-    return failure[1] == ("died", -signal.SIGABRT)
+    return failure[1][0] == "died" and failure[1][1][0] == -signal.SIGABRT
 
 
 def _follows(failure: tuple[int, tuple[str, Any]]) -> bool:

@@ -29,6 +29,7 @@ STOP_SIGNALS = tuple(
 )
 STOP_FILE = "STOP"  # in out_dir
 JOB_ENDS = ("SLURM_JOB_END_TIME",)  # in seconds since 1970 (srun(1), from Slurm 22.05 on)
+END_S = 120  # that Python may take to end
 EARLY = "stopped while no step was made: the same command goes on"
 
 
@@ -40,8 +41,19 @@ def heard_signals() -> list[int]:
 
 def keep_exit_code() -> None:
     """Ignores signals once Python ends, which takes seconds after torch: it takes handlers back before that,
-    and a signal would replace the exit code. Call it first: what is registered first is called last."""
-    atexit.register(lambda: [signal.signal(number, signal.SIG_IGN) for number in heard_signals()])
+    and a signal would replace the exit code. Call it first: what is registered first is called last.
+
+    An end that hangs, in a library's destructor, say, is ended by SIGALRM after END_S (not on Windows).
+    """
+
+    def ignore() -> None:
+        for number in heard_signals():
+            signal.signal(number, signal.SIG_IGN)
+        if hasattr(signal, "alarm"):
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(END_S)
+
+    atexit.register(ignore)
 
 
 @contextmanager

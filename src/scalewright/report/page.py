@@ -71,14 +71,18 @@ def render(page: Page) -> str:
 def write(path: Path, text: str, force: bool = False) -> Path:
     """Writes a page whole or not at all; UserError where something else than a page of ours is replaced."""
     try:
-        if not force and not _is_ours(path):
-            raise UserError(
-                "the file is there already, and is no report", str(path), "give another --out, or --force"
-            )
+        check_page(path, force)
         write_whole(path, text)
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror or error}") from error
     return path
+
+
+def check_page(path: Path, force: bool) -> None:
+    """Raises UserError where a page would replace something else; called before long work."""
+    if not force and not _is_ours(path):
+        how = "give another name, or --force to replace it"
+        raise UserError("the file is there already, and is no report", str(path), how)
 
 
 def _is_ours(path: Path) -> bool:

@@ -99,6 +99,15 @@ class LaunchSpec(Spec):
         parts = [*parts, 0, 0][:3] if dash or len(parts) == 3 else [0, *parts, 0][:3]
         return int(days or 0) * 86400 + parts[0] * 3600 + parts[1] * 60 + parts[2]
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _unset(cls, value: Any, info: ValidationInfo) -> Any:
+        """'' sets nothing, as in files of older releases: the key has its default, a list one item fewer."""
+        if isinstance(value, (list, tuple)):
+            return tuple(item for item in value if item != "")
+        field = cls.model_fields[str(info.field_name)]
+        return field.get_default(call_default_factory=True) if value == "" else value
+
     @field_validator("*")
     @classmethod
     def _texts(cls, value: Any, info: ValidationInfo) -> Any:

@@ -239,7 +239,7 @@ class ModelSpec(Spec):
         """Fills the nulls, so that a resolved spec has none."""
         if not isinstance(data, dict):
             return data
-        data = dict(data)
+        data = {key: value for key, value in data.items() if value != "" or key not in ("name", "family")}
         heads, hidden = data.get("num_attention_heads"), data.get("hidden_size")
         if data.get("num_key_value_heads") is None:
             data["num_key_value_heads"] = heads

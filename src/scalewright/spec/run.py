@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from scalewright.spec.base import Spec, parse_yaml, read_yaml
 from scalewright.spec.compress import Compress, read_compress
@@ -239,8 +239,16 @@ class TrackSpec(Spec):
 class ProfileSpec(Spec):
     """The steps to trace, and whether a GPU's allocations are kept for when one fails."""
 
-    steps: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    steps: tuple[int, ...] = ()
     memory: bool = False
+
+    @field_validator("steps")
+    @classmethod
+    def _from_one(cls, steps: tuple[int, ...]) -> tuple[int, ...]:
+        if steps and min(steps) < 1:
+            how = "steps are counted from 1: write 1 for the first one"
+            raise UserError(f"there is no step {min(steps)}", "profile.steps", how)
+        return steps
 
 
 class RunSpec(Spec):
@@ -290,7 +298,7 @@ class RunSpec(Spec):
             data["loss"] = PythonRef.parse(data["loss"], where="loss")
         if isinstance(data.get("allow_changes"), str):
             data["allow_changes"] = (data["allow_changes"],)
-        if data.get("out_dir") is None:
+        if data.get("out_dir") in (None, ""):
             data["out_dir"] = f"runs/{data.get('name', 'run')}"
         return data
 

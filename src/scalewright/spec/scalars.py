@@ -2,10 +2,14 @@
 
     bool    true or false; not 'true', not 1
     int     a whole number of 64 bits, also as 1e3; not '3', not true
-    float   a number of fp32's range, in which training computes: 1e300 is inf there, and 1e-300 is 0
-    str     not empty (null leaves a key out), without NUL, which no path and no argument may have
+    float   a number that fp32 has, in which training computes: 1e-40, but not 1e300, which is inf there, nor
+            1e-300, which is 0; a whole number will do, '3' and true won't
+    str     more than spaces (null leaves a key out), in UTF-8, without NUL, which no path may have; values of
+            dictionaries may be empty, and so may what is empty by default
 
-It is applied to pydantic's core schema of each class, so that no key needs to ask for it.
+It is applied to pydantic's core schema of each class, so that no key needs to ask for it. The state of a
+checkpoint isn't narrowed (checkpoint/state_form.py); values of `Any`, as a user's own arguments, may be
+anything. Where an older release took '' for null, the class reads it so (spec/launch.py).
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from typing import Any
 from pydantic_core import PydanticCustomError, core_schema
 
 INT64 = (1 << 63) - 1
-LARGEST, SMALLEST = 3.4028234663852886e38, 1.1754943508222875e-38  # normal numbers of fp32
+LARGEST, ZERO = 3.4028234663852886e38, 2.0**-150  # of fp32: its largest, and the largest that rounds to 0
 _INSIDE = ("schema", "items_schema", "choices", "keys_schema", "values_schema", "fields")
 
 
@@ -63,8 +67,8 @@ def _whole(value: Any) -> Any:
 
 
 def _in_fp32(value: float) -> float:
-    if 0 < abs(value) < SMALLEST:
-        raise PydanticCustomError("too_small", "it is 0 in fp32: write 0, or a larger number")
+    if 0 < abs(value) <= ZERO:
+        raise PydanticCustomError("too_small", "it is 0 in fp32: write a larger number, or 0 itself")
     return value
 
 

@@ -49,7 +49,7 @@ from scalewright.train.resolve import (
 from scalewright.train.signals import StopRequest
 from scalewright.train.start import Start
 from scalewright.train.state.choices import keep_choices
-from scalewright.train.state.claim import check_folder, check_free
+from scalewright.train.state.claim import check_folder, check_free, hold_folder
 
 
 @dataclass(frozen=True)
@@ -183,9 +183,9 @@ def _has_begun(run: RunSpec, since: float) -> bool:
 
 
 def _note_fault(run: RunSpec, error: Exception) -> None:
-    """Leaves the reason in events.jsonl, if the run got as far as having a folder."""
+    """Leaves the reason in events.jsonl, if the run got as far as having a folder that is no other's."""
     if run.folder.is_dir():
-        with suppress(OSError, RunError):
+        with suppress(OSError, RunError, UserError), hold_folder(run.folder):
             events = EventsFile(run.folder / "events.jsonl")
             events.write("fault", message=f"{error}" or type(error).__name__)
             events.close()

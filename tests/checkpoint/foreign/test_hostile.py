@@ -203,6 +203,9 @@ def test_a_pickle_that_grows(copy: Callable[[str], Path]) -> None:
     refused(folder, "can't be read")
 
 
+AT = (8, 1 << 62, 1 << 70, -7680)  # bytes at which a tensor isn't
+
+
 def test_nanotrons_slices_that_lie(copy: Callable[[str], Path]) -> None:
     folder = copy("nanotron")
     path = next(folder.rglob("qkv_proj/*tp-rank-1*"))
@@ -213,6 +216,9 @@ def test_nanotrons_slices_that_lie(copy: Callable[[str], Path]) -> None:
         (b"(80, 48)", b"(99, 48)", "another shape"),
         (b'"F32"', b'"F16"', "no safetensors file"),
         (b'"shape":[40,48]', b'"shape":[90,48]', "no safetensors file"),
+        *((b"[0,7680]", b"[%d,%d]" % (at, at + 7680), "larger than|can.t be read|damaged") for at in AT),
+        (b"[0,7680]", b"[0.5,7680.5]", "no safetensors file"),
+        (b'"F32"', b'"F99"', "no safetensors file"),
     ):
         assert before in data
         path.write_bytes(data.replace(before, after))

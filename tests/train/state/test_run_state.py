@@ -72,6 +72,18 @@ def test_resume_is_bitwise(tmp_path, layout, parts):
         assert mine.get(key) == wanted.get(key), key
 
 
+def test_a_product_that_underflows_is_saved_and_taken(tmp_path):
+    """NAdam multiplies each step's momentum: 1e-44 after seven of 5e-7, and 0 after the eighth."""
+    nadam = {"python": "torch.optim:NAdam", "lr": 1e-3, "betas": [1e-6, 0.9]}
+    data = run_data(tmp_path, optimizer=nadam, layout=ONE, **{**SAVES, "train": {"steps": 9}})
+    straight = run({**data, "out_dir": str(tmp_path / "straight")}).out_dir
+    run(data, steps=7)
+    assert 0 < state_json(data["out_dir"])["optimizer"]["mu_product"]["*"] < torch.finfo().tiny
+    again = run(data)
+    assert (again.resumed_from, bits(again.out_dir)) == (7, bits(straight))
+    assert state_json(again.out_dir)["optimizer"] == state_json(straight)["optimizer"]
+
+
 def state_json(out: str) -> dict[str, Any]:
     return dict(CheckpointReader(find_checkpoint(out)).state)
 

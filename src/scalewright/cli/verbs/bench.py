@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from scalewright.cli.options import Device, Json, choice
+from scalewright.cli.options import Device, Force, Json, choice
 from scalewright.cli.output import only_answer, print, print_json, working
 
 Processes = Annotated[int, typer.Option(min=1, help="Processes, unless torchrun or srun started them.")]
@@ -178,6 +178,7 @@ def everything(
     out: Annotated[Path, typer.Option(metavar="FILE", help="The cluster profile to write.")],
     processes: Processes = 2,
     iterations: Annotated[int, typer.Option(min=3, help="Timed repetitions of each message.")] = 20,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """A cluster profile of this machine, for plan.
@@ -189,7 +190,7 @@ def everything(
     from scalewright.cli.bench import profile_machine, show_collectives, show_rates
 
     with only_answer(json):
-        answer = profile_machine(processes, out, iterations)
+        answer = profile_machine(processes, out, iterations, force)
     if json:
         print_json(answer)
         return
@@ -217,6 +218,7 @@ def calibrate(
         bool,
         typer.Option("--fit", help="Fit the planner's constants to the logs of a trainer on this cluster."),
     ] = False,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Correct a cluster profile by runs or logs, and score it on those left out.
@@ -226,15 +228,18 @@ def calibrate(
     scalewright calibrate logs/*.log --cluster dgx-h100 --fit --out ours.yaml
     """
     from scalewright.cli.bench import calibrate_by_logs, calibrate_profile, show_calibration, show_fit
+    from scalewright.spec.common.files import check_replaceable
     from scalewright.spec.errors import UserError
 
+    if out is not None:
+        check_replaceable(out, force)
     files = [str(path) for path in runs if path.is_file()]
     if files and not fit:
         raise UserError("this is a log, not a run's folder", files[0], "add --fit to learn from logs")
     if fit and len(files) < len(runs):
         raise UserError("--fit learns from logs, and this isn't a file", str(runs[0]), "give log files alone")
     with only_answer(json), working("predicting"):
-        answer = calibrate_by_logs(runs, cluster, out) if fit else calibrate_profile(runs, cluster, out)
+        answer = (calibrate_by_logs if fit else calibrate_profile)(runs, cluster, out, force)
     if json:
         print_json(answer)
     else:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from scalewright.cli.options import Json
+from scalewright.cli.options import Force, Json
 from scalewright.cli.output import only_answer, print, print_json, working
 from scalewright.spec.errors import UserError
 
@@ -75,6 +75,7 @@ def diagnose(
             metavar="FILE", help="As a trace for ui.perfetto.dev; with --against PLAN its parts, too."
         ),
     ] = None,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Where the time of a run went, what bounds it, and what would help.
@@ -92,7 +93,7 @@ def diagnose(
     scalewright diagnose train.log --from pretrain.sh --cluster dgx-h100
     scalewright diagnose new/ --against old/ --fail-if-slower 3
     """
-    from scalewright.cli.diagnosis_files import write_files
+    from scalewright.cli.diagnosis_files import check_files, write_files
     from scalewright.cli.verbs.predict import layout_keys, read_question
     from scalewright.diagnose.diagnose import drawn
     from scalewright.diagnose.logs.expected import Given
@@ -101,11 +102,12 @@ def diagnose(
         raise UserError("one form at a time", "--json and --markdown", "leave one of them out")
     if fail_if_slower is not None and against is None:
         raise UserError("slower than what", "--fail-if-slower", "add `--against OTHER`")
+    check_files(html, perfetto, force)
     with only_answer(json), working("reading"):
         configured = read_question(from_, model) if from_ is not None else None
         given = Given(model, cluster, layout_keys({}, layout), seq_len, configured)
         answer, drawing = drawn(paths, given, what_if or (), against)
-        write_files(answer, drawing, html, perfetto)
+        write_files(answer, drawing, html, perfetto, force)
     if json:
         print_json(answer)
     elif markdown:

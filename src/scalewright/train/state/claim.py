@@ -80,14 +80,18 @@ def hold_folder(folder: Path) -> Iterator[None]:
         where = str(error.filename or folder)
         raise UserError(f"cannot write: {error.strerror}", where, "free space, or set out_dir") from None
     with file:
+        held = True
         try:
             import fcntl
 
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(
-                "another process is training there", str(folder), "wait for it or stop it, or set out_dir"
-            ) from None
+            # `resume: never` of another start may have renamed the folder since it was opened
+            held = os.path.samestat(os.fstat(file.fileno()), os.stat(folder / "events.jsonl"))
+        except (BlockingIOError, FileNotFoundError):
+            held = False
         except (ImportError, OSError):  # Windows, or a file system without locks
             pass
+        if not held:
+            how = "wait for it or stop it, or set out_dir"
+            raise UserError("another process is training there", str(folder), how)
         yield
