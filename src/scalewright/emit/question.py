@@ -17,10 +17,8 @@ from scalewright.emit.read import read_argv, read_file
 from scalewright.spec.base import read_yaml
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
-from scalewright.spec.question import DATA, Question
+from scalewright.spec.question import DATA, OURS, Question
 from scalewright.spec.run import DataSpec, RunSpec, apply_override
-
-OURS = "scalewright"
 
 
 def question(source: str, model: str | None = None, overrides: Sequence[str] = ()) -> Question:

@@ -35,10 +35,18 @@ def read_file(path: str | Path) -> Reading:
     return read_text(file_text(path), Path(path).suffix.lower(), str(path))
 
 
-def file_text(path: str | Path) -> str:
-    """The text of a configuration; raises UserError where it can't be read."""
+def file_text(path: str | Path, strict: bool = False) -> str:
+    """The text of a configuration; raises UserError where it can't be read.
+
+    `strict`: the text will be written again, so that no byte of it may be lost.
+    """
     try:
-        return read_bytes(path, LIMIT, stream=True).decode(errors="replace")
+        return read_bytes(path, LIMIT, stream=True).decode(errors="strict" if strict else "replace")
+    except UnicodeDecodeError as error:
+        how = "convert it first: iconv -f latin1 -t utf-8"
+        raise UserError(
+            f"byte {error.start} isn't UTF-8, and an edit would lose it", str(path), how
+        ) from None
     except FileNotFoundError:
         how = "check the path; a pasted command line goes in quotes, with its --flags"
         raise UserError("no such file", str(path), how) from None

@@ -26,7 +26,7 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import is_preset, load_model_spec
 from scalewright.spec.same import differences
 
-COMMENTS = (".sh", ".py", ".yaml", ".yml", ".toml")  # forms with a place for a checksum
+UNSIGNED = (".json",)  # forms without comments, and so without a place for a checksum
 
 
 def emit(name: str, settings: Settings) -> Emitted:
@@ -74,17 +74,17 @@ def _read(emitted: Emitted) -> ModelSpec | None:
 def save(files: Mapping[str, str], folder: Path, force: bool = False) -> list[Path]:
     """Writes all files into a folder, or none of them; raises UserError.
 
-    A form without comments (JSON) is replaced where its text is the same, or with `force`.
+    A form without comments is replaced where its text is the same, or with `force`.
     """
     paths = {folder / name: text for name, text in files.items()}
     for path, text in paths.items():
-        if path.suffix in COMMENTS:
+        if path.suffix not in UNSIGNED:
             check_replaceable(path, force)
         elif path.exists() and not force and not (path.is_file() and path.read_bytes() == text.encode()):
             how = "give another folder (--out), or --force to replace it"
             raise UserError("the file is there already, with another text", str(path), how)
     for path, text in paths.items():
-        if path.suffix in COMMENTS:
+        if path.suffix not in UNSIGNED:
             write_signed(path, text, force)
         else:
             path.parent.mkdir(parents=True, exist_ok=True)

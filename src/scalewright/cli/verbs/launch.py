@@ -109,15 +109,10 @@ def _look(job: LaunchJob, target: str, run: RunSpec, *, stops: bool) -> list[Fin
 
 
 def _save(written: Written, folder: Path, force: bool) -> dict[str, str]:
-    """Writes the files; their paths by name. JSON has no comments, and so no signature: it is replaced."""
-    from scalewright.spec.common.files import write_signed, write_whole
+    """Writes the files, or none of them where one is another's; their paths by name."""
+    from scalewright.emit.write import save
 
-    for name, text in written.files.items():
-        if name.endswith(".json"):
-            folder.mkdir(parents=True, exist_ok=True)
-            write_whole(folder / name, text)
-        else:
-            write_signed(folder / name, text, force)
+    save(written.files, folder, force)
     return {name: operand((folder / name).as_posix()) for name in written.files}
 
 
