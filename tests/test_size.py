@@ -2,9 +2,6 @@
 
 Counted are lines of code: no docstrings, comments or blank lines, so that an explanation costs nothing. When
 a folder outgrows its number, take something out, or raise the number with the reason beside it.
-
-On 2026-11-27 there were 100,733 lines in 806 Python files (101,062 in 838 the day before). The aim is 91,000
-lines in 640 files.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ BUDGET = {
     "model": 2_420,  # torch's private names, in one file
     "parallel": 3_800,
     "parity": 900,  # the control of islands, from train
-    "plan": 7_500,
+    "plan": 7_320,
     "report": 3_900,
     "serve": 400,
     "spec": 7_330,  # one Finding, from machine, launch and accept

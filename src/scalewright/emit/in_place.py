@@ -65,7 +65,7 @@ class Rewritten:
     def dump(self) -> dict[str, object]:
         """As `plan --json` has it: `emit`'s keys, and what changed in the user's own file."""
         keys = self.emitted.dump() if self.emitted else {}
-        assumed = self.emitted.assumed if self.emitted and not self.in_place else ()
+        assumed = () if self.in_place or self.emitted is None else self.emitted.assumed
         keys |= {"files": dict(self.files), "diff": self.diff, "in_place": self.in_place, "why": self.why}
         return {**keys, "assumed": [*self.notes, *assumed]}
 

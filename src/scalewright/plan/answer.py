@@ -21,6 +21,7 @@ from scalewright.plan.cost.memory import GIB
 from scalewright.plan.explain import evidence, smallest_fix, what_if
 from scalewright.plan.frameworks import OURS
 from scalewright.plan.predict import Prediction
+from scalewright.plan.records import Link
 from scalewright.plan.request import Request
 from scalewright.plan.stages import stages
 from scalewright.plan.whole_run import WholeRun
@@ -88,9 +89,9 @@ def lacks(request: Request, layout: Mapping[str, Any]) -> list[str]:
     return [] if reason is None else [reason]
 
 
-def links(chip: Chip) -> list[dict[str, Any]]:
+def links(chip: Chip) -> list[Link]:
     """The links from the inside out: their kind, the devices that one joins (null: all), its rate."""
-    levels: list[dict[str, Any]] = []
+    levels: list[Link] = []
     if chip.domain > 1:
         levels.append({"kind": chip.link_kind, "devices": chip.domain, "bytes_per_s": chip.link_rate})
     if levels and chip.fabric_kind == "network":  # no network beyond the domain

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scalewright.plan.explain import evidence
-from scalewright.plan.fitting.facts import stated_date
+from scalewright.plan.fitting.runs import stated_date
 from scalewright.plan.predict import predict
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scalewright.plan.cost.collectives import Torus, Wires, all_reduce, all_to_all, gather
+from scalewright.plan.cost.links import Torus, Wires, all_reduce, all_to_all, gather
 
 ONE = np.ones(1)
 

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from scalewright.plan.cost.clocked import FILLED, TIMED, Border, Sizes, makespans
+from scalewright.plan.cost.pipeline import FILLED, TIMED, Border, Sizes, makespans
 from scalewright.plan.request import SCHEDULES
 from scalewright.spec.schedules.bubble import idle_columns
 from scalewright.spec.schedules.unequal import RankCost
