@@ -60,6 +60,15 @@ def test_a_block_is_priced_as_the_configuration_that_it_is(tmp_path: Path) -> No
     assert not any(line.startswith("devices ") for line in expected["assumed"])
 
 
+def test_what_a_whole_block_leaves_out_is_off(tmp_path: Path) -> None:
+    log = ask(tmp_path)["log"]
+    assert {"cp": 1, "virtual_stages": 1, "zero_stage": 1, "recompute": "none", "sp": True}.items() <= (
+        log["layout"].items()
+    )
+    assert log["layout"].keys().isdisjoint({"ep", "etp"})  # there are no experts
+    assert (log["dims"]["mlp_mats"], log["dims"]["vocab"], log["devices"]) == (3, 128256, 64)
+
+
 def test_slow_as_expected_and_fast(tmp_path: Path) -> None:
     band = ask(tmp_path, cluster="dgx-h100")["expected"]
     slow = ask(tmp_path, 1.5 * band["p90"], cluster="dgx-h100")
