@@ -35,7 +35,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Ti
 def test_a_trace_has_causes_lanes_and_a_map_of_its_ranks(traced: tuple[dict[str, Any], Timeline]) -> None:
     text = render(page(*traced))
     sections = re.findall(r'<section id="([a-z]+)"', text)
-    assert sections == ["causes", "change", "time", "timeline", "ranks", "tables"]
+    assert sections == ["answer", "causes", "change", "timeline", "ranks", "tables"]
     assert "look at rank 2" in text
     assert "compute=0.5" in text
     assert re.search(r'<td class="more"[^>]*title="\+21', text)  # rank 2 computes more than the median
@@ -48,7 +48,7 @@ def test_names_from_a_file_are_text(traced: tuple[dict[str, Any], Timeline]) -> 
     lanes = Timeline(
         traced[1].window, [RankLanes(EVIL, r.device, r.communication, []) for r in traced[1].ranks]
     )
-    text = render(page(answer, lanes, EVIL))
+    text = render(page(answer, lanes))
     assert "<script>alert" not in text
     assert "<img" not in text
 
@@ -88,12 +88,12 @@ def test_long_lanes_are_drawn_in_slices_that_keep_what_takes_most() -> None:
 def test_a_snapshot_has_its_curve_and_what_would_save(tmp_path: Path) -> None:
     path = MemoryJob().run().write(tmp_path / "snapshot.pickle")
     text = render(page(diagnose([path])))
-    assert re.findall(r'<section id="([a-z]+)"', text) == ["causes", "memory"]
+    assert re.findall(r'<section id="([a-z]+)"', text) == ["answer", "causes", "memory", "tables"]
     assert 'data-chart="memory"' in text
 
 
 def test_a_log_has_its_steps(tmp_path: Path) -> None:
-    text = render(page(diagnose([Path("example-log")]), text="as on the terminal"))
+    text = render(page(diagnose([Path("example-log")])))
     assert 'data-chart="step_time_s"' in text
     assert 'data-chart="loss"' in text
     assert "periodic slow steps" in text

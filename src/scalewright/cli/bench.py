@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scalewright.cli.output import print, print_table, progress, working
+from scalewright.cli.output import print, progress, working
+from scalewright.cli.terminal import print_table
 from scalewright.spec.common.formatting import against, counted, metric, share, short_time
 
 FEWEST_LOGS = 4  # two to fit, two to score

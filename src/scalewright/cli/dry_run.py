@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from scalewright.cli.output import print, print_table
+from scalewright.cli.output import print
+from scalewright.cli.terminal import print_table
 from scalewright.spec.common.formatting import count, counted
 
 STATES = ("parameters", "gradients", "optimizer")

@@ -18,6 +18,7 @@ Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Keys to set, such as layout.tp=2.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
+All = Annotated[bool, typer.Option("--all", help="Print all that is known, not only what most people need.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace a file that this tool didn't write.")]
 TrustCode = Annotated[
     bool,

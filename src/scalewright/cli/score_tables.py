@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from statistics import fmean
 from typing import Any
 
-from scalewright.cli.output import print_table
 from scalewright.cli.plan_tables import emit
+from scalewright.cli.terminal import print_table
 from scalewright.spec.common.formatting import short_time
 
 Figures = Mapping[str, Any]

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scalewright.cli.options import Json
+from scalewright.cli.options import All, Json
 from scalewright.cli.output import only_answer, print, print_json, working
-from scalewright.spec.errors import UserError
+from scalewright.cli.terminal import show
+from scalewright.spec.errors import RunError, UserError
+
+if TYPE_CHECKING:
+    from scalewright.diagnose.diagnose import Drawing
 
 
 def diagnose(
@@ -75,6 +79,7 @@ def diagnose(
             metavar="FILE", help="As a trace for ui.perfetto.dev; with --against PLAN its parts, too."
         ),
     ] = None,
+    everything: All = False,
     json: Json = False,
 ) -> None:
     """Where the time of a run went, what bounds it, and what would help.
@@ -92,7 +97,6 @@ def diagnose(
     scalewright diagnose train.log --from pretrain.sh --cluster dgx-h100
     scalewright diagnose new/ --against old/ --fail-if-slower 3
     """
-    from scalewright.cli.diagnosis_files import write_files
     from scalewright.cli.verbs.predict import layout_keys, read_question
     from scalewright.diagnose.diagnose import drawn
     from scalewright.diagnose.logs.expected import Given
@@ -105,19 +109,39 @@ def diagnose(
         configured = read_question(from_, model) if from_ is not None else None
         given = Given(model, cluster, layout_keys({}, layout), seq_len, configured)
         answer, drawing = drawn(paths, given, what_if or (), against)
-        write_files(answer, drawing, html, perfetto)
+        _write_files(answer, drawing, html, perfetto)
     if json:
         print_json(answer)
-    elif markdown:
-        from scalewright.cli.markdown import markdown as as_markdown
-
-        print(as_markdown(answer))
     else:
-        from scalewright.cli.diagnosis import show
+        from scalewright.report.present import show_answer
+        from scalewright.report.present.markdown import markdown as as_markdown
 
-        show(answer)
+        shown = show_answer(answer)
+        print(as_markdown(shown)) if markdown else show(shown, everything)
     if fail_if_slower is not None and _slower(answer["against"], fail_if_slower):
         raise typer.Exit(1)
+
+
+def _write_files(
+    answer: Mapping[str, Any], drawing: Drawing, html: Path | None, perfetto: Path | None
+) -> None:
+    """Writes those that were asked for; UserError where there is nothing to draw, RunError where it fails."""
+    if perfetto is not None and drawing.lanes is None:
+        raise UserError("only traces have a timeline", "--perfetto", "leave it out, or give traces")
+    if perfetto is not None and perfetto.is_fifo() and perfetto.parts[:2] != ("/", "dev"):  # not `>(...)`
+        raise UserError("nobody may read this pipe", str(perfetto), "give a file's name")
+    lanes = drawing.lanes() if drawing.lanes is not None and (html or perfetto) else None
+    if html is not None:
+        from scalewright.report.diagnosis import write_diagnosis
+
+        write_diagnosis(answer, html, lanes)
+    if perfetto is not None and lanes is not None:
+        from scalewright.diagnose.perfetto import write_perfetto
+
+        try:
+            write_perfetto(lanes, perfetto, drawing.plan)
+        except OSError as error:
+            raise RunError(f"cannot write {perfetto}: {error.strerror or error}") from error
 
 
 def _slower(compared: Mapping[str, Any], percent: float) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scalewright.cli.options import Json, starting_with
+from scalewright.cli.options import All, Json, starting_with
 from scalewright.cli.output import only_answer, print, print_json, working
 from scalewright.cli.verbs.presets import _cluster_names, _model_names
 from scalewright.spec.errors import UserError
@@ -120,6 +121,7 @@ def predict(
     batch: Annotated[
         str | None, typer.Option(metavar="FILE", help="Predict a table, CSV or JSON lines; - is stdin.")
     ] = None,
+    everything: All = False,
     json: Json = False,
 ) -> None:
     """Predict the step time and memory of one layout, or of a table of runs.
@@ -131,14 +133,15 @@ def predict(
     """
     flags = dict(locals())
     if batch is not None:
-        _batch(batch, {key: value for key, value in flags.items() if key not in ("batch", "json")})
+        _batch(
+            batch, {key: value for key, value in flags.items() if key not in ("batch", "everything", "json")}
+        )
         return
     how = "write `scalewright predict MODEL --cluster CLUSTER --seq-len 4096`, --from FILE, or --batch FILE"
     asked = read_question(from_, model) if from_ is not None else model
     asked, place = check_given(asked, cluster, "scalewright predict", how)
     keys = layout_keys({key: flags[key] for key in flags if key in {*LAYOUT, *AS_WELL}}, layout)
     from scalewright.api import predict as ask
-    from scalewright.cli.plan_tables import show_prediction
 
     with only_answer(json), working("predicting"):
         answer = ask(
@@ -146,7 +149,20 @@ def predict(
             options=option_words(options), optimizer=optimizer, diloco=read_diloco(diloco), tokens=tokens,
             price=price, currency=currency, goodput=goodput,
         )  # fmt: skip
-    print_json(answer) if json else show_prediction(answer)
+    if json:
+        print_json(answer)
+        return
+    from scalewright.cli.terminal import show
+    from scalewright.report.present import show_answer
+
+    sizes = answer["layout"]
+    named = f"--from {shlex.quote(from_)}" if from_ is not None else shlex.quote(str(model))
+    given = ("--framework", framework) if framework is not None else ()
+    command = (
+        f"scalewright plan {named} -c {shlex.quote(place)} --devices {sizes['devices']} "
+        f"--seq-len {answer['seq_len']} --global-batch {sizes['global_batch']} {' '.join(given)}"
+    )
+    show(show_answer(answer, command.strip()), everything)
 
 
 def check_given(

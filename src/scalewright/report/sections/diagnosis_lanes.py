@@ -10,14 +10,15 @@ import numpy as np
 
 from scalewright.diagnose.timeline import PARTS, Lane, Timeline
 from scalewright.report.page import Section
-from scalewright.report.sections.diagnosis_time import IDLE
+from scalewright.report.present.diagnosis import IDLE
 from scalewright.spec.common.formatting import short_time
 
 BOXES, SLICES, TICKS = 4000, 2000, 1_000_000
 MOST = 32  # ranks
 NAMES = {
     "compute": ("compute", 0), "transfer": ("communication: transfer", 5),
-    "waiting": ("communication: waiting for another rank", 4), "memcpy": ("memcpy", 2), **IDLE,
+    "waiting": ("communication: waiting for another rank", 4), "memcpy": ("memcpy", 2),
+    **{key: (part.name, part.part) for key, part in IDLE.items()},
 }  # fmt: skip
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
+from scalewright.report.document import JSON
 from scalewright.report.page import Section
-from scalewright.report.sections.diagnosis_time import name_of
+from scalewright.report.present.diagnosis import rank_name
 
 COLUMNS = {
     "compute": "compute", "exposed_communication": "communication", "exposed_copy": "memcpy",
@@ -18,7 +16,7 @@ MOST = 128  # rows; of more ranks those farthest from the median
 LEAST = 1.0  # percent of the window: smaller differences have no shade
 
 
-def section(answer: Mapping[str, Any]) -> Section | None:
+def section(answer: JSON) -> Section | None:
     if answer["kind"] != "trace" or len(answer["per_rank"]) < 2:
         return None
     ranks = answer["per_rank"]
@@ -29,7 +27,7 @@ def section(answer: Mapping[str, Any]) -> Section | None:
     data = {
         "columns": [*COLUMNS.values()],
         "rows": [
-            {"name": name_of(ranks[row]),
+            {"name": rank_name(ranks[row]),
              "cells": [_cell(shares[row, k], apart[row, k], most) for k in range(len(COLUMNS))]}
             for row in rows.tolist()
         ],
@@ -39,12 +37,12 @@ def section(answer: Mapping[str, Any]) -> Section | None:
     return Section("ranks", "Which ranks differ", "diagnosis_ranks.html", data)
 
 
-def _share(rank: Mapping[str, Any], key: str) -> float:
+def _share(rank: JSON, key: str) -> float:
     parts = rank["breakdown_pct"]
     return float(parts[key] if key in parts else rank["idle_causes_pct"][key])
 
 
-def _cell(share: float, apart: float, most: float) -> dict[str, Any]:
+def _cell(share: float, apart: float, most: float) -> dict[str, object]:
     """Its text, and its shade: 0 to 1 of the strongest."""
     return {
         "text": f"{share:.1f}",

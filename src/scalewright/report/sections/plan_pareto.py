@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from scalewright.report.document import Estimate, PlanDocument
-from scalewright.report.layout_text import layout_text
+from scalewright.report.layouts import with_precision
 from scalewright.report.page import Section
 from scalewright.report.scale import say_tick, ticks
 from scalewright.spec.common.formatting import decimal, short_time
@@ -73,7 +73,7 @@ def point(estimate: Estimate, xs: tuple[float, float], ys: tuple[float, float], 
         "y": 1 - at(estimate.seconds, ys),
         "rank": rank,
         "label": "",
-        "name": " · ".join(layout_text(estimate.layout)),
+        "name": " · ".join(with_precision(estimate.layout)),
         "value": f"{short_time(estimate.seconds)} a step, {decimal(estimate.peak_gib, 3)} GiB",
     }
 

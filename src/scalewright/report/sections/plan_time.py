@@ -7,7 +7,7 @@ from typing import Any
 
 from scalewright.plan.terms import PART_TERMS
 from scalewright.report.document import Estimate, PlanDocument
-from scalewright.report.layout_text import layout_text
+from scalewright.report.layouts import with_precision
 from scalewright.report.page import Section
 from scalewright.spec.common.formatting import share, short_time
 
@@ -66,7 +66,7 @@ def compared(rank: int, estimate: Estimate, slowest: float) -> dict[str, Any]:
     """A layout's step as one bar, on the scale of the slowest."""
     return {
         "rank": rank,
-        "name": " · ".join(layout_text(estimate.layout)),
+        "name": " · ".join(with_precision(estimate.layout)),
         "seconds": short_time(estimate.seconds),
         "pieces": [
             {
