@@ -240,7 +240,7 @@ def test_the_planners_own_answers_are_drawn(tmp_path: Path) -> None:
         load_model_spec("llama-3.1-8b"), load_cluster("dgx-h100"),
         Layout(devices=64, tp=2, pp=4, virtual_stages=2, schedule="interleaved", global_batch=128), 8192,
     )  # fmt: skip
-    found = {**answer(plain, run=WholeRun(1e12, price=2.0)), "stages": stages(plain)}
+    found = answer(plain, run=WholeRun(1e12, price=2.0)).dump() | {"stages": stages(plain)}
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(found))
     page = read_page(write_plan_file(path))

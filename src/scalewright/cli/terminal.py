@@ -147,13 +147,12 @@ def show(shown: Shown, everything: bool = False, rest: str = "--all shows the re
     _say(shown.title, "bold")
     for line in shown.head:
         _show_line(line, everything)
-    below = False  # a line follows a line without a blank one between
+    after_line = False  # then a line follows without a blank one between
     for block in shown.blocks if everything else shown.brief:
-        line = isinstance(block, Line)
-        if not (line and below):
+        if not (after_line and isinstance(block, Line)):
             print()
         _show_block(block, everything)
-        below = line
+        after_line = isinstance(block, Line)
     if not everything:
         _say(rest, "dim")
 

@@ -83,7 +83,7 @@ def headline(verdict: JSON) -> str:
     if gain := saves(verdict):
         return f"{verdict['cause']}: {gain}"
     sure = verdict.get("confidence")
-    return verdict["cause"] + (f" ({100 * sure:.0f}% sure)" if sure is not None else "")
+    return str(verdict["cause"]) + (f" ({100 * sure:.0f}% sure)" if sure is not None else "")
 
 
 def head(answer: JSON) -> list[Line]:
