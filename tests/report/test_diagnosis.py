@@ -17,7 +17,7 @@ from scalewright.diagnose.diagnose import diagnose, drawn
 from scalewright.diagnose.timeline import Lane, RankLanes, Timeline
 from scalewright.report.diagnosis import page, write_diagnosis
 from scalewright.report.page import render
-from scalewright.report.sections.diagnosis_lanes import BOXES, SLICES, TICKS, encoded, slices
+from scalewright.report.sections.diagnosis_ranks import BOXES, SLICES, TICKS, encoded, slices
 from scalewright.spec.errors import UserError
 
 EVIL = '<script>alert(1)</script>"><img src=x onerror=alert(1)>'

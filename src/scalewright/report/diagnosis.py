@@ -14,7 +14,7 @@ from scalewright.report.page import Page, block_section, render, write
 from scalewright.report.present.comparison import show_against, show_what_if
 from scalewright.report.present.diagnosis import cause_notes, head, measured
 from scalewright.report.present.tables import tables
-from scalewright.report.sections import diagnosis_curves, diagnosis_lanes, diagnosis_ranks
+from scalewright.report.sections import diagnosis_curves, diagnosis_ranks
 from scalewright.spec.common.formatting import counted, short_time
 
 TITLES = {
@@ -36,7 +36,7 @@ def page(answer: JSON, lanes: Timeline | None = None) -> Page:
     """The page of an answer; a section with nothing to show is left out."""
     change = [*show_what_if(answer.get("what_if") or ()), *show_against(answer.get("against"))]
     drawn = [
-        diagnosis_lanes.section(lanes) if lanes is not None else None,
+        diagnosis_ranks.lanes_section(lanes) if lanes is not None else None,
         diagnosis_ranks.section(answer),
         diagnosis_curves.memory_section(answer),
         diagnosis_curves.steps_section(answer),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scalewright.cli.options import All, Json, starting_with
+from scalewright.cli.options import All, Json, Pairs, merge, parse_pairs, parse_value, starting_with
 from scalewright.cli.output import only_answer, print, print_json, working
 from scalewright.cli.verbs.presets import _cluster_names, _model_names
 from scalewright.spec.errors import UserError
@@ -189,7 +189,7 @@ def read_question(source: str, model: str | None = None) -> Question:
     return question
 
 
-def _batch(path: str, rest: dict[str, Any]) -> None:
+def _batch(path: str, rest: Pairs) -> None:
     """Predicts a table; nothing else may be given, as its rows contain all of it."""
     from scalewright.cli.batch import run_batch
 
@@ -200,10 +200,8 @@ def _batch(path: str, rest: dict[str, Any]) -> None:
     run_batch(path, sys.stdout, lambda text: print(text, file=sys.stderr))
 
 
-def layout_keys(flags: dict[str, Any], pairs: str | None, flag: str = "--layout") -> dict[str, Any]:
+def layout_keys(flags: Pairs, pairs: str | None, flag: str = "--layout") -> Pairs:
     """The layout's keys from its flags and from `--layout key=value,...`."""
-    from scalewright.cli.pairs import merge
-
     from_flags = dict(flags)
     for key, read in (("recompute", read_recompute), ("stage_layers", _counts)):
         if from_flags.get(key):
@@ -211,21 +209,18 @@ def layout_keys(flags: dict[str, Any], pairs: str | None, flag: str = "--layout"
     return merge(from_flags, read_pairs(pairs, flag, LAYOUT | set(AS_WELL)), flag)
 
 
-def read_pairs(text: str | None, flag: str, known: set[str]) -> dict[str, Any]:
+def read_pairs(text: str | None, flag: str, known: set[str]) -> Pairs:
     """`tp=8,pp=4` as keys of a layout, of the `known` ones; raises UserError."""
-    from scalewright.cli.pairs import parse_pairs
-
     keys = parse_pairs(text, flag, sorted(known))
     if isinstance(keys.get("recompute"), str):
         keys["recompute"] = read_recompute(keys["recompute"])
     return keys
 
 
-def read_diloco(text: str | None) -> dict[str, Any] | None:
+def read_diloco(text: str | None) -> Pairs | None:
     """`inner_steps=50,outer_dtype=int8` as the keys of a run file's `diloco`; raises UserError."""
     if text is None:
         return None
-    from scalewright.cli.pairs import parse_pairs
     from scalewright.spec.diloco import DilocoSpec
 
     return parse_pairs(text, "--diloco", sorted(DilocoSpec.model_fields))
@@ -233,8 +228,6 @@ def read_diloco(text: str | None) -> dict[str, Any] | None:
 
 def read_recompute(text: str) -> Any:
     """`full`, `every=2`, `budget=0.5`, or the two as YAML has them."""
-    from scalewright.cli.pairs import parse_value
-
     kind, equals, value = text.partition("=")
     where = "--recompute"
     return {kind.strip(): parse_value(value, where)} if equals else parse_value(text, where)

@@ -7,7 +7,7 @@ import numpy as np
 from scalewright.report.chart import Chart, Drawing, Series, draw
 from scalewright.report.document import JSON
 from scalewright.report.page import Section
-from scalewright.report.scale import Kind
+from scalewright.report.series import Kind
 from scalewright.spec.common.formatting import decimal
 
 GIB = 1 << 30

@@ -9,7 +9,6 @@ all: bf16 · micro-batch 1
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from scalewright.report.document import Estimate, PlanDocument
 from scalewright.report.layouts import recompute_words, runs_in, untrainable
@@ -93,7 +92,7 @@ def matrix(layouts: Sequence[Estimate]) -> tuple[list[str], list[str]]:
     return [name for name in cells[0] if name not in alike], shared
 
 
-def row(rank: int, estimate: Estimate, best: Estimate, columns: Sequence[str]) -> dict[str, Any]:
+def row(rank: int, estimate: Estimate, best: Estimate, columns: Sequence[str]) -> dict[str, object]:
     """A layout of the matrix; times also as what they lose to the best."""
     behind = estimate.seconds / best.seconds - 1
     low, high = estimate.low, estimate.high

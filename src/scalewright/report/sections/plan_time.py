@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from scalewright.plan.terms import PART_TERMS
 from scalewright.report.document import Estimate, PlanDocument
@@ -34,7 +33,7 @@ def section(document: PlanDocument) -> Section | None:
     return Section("time", "Where the time goes", "plan_time.html", data)
 
 
-def rows(best: Estimate) -> list[dict[str, Any]]:
+def rows(best: Estimate) -> list[dict[str, object]]:
     """Every part that takes time; the bars start where the one before ends."""
     bars, before = [], 0.0
     for number, key, seconds in parts(best.parts):
@@ -62,7 +61,7 @@ def parts(breakdown: Mapping[str, float]) -> list[tuple[int, str, float]]:
     ]
 
 
-def compared(rank: int, estimate: Estimate, slowest: float) -> dict[str, Any]:
+def compared(rank: int, estimate: Estimate, slowest: float) -> dict[str, object]:
     """A layout's step as one bar, on the scale of the slowest."""
     return {
         "rank": rank,
