@@ -289,7 +289,7 @@ def test_what_else_a_search_may_hold(tmp_path: Path) -> None:
         "On more devices", "no layout of 4096 devices fits", "Amdahl's law, fitted): 0.0037%", "26,815 times",
         "off by 2.8% at most", "computing 39.7%", "asked", "tp 8: 12.2% worse",
         "best by cost", "5.0% of the memory kept free", "cost of a step", "12.34",
-        "run.yaml, under srun", "the best that `train` runs: tp 8 · pp 4", "7.77 s a step, +9.3%",
+        "run.yaml under srun", "the best that `train` runs: tp 8 · pp 4", "7.77 s a step, +9.3%",
         "not trainable yet: zb-pq is not run yet",
     ):  # fmt: skip
         assert said in page.body, said

@@ -94,7 +94,7 @@ def next_steps(document: PlanDocument) -> Iterator[str]:
     elif is_ours(best):
         fill = "fill its `data` line (marked FILL-IN), then " if read.data.get("run_file_to_fill") else ""
         nodes = -(-best.size("devices") // int(document.device.number("per_node") or best.size("devices")))
-        where = f", under srun, torchrun or mpirun on {nodes:,} nodes" if nodes > 1 else ""
+        where = f" under srun, torchrun or mpirun on {nodes:,} nodes" if nodes > 1 else ""
         yield f"{fill}scalewright train {path}{where}"
         if nodes > 1:
             yield "with --dry-run it is tried here"
