@@ -70,6 +70,27 @@ def test_a_browser_draws_the_lanes_and_zooms(traced: tuple[dict[str, Any], Timel
         assert wide <= max(width, 500)  # a headless window is 500 pixels wide at least
 
 
+@needs_browser
+def test_a_table_that_is_too_wide_says_so_at_its_edge(
+    traced: tuple[dict[str, Any], Timeline], tmp_path: Path
+) -> None:
+    """On a phone it scrolls inside its box; the edge that hides a part of it fades."""
+    written = write_diagnosis(traced[0], tmp_path / "page.html")
+    edges = """
+        const boxes = [...document.querySelectorAll(".scrolls")];
+        const wide = boxes.filter((box) => box.scrollWidth > box.clientWidth + 1);
+        const first = wide.map((box) => box.className);
+        wide.forEach((box) => { box.scrollLeft = box.scrollWidth; box.dispatchEvent(new Event("scroll")); });
+        return [boxes.length, first, wide.map((box) => box.className), document.body.scrollWidth];
+    """
+    count, first, after, wide = in_browser(written, edges, 420)
+    assert first
+    assert all("cut-right" in name and "cut-left" not in name for name in first)
+    assert all("cut-left" in name and "cut-right" not in name for name in after)
+    assert wide <= 500
+    assert in_browser(written, edges, 1280)[:2] == [count, []]
+
+
 def test_long_lanes_are_drawn_in_slices_that_keep_what_takes_most() -> None:
     edges = np.arange(300_001) * 10
     part = np.tile([0, 1, 0], 100_000)

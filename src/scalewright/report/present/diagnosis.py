@@ -93,9 +93,16 @@ def head(answer: JSON) -> list[Line]:
     last = Line("assumed", assumed or usual, listed=True)
     if not answer["verdicts"]:
         none = NO_CAUSE.get(answer["kind"], "none above its threshold")
-        hints = [line for line in answer["warnings"] if "add --" in line]
+        unread = answer["kind"] in ("log", "run") and not answer["log"]["steps"]
+        none = "none can be told: no step was read" if unread else none
+        hints = [line for line in answer["warnings"] if unread or "add --" in line]
         after = hints[0] if hints else "--against OTHER compares it with another run, or a plan"
-        return [Line("cause", none, "good"), Line("how sure", _seen(answer)), Line("next", after), last]
+        return [
+            Line("cause", none, "warn" if unread else "good"),
+            Line("how sure", _seen(answer)),
+            Line("next", after, listed=True),
+            last,
+        ]
     first = answer["verdicts"][0]
     evidence = "; ".join(evidence_of(first)) or "its pattern alone"
     return [
@@ -109,7 +116,9 @@ def head(answer: JSON) -> list[Line]:
 def _seen(answer: JSON) -> str:
     """How much was read, where no cause was found."""
     steps = answer.get("steps") or (answer.get("log") or {}).get("steps") or ()
-    return f"{counted(len(steps), 'steps')} were read" if steps else "all that the files hold was read"
+    if steps or "log" in answer:
+        return f"{counted(len(steps), 'steps')} read" + ("" if steps else ", so nothing is sure")
+    return "all that the files hold was read"
 
 
 def rank_name(rank: JSON) -> str:

@@ -54,9 +54,12 @@ def yours_of(document: PlanDocument) -> Estimate | None:
 
 
 def _beaten(document: PlanDocument) -> str:
-    gain = document.read.part("yours").number("gain_pct")
+    yours = document.read.part("yours")
+    gain = yours.number("gain_pct")
     if gain is None:
         return ""
+    if gain > 100:
+        return f"{faster(yours)} as yours"
     return f"{gain:.1f}% faster than yours" if gain >= 0 else f"{-gain:.1f}% slower than yours"
 
 
