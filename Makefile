@@ -12,7 +12,7 @@ WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min((os.cpu_count() or 1) + 1,
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --durations 30
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all quick base parity gpu-kit lint format clean
+.PHONY: help demo test suite test-all quick base parity gpu-kit lint format clean
 
 help:  ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -20,7 +20,9 @@ help:  ## Show what can be made
 demo: $(VENV)/.train  ## Install what training needs, then run the main job end to end (minutes)
 	$(BIN)/scalewright demo
 
-test: lint  ## Install what the tests need, check style and types, run the tests
+test: lint suite  ## Install what the tests need, check style and types, run the tests
+
+suite: $(VENV)/.dev  ## The tests alone (style and types are checked with constraints.txt's newest packages)
 	$(PYTEST) -m "not slow and not parity"
 
 test-all: lint  ## The same with the long tests

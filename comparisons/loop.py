@@ -36,7 +36,7 @@ from scalewright.api import train
 from scalewright.bench.correct import calibrate, measured_step
 from scalewright.machine.local import timed_cluster
 from scalewright.machine.timings import cpu_timings
-from scalewright.plan.fitting.rank import kendall_tau, regret
+from scalewright.plan.fitting.score import kendall_tau, regret
 from scalewright.plan.predict import predict
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import ClusterSpec

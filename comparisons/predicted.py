@@ -33,7 +33,7 @@ from harness.result import Result, facts_text, table
 from scalewright.api import train
 from scalewright.machine.local import timed_cluster
 from scalewright.machine.timings import cpu_timings
-from scalewright.plan.fitting.rank import kendall_tau, regret
+from scalewright.plan.fitting.score import kendall_tau, regret
 from scalewright.plan.predict import predict
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.layout import Layout

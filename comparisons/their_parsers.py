@@ -21,9 +21,8 @@ from harness.facts import facts
 from harness.result import Result, facts_text, table
 
 from scalewright.emit.emitted import Emitted
-from scalewright.emit.save import save
 from scalewright.emit.settings import Settings, settings_of
-from scalewright.emit.write import emit
+from scalewright.emit.write import emit, save
 from scalewright.spec.errors import UserError
 from scalewright.spec.presets import model_presets
 from scalewright.spec.run import RunSpec

@@ -40,7 +40,7 @@ ALLOWED: dict[str, set[str]] = {
     "parity": {"spec", "parallel", "data", "checkpoint", "launch", "track", "train"},
     "bench": {"spec", "machine"},
     "accept": {"spec", "machine", "launch", "bench"},
-    "diagnose": {"spec", "plan"},
+    "diagnose": {"spec", "plan", "emit"},
     "emit": {"spec"},
     "serve": {"spec", "model", "parallel", "checkpoint", "data"},
     "report": {"spec", "plan", "diagnose"},

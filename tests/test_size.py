@@ -2,9 +2,6 @@
 
 Counted are lines of code: no docstrings, comments or blank lines, so that an explanation costs nothing. When
 a folder outgrows its number, take something out, or raise the number with the reason beside it.
-
-On 2026-11-27 there were 100,733 lines in 806 Python files (101,062 in 838 the day before). The aim is 91,000
-lines in 640 files.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "scalewright"
-LINES, FILES = 101_000, 808  # of all kinds, in Python files
+LINES, FILES = 101_000, 780  # of all kinds, in Python files
 
 BUDGET = {
     "accept": 540,
@@ -23,20 +20,20 @@ BUDGET = {
     "checkpoint": 2_350,
     "cli": 3_700,
     "data": 3_600,
-    "diagnose": 8_500,  # one Verdict of all kinds, in place of dictionaries
-    "dry_run": 1_150,
-    "emit": 8_300,
+    "diagnose": 8_260,
+    "dry_run": 1_170,  # what stands in for numbers, from model and parallel
+    "emit": 8_000,  # with the arguments in logs, from diagnose
     "evaluate": 240,
     "launch": 4_400,
     "learn": 480,
-    "machine": 1_780,
+    "machine": 1_760,
     "model": 2_420,  # torch's private names, in one file
     "parallel": 3_800,
     "parity": 900,  # the control of islands, from train
-    "plan": 7_500,
+    "plan": 7_380,  # records of the answers
     "report": 4_550,  # present/: what cli/ had of predict, plan, diagnose and score, once for all media
     "serve": 400,
-    "spec": 7_300,
+    "spec": 7_330,  # one Finding, from machine, launch and accept
     "track": 1_240,
     "train": 7_400,
     "": 360,  # files beside the folders: the API, and a few more; answers of diagnose print themselves, too

@@ -26,10 +26,8 @@ VERSIONS = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', PYPROJECT
 
 
 def jobs() -> dict[str, dict[str, Any]]:
-    found = {}
-    for path in WORKFLOWS:
-        found |= yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"]
-    return found
+    texts = [path.read_text(encoding="utf-8") for path in WORKFLOWS]
+    return {name: job for text in texts for name, job in yaml.safe_load(text)["jobs"].items()}
 
 
 def commands() -> list[str]:
@@ -40,7 +38,9 @@ def commands() -> list[str]:
 
 
 def test_there_are_commands() -> None:
-    assert {"make lint PYTHON=python", "make test PYTHON=python", "bash .ci/base"} <= set(commands())
+    assert {"make lint PYTHON=python", "make suite PYTHON=python", "make test", "bash .ci/base"} <= set(
+        commands()
+    )
 
 
 @pytest.mark.parametrize("command", sorted(set(commands())))
@@ -63,6 +63,14 @@ def test_the_versions_are_those_of_pyproject() -> None:
         "test": VERSIONS,
     }
     assert {name.partition("-")[0] for name in matrices["base"]["os"]} == {"ubuntu", "macos", "windows"}
+
+
+def test_an_input_of_an_action_is_one_value() -> None:
+    """GitHub refuses the whole file for a list there."""
+    steps = [step for job in jobs().values() for step in job["steps"]]
+    inputs = [value for step in steps for value in step.get("with", {}).values()]
+    assert inputs
+    assert all(isinstance(value, (str, int, bool)) for value in inputs)
 
 
 def test_a_workflow_may_only_read() -> None:

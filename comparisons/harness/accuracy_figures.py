@@ -30,9 +30,8 @@ from scalewright.plan.fitting.fit import (
     of_unknown_trainers,
     source_errors,
 )
-from scalewright.plan.fitting.rank import rankings
 from scalewright.plan.fitting.runs import MEASURED, Runs, once_a_layout, read_table, runs_of
-from scalewright.plan.fitting.score import baselines, layout_groups, memory_of_kind, score
+from scalewright.plan.fitting.score import baselines, layout_groups, memory_of_kind, rankings, score
 from scalewright.plan.predict import Predictions, predict_table
 
 PROFILE_ROWS = (4, 8, 16)

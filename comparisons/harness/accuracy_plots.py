@@ -19,7 +19,7 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 
 from harness.accuracy_figures import Figures, in_words
-from scalewright.plan.cost.band import SIGMA
+from scalewright.plan.cost.memory import SIGMA
 from scalewright.plan.fitting.fit import of_unknown_trainers
 from scalewright.plan.predict import predict_table
 

@@ -210,6 +210,7 @@ def plan(
 
 def _check_emit(model: object, out: str | Path | None, data: str | None, force: bool) -> None:
     """Raises UserError where there is no file to give back, or a place that is taken."""
+    from scalewright.emit.write import UNSIGNED
     from scalewright.spec.common.files import check_replaceable
     from scalewright.spec.question import Question
 
@@ -217,7 +218,7 @@ def _check_emit(model: object, out: str | Path | None, data: str | None, force: 
         raise UserError("nothing to emit", "--emit", "give your trainer's file with --from, or use `emit`")
     if data is not None:
         raise UserError("--data is for our run file", "--emit", "leave one of them out")
-    if out is not None:
+    if out is not None and Path(out).suffix not in UNSIGNED:
         check_replaceable(Path(out), force)
 
 
@@ -236,7 +237,7 @@ def _emitted(question: Question, answer: PlanAnswer, out: str | Path | None, for
         rewritten = rewrite(question, layout, answer.run_yaml)
     except UserError as error:  # the plan is worth showing without it
         return none | {"refused": str(error)}
-    written = rewritten.save(Path(out), force) if out is not None else []
+    written = rewritten.save(Path(out), force, question.source) if out is not None else []
     return rewritten.dump() | {"written": [str(path) for path in written]}
 
 

@@ -32,8 +32,8 @@ def test_axes_are_those_of_the_layout() -> None:
 
 def test_devices_alike_pass_with_their_share_of_the_peak() -> None:
     check = hardware.devices([device(rank) for rank in range(8)], H100, "bf16")
-    assert check.state == "passed"
-    assert "70.7% of the published peak" in check.words
+    assert check.severity == "ok"
+    assert "70.7% of the published peak" in check.what
 
 
 @pytest.mark.parametrize("key", ["flops_per_s", "bytes_per_s"])
@@ -41,28 +41,28 @@ def test_a_slow_device_is_named(key: str) -> None:
     rows = [device(rank) for rank in range(16)]
     rows[11][key] *= 0.8
     check = hardware.devices(rows, H100, "bf16")
-    assert check.state == "failed"
-    assert check.words.startswith("rank 11 on node-1: 80.0%")
+    assert check.severity == "problem"
+    assert check.what.startswith("rank 11 on node-1: 80.0%")
 
 
 def test_all_devices_slow_are_a_warning() -> None:
     check = hardware.devices([device(rank, flops=300e12) for rank in range(8)], H100, "bf16")
-    assert check.state == "warned"
-    assert check.fix
+    assert check.severity == "warn"
+    assert check.how
 
 
 @pytest.mark.parametrize(
     ("row", "state"),
     [
-        (axis(400e9), "passed"),
-        (axis(200e9), "failed"),  # NVLink at 450 GB/s
-        (axis(45e9, group=2, stride=8), "passed"),  # InfiniBand at 50 GB/s
-        (axis(3e9, group=2, stride=8), "failed"),  # sockets
-        (axis(400e9, wrong=3), "failed"),
+        (axis(400e9), "ok"),
+        (axis(200e9), "problem"),  # NVLink at 450 GB/s
+        (axis(45e9, group=2, stride=8), "ok"),  # InfiniBand at 50 GB/s
+        (axis(3e9, group=2, stride=8), "problem"),  # sockets
+        (axis(400e9, wrong=3), "problem"),
     ],
 )  # fmt: skip
 def test_links_are_compared_with_their_level(row: dict[str, Any], state: str) -> None:
-    assert hardware.links([row], H100).state == state
+    assert hardware.links([row], H100).severity == state
 
 
 def test_wrong_numbers_name_their_hosts() -> None:
@@ -71,5 +71,5 @@ def test_wrong_numbers_name_their_hosts() -> None:
         {"ranks": [2, 3], "hosts": ["node-1", "node-2"], "bytes_per_s": 1e9, "wrong": 0},
     ]
     check = hardware.meetings(rows)
-    assert check.state == "failed"
-    assert "node-0, node-7" in check.words
+    assert check.severity == "problem"
+    assert "node-0, node-7" in check.what

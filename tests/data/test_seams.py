@@ -136,7 +136,10 @@ def _unigram(pre):
         vocab_size=500, special_tokens=["<unk>"], unk_token="<unk>", show_progress=False
     )
     made.train_from_iterator(SAMPLE, trainer)
-    return made
+    config = json.loads(made.to_str())
+    for token in config["model"]["vocab"]:
+        token[1] = round(token[1] * 2**16) / 2**16  # sums are exact: two equally likely cuts tie everywhere
+    return Tokenizer.from_str(json.dumps(config))
 
 
 def _spaces():
@@ -201,11 +204,7 @@ def encoded(tokenizer, given, notes=None):
     ).tolist()
 
 
-def difference(mine, right, tokenizer):
-    """Of a Unigram model over text without words two tokens may change places: the sums of scores are equal,
-    and their rounding, which depends on the text before, decides."""
-    if type(tokenizer.model).__name__ == "Unigram" and type(tokenizer.pre_tokenizer).__name__ == "Split":
-        mine, right = sorted(mine), sorted(right)
+def difference(mine, right):
     pairs = enumerate(zip(mine, right, strict=False))
     first = next((i for i, (a, b) in pairs if a != b), min(len(mine), len(right)))
     return (
@@ -220,9 +219,7 @@ def test_pieces_have_the_tokens_of_the_whole(tokenizer, small, name):
     text = TEXTS.get(name, RUNS)
     notes = Counter()
     assert not difference(
-        encoded(tokenizer, list(whole(text)), notes),
-        tokenizer.encode(text, add_special_tokens=False).ids,
-        tokenizer,
+        encoded(tokenizer, list(whole(text)), notes), tokenizer.encode(text, add_special_tokens=False).ids
     )
     assert not notes
 
@@ -241,4 +238,4 @@ def test_ranges_of_a_file_have_the_tokens_of_the_whole(tokenizer, small, tmp_pat
         mine += encoded(tokenizer, list(fragments(part, "text", Counter())))
     parts = text.split(SEPARATOR)
     right = [i for part in parts for i in tokenizer.encode(part, add_special_tokens=False).ids]
-    assert not difference(mine, right, tokenizer)
+    assert not difference(mine, right)

@@ -18,8 +18,7 @@ from tests.diagnose.operations.job import Job as Pipeline
 from tests.diagnose.operations.job import write as write_pipeline
 from tests.diagnose.traces.test_nsys import export
 
-from scalewright.diagnose.diagnose import diagnose
-from scalewright.diagnose.inputs import EXAMPLE
+from scalewright.diagnose.diagnose import EXAMPLE, diagnose
 from scalewright.spec.errors import UserError
 
 MARKS = (b"{", b"}", b"[", b"]", b'"', b",", b"\\", b"\x00", b"NaN", b"1e999", b'"ts": "x"', b"-1")

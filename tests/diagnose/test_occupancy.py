@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scalewright.diagnose.diagnose import diagnose
-from scalewright.diagnose.occupancy import occupancy
+from scalewright.diagnose.kernels import occupancy
 from scalewright.diagnose.traces.trace import Launched
 
 A100 = {

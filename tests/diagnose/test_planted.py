@@ -11,8 +11,8 @@ import pytest
 from tests.diagnose.job import EXAMPLE, Job, simulate, write
 
 from scalewright.diagnose.answer import answer
+from scalewright.diagnose.diagnose import EXAMPLE as PACKAGED
 from scalewright.diagnose.diagnose import diagnose
-from scalewright.diagnose.inputs import EXAMPLE as PACKAGED
 from scalewright.diagnose.ranks import Ranks, read_ranks
 from scalewright.diagnose.replay import Change
 

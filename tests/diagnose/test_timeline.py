@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 from tests.diagnose.job import EXAMPLE, Job, write
 
-from scalewright.diagnose.perfetto import write_perfetto
 from scalewright.diagnose.ranks import Ranks, read_ranks
-from scalewright.diagnose.timeline import IDLE, PARTS, Lane, timeline
+from scalewright.diagnose.timeline import IDLE, PARTS, Lane, timeline, write_perfetto
 
 PLAN = {
     "step_time_s": {"p10": 0.006, "p50": 0.007, "p90": 0.008},

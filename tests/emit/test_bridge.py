@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from emit.random_runs import MIXTURE, differences, random_runs
-from scalewright.emit.bridge.interpolation import resolve
+from scalewright.emit.bridge.read import resolve
 from scalewright.emit.question import as_run
 from scalewright.emit.read import read_text
 from scalewright.emit.settings import settings_of

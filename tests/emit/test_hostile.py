@@ -7,12 +7,12 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import tomllib
 import yaml
 
 from scalewright.emit.emitted import Emitted
@@ -20,6 +20,11 @@ from scalewright.emit.settings import settings_of
 from scalewright.emit.trainers import TRAINERS
 from scalewright.emit.write import emit
 from scalewright.spec.run import RunSpec
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 WORDS = [
     "$(touch canary)", "`touch canary`", "'; touch canary; '\"", '"""\nimport os\n"""', "x\ntouch canary\n",

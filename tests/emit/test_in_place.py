@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shlex
 import subprocess
 from collections.abc import Iterator
@@ -13,10 +14,10 @@ from typing import Any
 import pytest
 
 from emit.random_runs import random_layout, random_runs
-from scalewright.emit.arguments import flags
+from scalewright.emit.command_lines import flags
+from scalewright.emit.edits import put_literals
 from scalewright.emit.emitted import Emitted
 from scalewright.emit.in_place import Rewritten, rewrite
-from scalewright.emit.python_edits import put_literals
 from scalewright.emit.question import question
 from scalewright.emit.settings import Settings
 from scalewright.emit.write import emit
@@ -73,10 +74,9 @@ def test_flags_keep_their_places_and_variables_are_set_where_they_are_defined(tm
     rewritten = rewrite(foreign, Layout.parse(keys))
     assert rewritten.in_place
     went, came = changed_lines(text, rewritten)
-    sizes = "--num-layers 32{} --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32"
     recompute = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
-    assert went == ["TP=8; PP=1", sizes.format(""), recompute]
-    assert came == ["TP=4; PP=2", sizes.format(" --pipeline-model-parallel-layout Et*17|t*15L")]
+    assert went == ["TP=8; PP=1", "--sequence-parallel", recompute]
+    assert came == ["TP=4; PP=2", "--sequence-parallel --pipeline-model-parallel-layout Et*17|t*15L"]
     assert all(f"-{line}" in rewritten.diff.replace("-    ", "-") for line in went)
 
 
@@ -254,6 +254,81 @@ def test_a_run_file_of_ours(tmp_path: Path) -> None:
     assert "recompute: full" in line
 
 
+def test_a_run_file_of_ours_writes_a_default_where_the_key_was(tmp_path: Path) -> None:
+    text = "model: llama-3.2-1b\nlayout: {devices: 8, zero_stage: 2}\ndata: {train: corpus, seq_len: 4096}\n"
+    ours = asked(tmp_path, "run.yaml", text)
+    assert Layout(devices=8).zero_stage == 3
+    rewritten = rewrite(ours, Layout(devices=8), "planned: {}\n")
+    assert (rewritten.in_place, changed_lines(text, rewritten)[1]) == (
+        True, ["layout: {devices: 8, zero_stage: 3}"],
+    )  # fmt: skip
+
+
+def test_added_flags_stand_together_in_their_order_and_indents_stay(tmp_path: Path) -> None:
+    foreign = asked(tmp_path, "pretrain.sh", SCRIPT)
+    keys = {**foreign.layout.dump(), "tp": 1, "sp": False, "cp": 2, "zero_stage": 2, "recompute": "none"}
+    rewritten = rewrite(foreign, Layout.parse(keys))
+    edited = next(iter(rewritten.files.values()))
+    assert rewritten.in_place
+    added = next(line for line in edited.splitlines() if "--use-megatron-fsdp" in line)
+    assert re.search(r"--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads", added)
+    indents = {len(row) - len(row.lstrip()) for row in SCRIPT.splitlines()}
+    assert {len(row) - len(row.lstrip()) for row in edited.splitlines()} <= indents
+
+
+def test_a_checkpoint_format_that_changes_is_told(tmp_path: Path) -> None:
+    text = SCRIPT.replace(
+        "--num-layers 32", "--load ckpt --save ckpt --ckpt-format torch_dist --num-layers 32"
+    )
+    foreign = asked(tmp_path, "pretrain.sh", text)
+    sharded = {**foreign.layout.dump(), "zero_stage": 2, "pp": 1}
+    [note] = rewrite(foreign, Layout.parse(sharded)).notes
+    assert note == "--ckpt-format is fsdp_dtensor: checkpoints of torch_dist aren't loaded by it"
+    assert not rewrite(foreign, Layout.parse({**foreign.layout.dump(), "tp": 4})).notes
+
+
+def test_a_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    """An edit would write other bytes than it read: a path of the data, for one."""
+    foreign = asked(tmp_path, "pretrain.sh", SCRIPT)
+    (tmp_path / "pretrain.sh").write_bytes(
+        SCRIPT.replace("#!/bin/bash", "#!/bin/bash\n# größe").encode("latin1")
+    )
+    with pytest.raises(UserError, match=r"byte \d+ isn't UTF-8.*iconv"):
+        rewrite(foreign, Layout.parse({**foreign.layout.dump(), "tp": 4}))
+
+
+def test_one_file_is_written_and_no_other_replaced(tmp_path: Path) -> None:
+    """DeepSpeed's emitter has a train.py, and so has the user."""
+    text = json.dumps({"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 3}})
+    (tmp_path / "train.py").write_text("mine\n")
+    foreign = asked(tmp_path, "ds.json", text, "llama-3.2-1b")
+    rewritten = rewrite(
+        foreign,
+        Layout.parse({**foreign.layout.dump(), "devices": 8, "global_batch": 8, "offload": "optimizer"}),
+    )
+    with pytest.raises(UserError, match="another text"):
+        rewritten.save(tmp_path / "ds.json", False)
+    assert rewritten.save(tmp_path / "new.json", False) == [tmp_path / "new.json"]
+    assert (tmp_path / "train.py").read_text() == "mine\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ds.json", "new.json", "train.py"]
+    if not rewritten.in_place:
+        assert "`scalewright emit deepspeed PLAN.json --out DIR` has all files" in rewritten.notes[0]
+
+
+def test_a_script_is_written_again_and_stays_executable(tmp_path: Path) -> None:
+    text = SCRIPT.replace("\n", "\r\n")
+    foreign = asked(tmp_path, "pretrain.sh", SCRIPT)
+    (tmp_path / "pretrain.sh").chmod(0o755)
+    for tp in (4, 2):
+        rewritten = rewrite(foreign, Layout.parse({**foreign.layout.dump(), "tp": tp}))
+        rewritten.save(tmp_path / "better.sh", False, foreign.source)
+    assert (tmp_path / "better.sh").stat().st_mode & 0o777 == 0o755
+    (tmp_path / "pretrain.sh").write_bytes(text.encode())
+    rewritten = rewrite(foreign, Layout.parse({**foreign.layout.dump(), "tp": 4}))
+    rewritten.save(tmp_path / "better.sh", False, foreign.source)
+    assert b"\r\r" not in (tmp_path / "better.sh").read_bytes()
+
+
 def test_a_recipe_in_python_keeps_what_is_beside_the_literals(tmp_path: Path) -> None:
     text = """from titan import ours
 from torchtitan.config import ParallelismConfig, TrainingConfig
@@ -330,11 +405,17 @@ def outcome(folder: Path, trainer: str, settings: Settings, version: str | None,
         if rewritten.in_place:
             again = asked(folder, f"again-{name}", next(iter(rewritten.files.values())),
                           str(shape) if trainer in BARE else None)  # fmt: skip
+            assert rewritten.emitted is not None
+            planned_name, planned = next(iter(rewritten.emitted.files.items()))
+            whole = asked(folder, f"whole-{planned_name}", planned, str(shape) if trainer in BARE else None)
+            assert again.layout == whole.layout
             dumps: list[dict[str, Any]] = [entry.run.dump() for entry in (foreign, again)]
             for dump in dumps:
                 dump.pop("layout")
             assert dumps[0] == dumps[1]
-        return "in place" if rewritten.in_place else "whole"
+        if not str(rewritten.why).startswith("torchtitan 0."):
+            return "in place" if rewritten.in_place else "whole"
+        continue  # this release has no words for it: the file of another one is no edit
     return "refused"
 
 
@@ -359,6 +440,6 @@ def test_random_runs_in_random_other_layouts(tmp_path: Path, trainer: str, count
         for seed, settings in enumerate(random_runs(count, 20261126))
     ]
     taken = [item for item in outcomes if item != "refused"]
-    assert taken
+    assert "in place" in taken
     if count > 100:
         assert outcomes.count("in place") / len(taken) >= least, {o: outcomes.count(o) for o in set(outcomes)}

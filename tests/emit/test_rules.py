@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from emit.limited import run_of
-from scalewright.emit.foreign import ForeignKeys
-from scalewright.emit.numbers import real, real_of, whole, whole_of
+from scalewright.emit.foreign import ForeignKeys, real, real_of, whole, whole_of
 from scalewright.emit.rules import Fixed, Lacks, Pick, Word, nested, read_rules, write_rules
 
 SIZES = (Word("model.hidden_size", "width", back=whole), Word("train.z_loss", "z", back=real, always=False))

@@ -14,19 +14,20 @@ import pytest
 
 from scalewright.machine.checks import accelerator, memory, network, processor, software, storage
 from scalewright.machine.doctor import examine, render
-from scalewright.machine.findings import SEVERITIES, Finding, Report, guarded
+from scalewright.machine.findings import Report, guarded
 from scalewright.machine.processor import Processor
 from scalewright.spec.errors import install
+from scalewright.spec.finding import SEVERITIES, Finding
 
 EIGHT = Processor("Fake CPU", 8, 4, 8, None, ("avx2",), 1, 2**34, 2**33, None)
 
 
 def named(report: Report, name: str) -> Finding | None:
-    return next((finding for finding in report.findings if finding.name == name), None)
+    return next((finding for finding in report.findings if finding.rule == name), None)
 
 
 def only(found: list[Finding], name: str) -> Finding:
-    (finding,) = [entry for entry in found if entry.name == name]
+    (finding,) = [entry for entry in found if entry.rule == name]
     return finding
 
 
@@ -42,7 +43,7 @@ def test_the_whole_examination(tmp_path: Path) -> None:
     for finding in report.findings:
         assert finding.what
         if finding.severity in ("warn", "problem"):
-            assert finding.fix, finding
+            assert finding.how, finding
     page = render(report)
     assert not set("✓✗→") & set(page), "without colour: words and ASCII marks"
     assert all(group in page for group in report.groups)
@@ -63,7 +64,7 @@ def test_the_whole_examination(tmp_path: Path) -> None:
 def test_threads_against_cores(environ: dict[str, str], severity: str, fix: str) -> None:
     finding = only(processor.threads(EIGHT, environ, 8), "threads")
     assert finding.severity == severity
-    assert fix in finding.fix
+    assert fix in finding.how
 
 
 def test_a_thread_count_that_is_no_number() -> None:
@@ -78,7 +79,7 @@ def test_too_many_threads_reach_the_report(tmp_path: Path) -> None:
     assert finding is not None
     assert finding.severity == "warn"
     assert "4,096 threads" in finding.what
-    assert finding.fix in " ".join(render(report, width=200).split())
+    assert finding.how in " ".join(render(report, width=200).split())
 
 
 def test_a_container_quota_is_told() -> None:
@@ -91,7 +92,7 @@ def test_governor(tmp_path: Path) -> None:
     path = tmp_path / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"
     path.parent.mkdir(parents=True)
     path.write_text("powersave\n")
-    assert "performance" in processor.clocks(tmp_path).fix
+    assert "performance" in processor.clocks(tmp_path).how
     path.write_text("performance\n")
     assert processor.clocks(tmp_path).severity == "ok"
 
@@ -109,7 +110,7 @@ def test_a_host_name_that_leads_nowhere(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(network, "resolve", nowhere)
     finding = network.hostname({})
     assert finding.severity == "warn"
-    assert "GLOO_SOCKET_IFNAME" in finding.fix
+    assert "GLOO_SOCKET_IFNAME" in finding.how
     monkeypatch.setattr(network, "resolve", lambda name: ["192.0.2.7"])
     assert "no address of this machine" in network.hostname({}).what
     assert network.hostname({"GLOO_SOCKET_IFNAME": "lo"}).severity == "ok"
@@ -135,7 +136,7 @@ def test_a_port_that_is_taken() -> None:
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (finding,) = storage.write_speed(tmp_path / "nowhere")
     assert finding.severity == "problem"
-    assert "out_dir" in finding.fix
+    assert "out_dir" in finding.how
 
 
 def test_a_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -152,11 +153,11 @@ SMI = (
 def test_what_a_driver_says() -> None:
     gpus = accelerator.parse_nvidia(SMI)
     assert [gpu["memory.used"] for gpu in gpus] == ["3", "60000"]
-    found = {finding.name: finding for finding in accelerator.driver(gpus)}
+    found = {finding.rule: finding for finding in accelerator.driver(gpus)}
     assert found["ecc"].severity == "problem"
     assert found["throttling"].severity == "warn"
     assert {"persistence", "pcie", "in use"} <= set(found)
-    healthy = {finding.name: finding.severity for finding in accelerator.driver(gpus[:1])}
+    healthy = {finding.rule: finding.severity for finding in accelerator.driver(gpus[:1])}
     assert healthy == {"driver": "ok", "ecc": "ok"}
     assert accelerator.driver(None) == []
 
@@ -173,7 +174,7 @@ def test_a_driver_that_knows_fewer_fields(monkeypatch: pytest.MonkeyPatch, tmp_p
     gpus = accelerator.query_nvidia()
     assert gpus is not None
     assert (gpus[0]["name"], gpus[0]["mig.mode.current"]) == ("Tesla T4", "[N/A]")
-    assert [finding.name for finding in accelerator.driver(gpus)] == ["driver"]
+    assert [finding.rule for finding in accelerator.driver(gpus)] == ["driver"]
     program.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed'; exit 9\n")
     with pytest.raises(RuntimeError, match="has failed"):
         accelerator.query_nvidia()
@@ -188,11 +189,11 @@ def fake_torch(cuda: str | None) -> Any:
 def test_gpus_that_torch_does_not_see() -> None:
     gpus = accelerator.parse_nvidia(SMI)
     (build,) = accelerator.torch_devices(fake_torch(None), gpus, {})
-    assert (build.severity, "CPU build" in build.fix) == ("problem", True)
+    assert (build.severity, "CPU build" in build.how) == ("problem", True)
     (hidden,) = accelerator.torch_devices(fake_torch("13.0"), gpus, {"CUDA_VISIBLE_DEVICES": ""})
-    assert "CUDA_VISIBLE_DEVICES" in hidden.fix
+    assert "CUDA_VISIBLE_DEVICES" in hidden.how
     (old,) = accelerator.torch_devices(fake_torch("13.0"), gpus, {})
-    assert "driver" in old.fix
+    assert "driver" in old.how
     (none,) = accelerator.torch_devices(fake_torch(None), None, {})
     assert none.severity == "note"
 
@@ -214,7 +215,7 @@ def test_code_for_a_capability(arch: str, capability: tuple[int, int], runs: boo
 def test_training_needs_its_packages() -> None:
     there = {"torch": "2.13.0+cpu", "safetensors": "1", "tokenizers": "1", "pyarrow": "1", "numpy": "2"}
     assert software.training(there).severity == "ok"
-    assert software.training({**there, "torch": None}).fix == install("train")
+    assert software.training({**there, "torch": None}).how == install("train")
     assert software.training({**there, "torch": "2.4.1"}).severity == "problem"
 
 

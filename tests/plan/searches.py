@@ -21,13 +21,12 @@ def search(
     *,
     seq_len: int | None = None,
     framework: str | None = None,
-    options: dict[str, str] | None = None,
-    diloco: dict[str, Any] | None = None,
+    run: dict[str, Any] | None = None,
     **keys: Any,
 ) -> Plan:
-    """The plan of a model on a cluster; `keys` of Goal, and of `search` itself."""
+    """The plan of a model on a cluster; `run`: further keys of the run; `keys` of Goal, and of `search`."""
     data = {"train": DATA, "seq_len": seq_len or model.context}
-    run = RunSpec.parse({"model": model, "data": data, "diloco": diloco})
+    asked_run = RunSpec.parse({"model": model, "data": data, **(run or {})})
     rest = {key: keys.pop(key) for key in TO_SEARCH if key in keys}
-    asked = Question(run, cluster, framework, options=options or {})
+    asked = Question(asked_run, cluster, framework)
     return search_question(asked, Goal(**{**keys, "fixed": keys.get("fixed") or {}}), **rest)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scalewright.plan.cost.work import AFTER, COLUMN, KEPT, work
+from scalewright.plan.cost.work import AFTER, Kernel, RegionKept, work
 from scalewright.spec import block
 from scalewright.spec.loss_chunks import HEAD_TOKENS, LOGITS_AT_ONCE, LossSizes, chunk_tokens, head_tokens
 from scalewright.spec.presets import load_model_spec
@@ -61,15 +61,15 @@ def test_columns_of_numbers_have_the_same_answers():
 def test_operators_and_planner_follow_the_rule():
     """Also where batches of one and two differ in it, so that the planner can't draw a line through them."""
     model = load_model_spec("llama-3.1-8b")
-    kept = KEPT.index("none")
+    kept = RegionKept._fields.index("none")
     for batch, in_chunks in ((1, False), (2, False), (5, False), (6, True), (8, True)):
         sizes = Sizes(batch, 4096, 1, False, 1, 1, 1, 2, "fused", kernels="cuda")
         listed, found = tuple(block.after(model, sizes)), work(model, sizes)
         assert found.head_in_chunks == in_chunks
         assert found.kept[AFTER, kept] == pytest.approx(sum(o.saved for o in listed), rel=1e-12)
-        head = found.kernels[found.kernels[:, COLUMN["early"]] > 0]
+        head = found.kernels[found.kernels[:, Kernel._fields.index("early")] > 0]
         assert len(head) == (4 if in_chunks else 0)  # three products, and their sum over chunks
         others = work(model, Sizes(batch, 4096, 1, False, 1, 1, 1, 2, "fused"))
         assert not others.head_in_chunks  # other trainers have whole logits
-        flops = COLUMN["flops"]
+        flops = Kernel._fields.index("flops")
         assert found.kernels[:, flops].sum() == pytest.approx(others.kernels[:, flops].sum(), rel=1e-12)

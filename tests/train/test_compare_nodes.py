@@ -14,10 +14,10 @@ import pytest
 from runs import run_data
 from scalewright import __version__
 from scalewright.launch.local import run_local
-from scalewright.launch.preflight.rule import Finding
 from scalewright.launch.rank import RankContext
 from scalewright.parallel.mesh import join_world, leave_world, make_mesh
 from scalewright.spec.errors import UserError
+from scalewright.spec.finding import Finding
 from scalewright.spec.grid import make_grid
 from scalewright.spec.run import RunSpec
 from scalewright.train import compare_nodes
@@ -27,7 +27,7 @@ from worlds import CPU
 
 DATA = {"layout": {"devices": 3, "zero_stage": 3, "global_batch": 3}, "checkpoint": {"at_end": True}}
 FOUND = Finding(
-    "nccl-debug", "variables", "warn", "NCCL_DEBUG=INFO is for debugging", "environment", "unset it"
+    "variables", "nccl-debug", "warn", "NCCL_DEBUG=INFO is for debugging", "unset it", where="environment"
 )
 
 

@@ -20,10 +20,9 @@ from typing import Any
 
 from harness.parsers import stand_ins
 from harness.parsers.words import words
-from scalewright.emit.arguments import split_launch
+from scalewright.emit.command_lines import read_script, split_launch
 from scalewright.emit.emitted import Emitted
 from scalewright.emit.settings import Settings
-from scalewright.emit.shell import read_script
 
 TITLE = "Megatron-LM"
 NEEDS = """torch, numpy, packaging, and megatron-core 0.17 or newer, whose wheel has megatron.training too:

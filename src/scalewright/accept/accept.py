@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from scalewright.accept import hardware, training
-from scalewright.accept.check import Acceptance, Check
+from scalewright.accept.check import Acceptance, checked, timed
 from scalewright.accept.ranks import Ranks
 from scalewright.launch.rank import RankContext
 from scalewright.machine.doctor import examine
 from scalewright.spec.errors import UserError
+from scalewright.spec.finding import Finding, Severity
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.run import RunSpec
 
@@ -60,26 +61,26 @@ def accept(
         tell("a kill, and a resume")
         start = time.perf_counter()
         resumed, pace = training.resume(ranks, run, place)
-        checks += [pace, resumed.took(time.perf_counter() - start)]
+        checks += [pace, timed(resumed, start)]
         hosts = sorted(set(ranks.gather(socket.gethostname())))
         about = {"layout": run.layout.dump(), "device": device, "world": ranks.processes, "hosts": hosts,
                  "cluster": cluster.name, "folder": str(folder)}  # fmt: skip
         return Acceptance(run.name, about, checks)
 
 
-def _timed(check: Callable[[], Check], tell: Tell, what: str) -> Check:
+def _timed(check: Callable[[], Finding], tell: Tell, what: str) -> Finding:
     tell(what)
     start = time.perf_counter()
-    return check().took(time.perf_counter() - start)
+    return timed(check(), start)
 
 
-def _doctor(ranks: Ranks, folder: Path, environ: Mapping[str, str]) -> Check:
+def _doctor(ranks: Ranks, folder: Path, environ: Mapping[str, str]) -> Finding:
     """What `scalewright doctor` has to say on each host."""
-    mine: list[tuple[str, str, str, str]] = []
+    mine: list[tuple[str, Severity, str, str]] = []
     if ranks.context.local_rank == 0:
         report = examine(folder, environ, measure=False)
         host = socket.gethostname()
-        mine = [(host, finding.severity, finding.what, finding.fix) for finding in report.findings]
+        mine = [(host, finding.severity, finding.what, finding.how) for finding in report.findings]
     findings = [finding for rank_findings in ranks.gather(mine) for finding in rank_findings]
     bad = [finding for finding in findings if finding[1] == "problem"] or [
         finding for finding in findings if finding[1] == "warn"
@@ -90,13 +91,12 @@ def _doctor(ranks: Ranks, folder: Path, environ: Mapping[str, str]) -> Check:
         "findings": [dict(zip(("host", "severity", "what", "fix"), finding, strict=True)) for finding in bad]
     }
     if not bad:
-        return Check("doctor", "passed", f"{words}: nothing to fix", "", figures)
-    state = "failed" if bad[0][1] == "problem" else "warned"
+        return checked("doctor", "ok", f"{words}: nothing to fix", "", figures)
     what = "; ".join(dict.fromkeys(finding[2] for finding in bad[:3]))
-    return Check("doctor", "failed" if state == "failed" else "warned", what, bad[0][3], figures)
+    return checked("doctor", bad[0][1], what, bad[0][3], figures)
 
 
-def _measured(ranks: Ranks, run: RunSpec, cluster: ClusterSpec, tell: Tell) -> list[Check]:
+def _measured(ranks: Ranks, run: RunSpec, cluster: ClusterSpec, tell: Tell) -> list[Finding]:
     """The hardware's three checks, from one measurement."""
     tell("devices, pairs and messages")
     start = time.perf_counter()
@@ -104,7 +104,7 @@ def _measured(ranks: Ranks, run: RunSpec, cluster: ClusterSpec, tell: Tell) -> l
     figures = ranks.measure(job)
     first = hardware.devices(figures["devices"], cluster, job.precision)
     return [
-        first.took(time.perf_counter() - start),
+        timed(first, start),
         hardware.meetings(figures["pairs"]),
         hardware.links(figures["axes"], cluster),
     ]

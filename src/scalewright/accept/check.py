@@ -1,28 +1,22 @@
-"""What a check found, and whether the cluster is accepted."""
+"""The findings of a new cluster's checks, and whether it is accepted."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
-State = Literal["passed", "warned", "failed", "skipped"]
+from scalewright.spec.finding import Finding
+
+checked = partial(Finding, "acceptance")
+STATES = {"ok": "passed", "note": "skipped", "warn": "warned", "problem": "failed"}  # of --json and the page
 
 
-@dataclass(frozen=True)
-class Check:
-    """One line of the page. `fix` is what to do about a warning or a failure; `figures` are its numbers."""
-
-    name: str
-    state: State
-    words: str
-    fix: str = ""
-    figures: Mapping[str, Any] = field(default_factory=dict)
-    seconds: float = 0.0
-
-    def took(self, seconds: float) -> Check:
-        """The same, with its duration."""
-        return replace(self, seconds=round(seconds, 2))
+def timed(check: Finding, start: float) -> Finding:
+    """The same with its duration, from `start` of perf_counter on."""
+    return replace(check, seconds=round(time.perf_counter() - start, 2))
 
 
 @dataclass(frozen=True)
@@ -31,12 +25,12 @@ class Acceptance:
 
     run: str
     about: Mapping[str, Any]  # layout, device, world, hosts, versions, time
-    checks: Sequence[Check]
+    checks: Sequence[Finding]
 
     @property
     def ok(self) -> bool:
         """Whether no check failed; a warning doesn't keep a run from starting."""
-        return all(check.state != "failed" for check in self.checks)
+        return all(check.severity != "problem" for check in self.checks)
 
     @property
     def seconds(self) -> float:
@@ -44,7 +38,13 @@ class Acceptance:
 
     def dump(self) -> dict[str, Any]:
         """Plain data for --json."""
-        checks = [asdict(check) for check in self.checks]
+        checks = [
+            {
+                "name": check.rule, "state": STATES[check.severity], "words": check.what, "fix": check.how,
+                "figures": check.data, "seconds": check.seconds,
+            }
+            for check in self.checks
+        ]  # fmt: skip
         return {
             "run": self.run,
             "ok": self.ok,

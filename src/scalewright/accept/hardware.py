@@ -13,11 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from scalewright.accept.check import Check
+from scalewright.accept.check import checked
 from scalewright.bench import collectives, pairs
 from scalewright.bench.world import joined
 from scalewright.machine.probe import copy_rate, matmul_rate
 from scalewright.spec.common.formatting import counted, metric, share
+from scalewright.spec.finding import Finding
 from scalewright.spec.grid import DENSE
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.layout import Layout
@@ -99,7 +100,7 @@ def take(context: RankContext, job: HardwareJob, place: Any) -> dict[str, Any]:
     return {"devices": devices, "pairs": met, "axes": axes}
 
 
-def devices(rows: Sequence[Mapping[str, Any]], cluster: ClusterSpec, precision: str) -> Check:
+def devices(rows: Sequence[Mapping[str, Any]], cluster: ClusterSpec, precision: str) -> Finding:
     """Whether all devices are alike, and near their data sheet's rate."""
     kind = "cuda" if cluster.device.kind != "cpu" else "cpu"
     slow = []
@@ -115,7 +116,7 @@ def devices(rows: Sequence[Mapping[str, Any]], cluster: ClusterSpec, precision: 
     figures = {"devices": list(rows), "slow": slow}
     if slow:
         how = "look at its clocks, temperature and other work; leave its node out"
-        return Check("devices", "failed", "; ".join(slow), how, figures)
+        return checked("devices", "problem", "; ".join(slow), how, figures)
     usual = statistics.median(flops) if flops else 0.0
     copies = metric(statistics.median(row["bytes_per_s"] for row in rows), "B/s")
     words = (
@@ -123,40 +124,40 @@ def devices(rows: Sequence[Mapping[str, Any]], cluster: ClusterSpec, precision: 
     )
     peak = cluster.device.peak(precision) if cluster.peak_source == "published" else None
     if peak is None or kind == "cpu":
-        return Check("devices", "passed", words, "", figures)
+        return checked("devices", "ok", words, "", figures)
     words += f", {share(usual / peak)} of the published peak"
     if usual < OF_PEAK * peak:
         how = "compare clocks and power limit with the data sheet (`nvidia-smi -q -d CLOCK,POWER`)"
-        return Check("devices", "warned", words, how, figures)
-    return Check("devices", "passed", words, "", figures)
+        return checked("devices", "warn", words, how, figures)
+    return checked("devices", "ok", words, "", figures)
 
 
-def meetings(rows: Sequence[dict[str, Any]]) -> Check:
+def meetings(rows: Sequence[dict[str, Any]]) -> Finding:
     """Whether every pair exchanges messages alike, and the right ones."""
     if not rows:
-        return Check("pairs", "skipped", "one process has no pair")
+        return checked("pairs", "note", "one process has no pair")
     slow, wrong = pairs.slow(rows), sum(row["wrong"] for row in rows)
     lines = pairs.summary(rows)
     figures = {"rows": list(rows), "slow": slow, "summary": lines}
     if wrong:
         ends = ", ".join(sorted({host for row in rows if row["wrong"] for host in row["hosts"]}))
         how = "take these hosts out, and have memory, cables and adapters tested"
-        return Check("pairs", "failed", f"{wrong:,} wrong numbers arrived, on {ends}", how, figures)
+        return checked("pairs", "problem", f"{wrong:,} wrong numbers arrived, on {ends}", how, figures)
     if slow:
         how = "check its cables, link width and adapters (`nvidia-smi nvlink -s`, `ibstat`), or leave it out"
-        return Check("pairs", "failed", "; ".join(line["words"] for line in slow), how, figures)
+        return checked("pairs", "problem", "; ".join(line["words"] for line in slow), how, figures)
     words = "; ".join(
         f"{counted(line['pairs'], 'pairs')} {line['where']}: {metric(line['usual'], 'B/s')} each way "
         f"(slowest {metric(line['slowest'], 'B/s')})"
         for line in lines
     )
-    return Check("pairs", "passed", words, "", figures)
+    return checked("pairs", "ok", words, "", figures)
 
 
-def links(rows: Sequence[Mapping[str, Any]], cluster: ClusterSpec) -> Check:
+def links(rows: Sequence[Mapping[str, Any]], cluster: ClusterSpec) -> Finding:
     """Whether each axis has the bandwidth that its links should give."""
     if not rows:
-        return Check("links", "skipped", "the layout sends nothing")
+        return checked("links", "note", "the layout sends nothing")
     lines, low, wrong = [], [], 0
     figures = []
     for row in rows:
@@ -171,14 +172,14 @@ def links(rows: Sequence[Mapping[str, Any]], cluster: ClusterSpec) -> Check:
         lines.append(words)
     if wrong:
         how = "take the hosts that `pairs` names out, and have memory and adapters tested"
-        return Check("links", "failed", f"{wrong:,} wrong numbers in sums", how, {"axes": figures})
+        return checked("links", "problem", f"{wrong:,} wrong numbers in sums", how, {"axes": figures})
     text = "bus bandwidth of an all-reduce: " + "; ".join(lines)
     if low:
         how = "see which transport was taken: NCCL_DEBUG=INFO, and `scalewright diagnose` on that log"
-        return Check("links", "failed", "; ".join(low), how, {"axes": figures})
+        return checked("links", "problem", "; ".join(low), how, {"axes": figures})
     if not any(row["expected_busbw_bytes_per_s"] for row in figures):
         text += " (no published rate to compare with)"
-    return Check("links", "passed", text, "", {"axes": figures})
+    return checked("links", "ok", text, "", {"axes": figures})
 
 
 def _expected(row: Mapping[str, Any], cluster: ClusterSpec) -> float | None:

@@ -20,12 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scalewright.accept.check import Check
+from scalewright.accept.check import checked
 from scalewright.accept.ranks import Ranks
 from scalewright.launch.in_every_rank import Child, run_alone
 from scalewright.spec.base import write_yaml
 from scalewright.spec.common.formatting import against, short_time
 from scalewright.spec.common.jsonl import read_jsonl
+from scalewright.spec.finding import Finding
 from scalewright.spec.run import RunSpec
 
 EVERY = 4  # steps between saves
@@ -69,7 +70,7 @@ class AcceptanceFolder:
         return path
 
 
-def loss(ranks: Ranks, run: RunSpec, place: AcceptanceFolder) -> Check:
+def loss(ranks: Ranks, run: RunSpec, place: AcceptanceFolder) -> Finding:
     """The layout against one device, by rank 0's host alone: layouts that don't fit there are shrunk."""
     answer = None
     if ranks.lead:
@@ -82,47 +83,45 @@ def loss(ranks: Ranks, run: RunSpec, place: AcceptanceFolder) -> Check:
     try:
         found = json.loads(text)
     except ValueError:
-        return Check(
-            "loss", "failed", _last_line(errors) or "parity gave no answer", "run `scalewright parity`"
+        return checked(
+            "loss", "problem", _last_line(errors) or "parity gave no answer", "run `scalewright parity`"
         )
     figures = {key: found[key] for key in ("layout", "control", "worst", "tolerance", "shrunk")}
     words = f"equal to one device: {found['worst']:.1e} apart at most, {found['tolerance']:.0e} is allowed"
     if found["shrunk"]:
         words += f" (shrunk to this host: {', '.join(found['shrunk'][:3])})"
     if code == 0:
-        return Check("loss", "passed", words, "", figures)
+        return checked("loss", "ok", words, "", figures)
     words = f"{found['worst']:.1e} from one device, {found['tolerance']:.0e} is allowed"
-    return Check("loss", "failed", words, "`scalewright parity` on one host after the other", figures)
+    return checked("loss", "problem", words, "`scalewright parity` on one host after the other", figures)
 
 
-def resume(ranks: Ranks, run: RunSpec, place: AcceptanceFolder) -> tuple[Check, Check]:
+def resume(ranks: Ranks, run: RunSpec, place: AcceptanceFolder) -> tuple[Finding, Finding]:
     """The checks `resume` and `training`."""
     files = None
     if ranks.lead:
         files = place.run_file(run, place.killed, EVERY), place.run_file(run, place.whole)
     first, second = ranks.share(files)
     killed = _kill(ranks, ranks.start(["train", str(first)], place.folder / "killed.log"), place)
-    if isinstance(killed, Check):
-        return killed, Check("training", "skipped", "the run didn't get as far")
+    if isinstance(killed, Finding):
+        return killed, checked("training", "note", "the run didn't get as far")
     code = _until(ranks, first, _saved(place.killed, ranks) + AFTER, place.folder / "resumed.log")
     if code:
-        return _broken("resume", code, place.folder / "resumed.log"), Check(
-            "training", "skipped", "no resume"
-        )
+        return _broken("resume", code, place.folder / "resumed.log"), checked("training", "note", "no resume")
     last = ranks.share(_last(place.killed) if ranks.lead else None)
     code = _until(ranks, second, last, place.folder / "whole.log")
     if code:
-        return Check("resume", "skipped", "no run to compare with"), _broken(
+        return checked("resume", "note", "no run to compare with"), _broken(
             "training", code, place.folder / "whole.log"
         )
     both = None
     if ranks.lead:
         both = _compared(place, killed), _pace(place)
-    checks: tuple[Check, Check] = ranks.share(both)
+    checks: tuple[Finding, Finding] = ranks.share(both)
     return checks
 
 
-def _kill(ranks: Ranks, child: Child, place: AcceptanceFolder) -> Check | dict[str, float]:
+def _kill(ranks: Ranks, child: Child, place: AcceptanceFolder) -> Finding | dict[str, float]:
     """Ends the last rank's child after a save, and waits for the rest: seconds that they took to see it."""
     sign, end = place.folder / "killed.sign", time.monotonic() + PATIENCE_S
     struck = False
@@ -188,12 +187,12 @@ def _until(ranks: Ranks, file: Path, step: int, log: Path) -> int:
     return next((code for code in codes if code), 0)
 
 
-def _compared(place: AcceptanceFolder, killed: Mapping[str, float]) -> Check:
+def _compared(place: AcceptanceFolder, killed: Mapping[str, float]) -> Finding:
     """The steps after the resume, beside those of the run that wasn't killed."""
     resumed = _events(place.killed, "resume")
     if not resumed:
-        return Check(
-            "resume", "failed", "it began again from step 0: no checkpoint was taken", "see checkpoint.every"
+        return checked(
+            "resume", "problem", "it began again from step 0: no checkpoint was taken", "see checkpoint.every"
         )
     began = int(resumed[-1]["step"])
     mine, whole = _rows(place.killed), _rows(place.whole)
@@ -204,15 +203,17 @@ def _compared(place: AcceptanceFolder, killed: Mapping[str, float]) -> Check:
     words = f"killed, and resumed from step {began}: "
     if apart > CLOSE:
         words += f"the loss of {len(steps)} steps is up to {apart:.1e} from the run that wasn't killed"
-        return Check("resume", "failed", words, "`scalewright checkpoint verify` on the newest save", figures)
+        return checked(
+            "resume", "problem", words, "`scalewright checkpoint verify` on the newest save", figures
+        )
     words += f"{len(steps)} steps " + ("bitwise equal" if apart == 0 else f"within {apart:.1e}")
     words += " to a run that wasn't killed"
     if killed["others"]:
         words += f"; the other ranks ended within {short_time(killed['noticed_s'])}"
     if killed["late"]:
         words += f", {killed['late']} only when they were killed, too"
-        return Check("resume", "warned", words, "lower train.timeouts, or start with torchrun", figures)
-    return Check("resume", "passed", words, "", figures)
+        return checked("resume", "warn", words, "lower train.timeouts, or start with torchrun", figures)
+    return checked("resume", "ok", words, "", figures)
 
 
 def _apart(a: float | None, b: float | None) -> float:
@@ -222,14 +223,14 @@ def _apart(a: float | None, b: float | None) -> float:
     return abs(a - b) / max(abs(b), 1e-12)
 
 
-def _pace(place: AcceptanceFolder) -> Check:
+def _pace(place: AcceptanceFolder) -> Finding:
     """The usual step beside its prediction."""
     rows = [row for step, row in sorted(_rows(place.whole).items()) if step > COLD]
     times = [row["step_time_s"] for row in rows]
     losses = [row["loss"] for row in rows]
     if not times or any(value is None or not math.isfinite(value) for value in losses):
         how = "look at its report, and try a lower learning rate"
-        return Check("training", "failed", "the loss isn't a number", how)
+        return checked("training", "problem", "the loss isn't a number", how)
     usual = statistics.median(times)
     saves = [event["seconds"] for event in _events(place.killed, "save")]
     predicted: Mapping[str, Any] = next(iter(_events(place.whole, "predicted")), {})
@@ -239,22 +240,22 @@ def _pace(place: AcceptanceFolder) -> Check:
     words = f"a step takes {short_time(usual)}"
     words += f", a save {short_time(figures['save_s'])}" if saves else ""
     if not predicted.get("p50"):
-        return Check(
-            "training", "passed", f"{words}; no prediction here: {predicted.get('note', '')}", "", figures
+        return checked(
+            "training", "ok", f"{words}; no prediction here: {predicted.get('note', '')}", "", figures
         )
     band = f"{short_time(predicted['p10'])} to {short_time(predicted['p90'])}"
     words += f"; {short_time(predicted['p50'])} predicted ({band}): {against(usual, predicted['p50'])}"
     if usual > predicted["p90"]:
         how = "trace it: `scalewright train ... profile.steps=[8,9,10]`, then `scalewright diagnose`"
-        return Check("training", "warned", words, how, figures)
-    return Check("training", "passed", words, "", figures)
+        return checked("training", "warn", words, how, figures)
+    return checked("training", "ok", words, "", figures)
 
 
-def _broken(name: str, code: int, log: Path) -> Check:
+def _broken(name: str, code: int, log: Path) -> Finding:
     """A failure of `train` itself, with the last line that rank 0 printed."""
     path = log.with_name(f"{log.stem}-0.log")
     line = _last_line(path.read_text(encoding="utf-8", errors="replace")) if path.exists() else ""
-    return Check(name, "failed", f"train ended with {code}: {line}", f"read {path}")
+    return checked(name, "problem", f"train ended with {code}: {line}", f"read {path}")
 
 
 def remove_checkpoints(folder: Path) -> None:

@@ -253,7 +253,7 @@ def calibrate_profile(folders: Sequence[Path], source: str, out: Path | None) ->
 def calibrate_by_logs(logs: Sequence[Path], source: str, out: Path | None) -> JSON:
     """Fits the planner's constants to other trainers' logs on the cluster `source`; writes it to `out`."""
     from scalewright.diagnose.logs.expected import Given, table_row
-    from scalewright.diagnose.logs.several import read_logs
+    from scalewright.diagnose.logs.log import read_logs
     from scalewright.diagnose.logs.times import usual
     from scalewright.plan.fitting.calibrate import changed, held_out_error, profile
     from scalewright.plan.fitting.runs import runs_of

@@ -7,6 +7,8 @@ their tokens agree.
 
 Where they agree nowhere (a word longer than the shared text) they are tokenized together, up to 4 MiB.
 Where two processes meet, both tokenize the text around the cut: what starts before it belongs to the first.
+One thing may differ from the whole: where a Unigram model gives two cuts of a word the same probability, and
+its scores don't add up exactly, the rounding decides, which depends on the text before.
 """
 
 from __future__ import annotations

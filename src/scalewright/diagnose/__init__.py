@@ -1,6 +1,7 @@
 """Where did the time go, and what would help? Reads traces that people already have; needs no torch.
 
-inputs.py        which files are meant                traces/       Kineto's JSON as columns, of any size
+diagnose.py      which files are meant, and by whom   traces/       Kineto's JSON as columns, of any size
+                 they are read
 breakdown.py     compute, exposed communication and   intervals.py  sets of time, in whole nanoseconds
                  copies, idle: parts that add up      steps.py      the GPU's windows of the steps
 idle.py          why a GPU stood idle                 kernels.py    which kernels took the time

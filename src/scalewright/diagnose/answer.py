@@ -8,6 +8,7 @@ Percentages are of the window; those over ranks are means of theirs. `breakdown_
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,16 +17,14 @@ from scalewright.diagnose import intervals
 from scalewright.diagnose.breakdown import breakdown_of_windows
 from scalewright.diagnose.collectives import Matched
 from scalewright.diagnose.idle import CAUSES
-from scalewright.diagnose.kernels import by_kind, short_name, top_kernels
+from scalewright.diagnose.kernels import by_kind, occupancies, short_name, top_kernels
 from scalewright.diagnose.layers import layers
 from scalewright.diagnose.memory.traced import traced_memory
-from scalewright.diagnose.occupancy import occupancies
 from scalewright.diagnose.phases import PHASES, phases
 from scalewright.diagnose.pipeline_steps import dump
 from scalewright.diagnose.ranks import Rank, Ranks, unlaunched
 from scalewright.diagnose.roofs import roofs
-from scalewright.diagnose.traces.kinds import OTHER, kind_of
-from scalewright.diagnose.traces.trace import CALL
+from scalewright.diagnose.traces.trace import CALL, OTHER, kind_of
 from scalewright.diagnose.verdict import name
 from scalewright.diagnose.verdicts import bound_by, verdicts
 
@@ -33,7 +32,7 @@ NOTICED = 1.1  # times a step without the recorder
 PARTS = ("compute", "exposed_communication", "exposed_copy", "idle")
 
 
-def answer(ranks: Ranks) -> dict[str, Any]:
+def answer(ranks: Ranks) -> dict[str, object]:
     """Everything about the ranks' traces, as plain data."""
     per_rank = [_rank(rank) for rank in ranks.ranks]
     found = verdicts(ranks)
@@ -72,7 +71,7 @@ def answer(ranks: Ranks) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _rank(rank: Rank) -> dict[str, Any]:
+def _rank(rank: Rank) -> dict[str, object]:
     window, parts = max(rank.breakdown.window, 1), phases(rank)
     return {
         "rank": rank.trace.rank,
@@ -92,7 +91,7 @@ def _device(rank: Rank) -> str | None:
     return str(first["name"]) if isinstance(first, dict) and "name" in first else None
 
 
-def _steps(rank: Rank) -> list[dict[str, Any]]:
+def _steps(rank: Rank) -> list[dict[str, object]]:
     parts = breakdown_of_windows(rank.activity, rank.steps.start, rank.steps.end)
     return [
         {"step": number, "step_time_s": part.window / 1e9, "breakdown_pct": part.percent()}
@@ -100,7 +99,7 @@ def _steps(rank: Rank) -> list[dict[str, Any]]:
     ]
 
 
-def _communication(ranks: Ranks) -> dict[str, Any]:
+def _communication(ranks: Ranks) -> dict[str, object]:
     total = sum(rank.breakdown.communication for rank in ranks.ranks)
     exposed = sum(rank.breakdown.exposed_communication for rank in ranks.ranks)
     groups = [
@@ -125,7 +124,7 @@ def _exposed(ranks: Ranks, group: Matched, column: int) -> int:
     return intervals.length(intervals.minus(spans, ranks.ranks[group.ranks[column]].activity.compute))
 
 
-def _unclassified(ranks: Ranks) -> list[dict[str, Any]]:
+def _unclassified(ranks: Ranks) -> list[dict[str, object]]:
     """Kernels of the first rank whose kind the name doesn't tell, with at least 1% of the kernels' time."""
     kernels = top_kernels(ranks.ranks[0].trace, most=1_000_000)
     return [{"name": k.name, "share_pct": k.share_pct} for k in kernels
@@ -169,11 +168,11 @@ def _memory(ranks: Ranks) -> dict[str, Any] | None:
     return max(recorded, key=lambda memory: int(memory["peak_bytes"]), default=None)
 
 
-def _phases(per_rank: list[dict[str, Any]]) -> dict[str, float] | None:
+def _phases(per_rank: list[dict[str, object]]) -> dict[str, float] | None:
     """The mean of the ranks whose trace names phases."""
     named = [rank for rank in per_rank if rank["phases_pct"]]
     return _means(named, "phases_pct", (*PHASES, "idle")) if named else None
 
 
-def _means(rows: list[dict[str, Any]], key: str, names: tuple[str, ...]) -> dict[str, float]:
+def _means(rows: Sequence[Mapping[str, Any]], key: str, names: tuple[str, ...]) -> dict[str, float]:
     return {part: float(np.mean([row[key][part] for row in rows])) for part in names}

@@ -15,7 +15,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -64,7 +63,7 @@ class Bandwidth:
     ranks: int
     wire: Wire | None
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> dict[str, object]:
         """The keys of `communication.bandwidths` in `diagnose --json`."""
         return {
             "group": self.group, "kind": self.kind, "calls": self.calls, "largest_bytes": self.largest,

@@ -1,7 +1,7 @@
 """Where a rank's time went: compute, communication and copies that nothing hides, and idle; the parts add up.
 
     compute        ████████    ██████████              kernels that aren't communication
-    communication      ▒▒▒▒▒▒▒▒                kernels of collectives, of any library (kinds.py)
+    communication      ▒▒▒▒▒▒▒▒                kernels of collectives, of any library (traces/trace.py)
     copies                           ░░░░  ░░          between memories, and their filling
     window         CCCCCCCCMMMMCCCCCCCCCCyy..yy   C compute  M, y exposed  . idle
 
@@ -22,8 +22,7 @@ import numpy as np
 
 from scalewright.diagnose import intervals
 from scalewright.diagnose.traces.gloo import encloses_call, gloo_rows, waited_for
-from scalewright.diagnose.traces.kinds import communicates
-from scalewright.diagnose.traces.trace import ANNOTATION, KERNEL, OPERATOR, Trace
+from scalewright.diagnose.traces.trace import ANNOTATION, KERNEL, OPERATOR, Trace, communicates
 
 CPU_COMMUNICATION = ("gloo:", "nccl:", "mpi:", "c10d::", "record_param_comms")
 CPU_WAITS = (

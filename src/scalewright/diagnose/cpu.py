@@ -11,7 +11,7 @@ The main thread is the one whose operators take the most time; a backward on a C
 
     storm    operators one after the other, hundreds of them and nearly all short: most of their time is
              what a call costs, and one fused operator in their place would take next to none of it
-    each     what recording cost every operator (profiler_cost.py), taken off before anything is changed
+    each     what recording cost every operator (steps.py), taken off before anything is changed
 """
 
 from __future__ import annotations

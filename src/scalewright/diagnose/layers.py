@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -57,7 +56,7 @@ class Ranges:
         return intervals.union(trace.start[rows], trace.end[rows])
 
 
-def layers(rank: Rank) -> list[dict[str, Any]] | None:
+def layers(rank: Rank) -> list[dict[str, object]] | None:
     """Seconds of each layer's forward and backward and its share of the window; None without names."""
     trace = rank.trace
     names, forward = _forward(trace)

@@ -166,7 +166,7 @@ def formula(step: PipelineStep) -> float:
     )  # fmt: skip
 
 
-def dump(steps: Sequence[PipelineStep]) -> dict[str, Any]:
+def dump(steps: Sequence[PipelineStep]) -> dict[str, object]:
     """The keys of `pipeline` in `diagnose --json`: of the last step's schedule, medians over all steps."""
     last, cost = steps[-1], costs(steps)
     stages = [

@@ -23,16 +23,14 @@ from scalewright.diagnose.collectives import Clocks, Matched, clocks, match, num
 from scalewright.diagnose.cpu import Less, cpu_idle, record_cpu
 from scalewright.diagnose.idle import Idle, idle_causes, loading
 from scalewright.diagnose.pipeline_steps import PipelineStep, read_steps
-from scalewright.diagnose.profiler_cost import ProfilerCost, profiler_cost
 from scalewright.diagnose.replay import COMPUTES, Change, Recorded, held_up, record, replay
-from scalewright.diagnose.steps import Steps, steps
+from scalewright.diagnose.steps import ProfilerCost, Steps, profiler_cost, steps
 from scalewright.diagnose.stragglers import Straggler, stragglers
 from scalewright.diagnose.traces.gloo import RECEIVE, name_groups
 from scalewright.diagnose.traces.json_array import NotATrace
-from scalewright.diagnose.traces.kinds import communicates
 from scalewright.diagnose.traces.kineto import read_kineto
 from scalewright.diagnose.traces.nsys import MAGIC, read_nsys
-from scalewright.diagnose.traces.trace import CALL, Trace
+from scalewright.diagnose.traces.trace import CALL, Trace, communicates
 from scalewright.spec.hardware.cluster import ClusterSpec
 
 OURS = re.compile(r"^step-(\d{1,12})-rank\d")

@@ -27,8 +27,7 @@ import numpy as np
 from scalewright.diagnose import intervals
 from scalewright.diagnose.collectives import Clocks, Matched
 from scalewright.diagnose.idle import loading
-from scalewright.diagnose.traces.kinds import kinds_of
-from scalewright.diagnose.traces.trace import CALL, KERNEL, Trace
+from scalewright.diagnose.traces.trace import CALL, KERNEL, Trace, kinds_of
 
 BLOCKED = 100_000  # ns in a call of the runtime beyond which it waited for the GPU rather than worked
 # Calls that work however long they take: a graph's capture.

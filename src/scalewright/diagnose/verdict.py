@@ -19,9 +19,6 @@ class Gain(NamedTuple):
     p90: float
 
 
-NO_GAIN = Gain(0.0, 0.0, 0.0)  # of a cause that spoils the training and costs no time
-
-
 @dataclass(frozen=True)
 class Verdict:
     """A cause with its evidence, in sentences, and its fix: of whatever was read."""
@@ -38,7 +35,7 @@ class Verdict:
         """The gain in percent; 0 where there is none."""
         return self.gain.p50 if self.gain else 0.0
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> dict[str, object]:
         """The keys of `diagnose --json`."""
         gain = {"gain_pct": self.gain._asdict()} if self.gain else {}
         sure = {"confidence": self.confidence} if self.confidence is not None else {}

@@ -18,11 +18,10 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from scalewright.diagnose.ranks import Ranks
 from scalewright.diagnose.replay import Change
-from scalewright.diagnose.traces.kinds import COMMUNICATION
+from scalewright.diagnose.traces.trace import COMMUNICATION
 from scalewright.diagnose.verdicts import as_the_median
 from scalewright.spec.errors import UserError
 
@@ -38,7 +37,7 @@ WAITS, STRAGGLERS = "waits", "stragglers"
 ONE_RANK = re.compile(r"rank ?(\d+)\.(.+)")
 
 
-def what_if(ranks: Ranks, texts: Sequence[str]) -> list[dict[str, Any]]:
+def what_if(ranks: Ranks, texts: Sequence[str]) -> list[dict[str, object]]:
     """Each change by itself, and all of them together where there are several.
 
     Raises UserError for a name that the traces don't have, or for traces of GPUs and CPUs together.
@@ -54,7 +53,7 @@ def what_if(ranks: Ranks, texts: Sequence[str]) -> list[dict[str, Any]]:
     return result
 
 
-def _effect(ranks: Ranks, text: str, changes: Sequence[Change]) -> dict[str, Any]:
+def _effect(ranks: Ranks, text: str, changes: Sequence[Change]) -> dict[str, object]:
     gain = ranks.gain(*changes)
     steps = ranks.ranks[0].steps
     step = float((steps.end - steps.start).mean()) / 1e9 if len(steps) else None

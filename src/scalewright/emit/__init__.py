@@ -4,9 +4,10 @@ run.yaml, plan.json ──► Settings ──► <trainer>.write ──► Emitt
 their file or command line ──► ForeignKeys ──► <trainer>.read ──► Reading: a run of ours, what isn't known
 
 settings.py   a run as dotted keys, each taken by an emitter or reported
-foreign.py    another trainer's configuration as keys, each taken by a reader or reported
-rules.py      a trainer's words as data, both ways: Word, Pick, Fixed, Lacks        numbers.py  their numbers
-trainers.py   the trainers, by name: a file each, or a folder       write.py   a run written for one of them
-emitted.py    what is written and read
+foreign.py    another trainer's configuration as keys, each taken by a reader or reported; numbers
+rules.py      a trainer's words as data, both ways: Word, Pick, Fixed, Lacks
+trainers.py   the trainers, by name: a file each, or a folder      write.py   a run written for one, and saved
+command_lines.py   flags and launch lines, of bash scripts too      edits.py   values put in where they stand
+emitted.py    what is written and read                               printed.py   arguments in a log
 source.py     run files and plans, as Settings
 """

@@ -16,13 +16,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from scalewright.emit.arguments import nodes_of
+from scalewright.emit.command_lines import nodes_of
 from scalewright.emit.deepspeed.read import fit_batch, read_sections
 from scalewright.emit.emitted import Emitted, Reading
-from scalewright.emit.foreign import ForeignKeys
-from scalewright.emit.numbers import real_of, true, whole_of
+from scalewright.emit.foreign import ForeignKeys, LayoutKey, LayoutKeys, RunKeys, real_of, true, whole_of
 from scalewright.emit.rules import put
-from scalewright.emit.scripts.facts import Facts, take_facts, take_optimizer, take_precision, take_recompute
+from scalewright.emit.scripts.facts import (
+    Facts,
+    Sharding,
+    take_facts,
+    take_optimizer,
+    take_precision,
+    take_recompute,
+    take_sharding,
+)
 from scalewright.emit.scripts.model import (
     CONFIG,
     SAMPLES,
@@ -33,7 +40,6 @@ from scalewright.emit.scripts.model import (
     render,
     write_config,
 )
-from scalewright.emit.scripts.sharding import Sharding, take_sharding
 from scalewright.emit.settings import Settings
 from scalewright.spec.common.dotted import flat
 from scalewright.spec.errors import UserError
@@ -64,7 +70,7 @@ TITLE, VERSION = "Accelerate", "1.15 with transformers 5.23"
 FILE, SCRIPT = "accelerate_config.yaml", "train.py"
 CONTEXTS = {"allgather": ("allgather", True), "ring": ("alltoall", True)}
 TYPES = {"none": "NO", "ddp": "MULTI_GPU", "deepspeed": "DEEPSPEED", "fsdp": "FSDP", "loaded": "MULTI_GPU"}
-MEGATRON = {"tp": "tp_degree", "pp": "pp_degree"}
+MEGATRON: Mapping[LayoutKey, str] = {"tp": "tp_degree", "pp": "pp_degree"}
 
 
 def write(s: Settings) -> Emitted:
@@ -88,7 +94,7 @@ def write(s: Settings) -> Emitted:
     return s.emitted(TITLE, "accelerate", VERSION, files, command)
 
 
-def _config(s: Settings, sharding: Sharding, precision: str, recompute: bool) -> dict[str, Any]:
+def _config(s: Settings, sharding: Sharding, precision: str, recompute: bool) -> dict[str, object]:
     nodes, _ = nodes_of(s.layout.devices)
     cpu = s.run.device == "cpu"
     if cpu and sharding.kind in ("fsdp", "loaded"):
@@ -96,7 +102,7 @@ def _config(s: Settings, sharding: Sharding, precision: str, recompute: bool) ->
             "Accelerate runs FSDP on accelerators alone", "device", "use zero_stage 0, or another device"
         )
     kind = "MULTI_CPU" if cpu and sharding.kind == "ddp" else TYPES[sharding.kind]
-    config: dict[str, Any] = {
+    config: dict[str, object] = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": kind,
         "mixed_precision": PRECISIONS[precision],
@@ -117,8 +123,8 @@ def _config(s: Settings, sharding: Sharding, precision: str, recompute: bool) ->
             "fsdp_offload_params": sharding.offload,
             "fsdp_state_dict_type": "SHARDED_STATE_DICT",
             "fsdp_cpu_ram_efficient_loading": False,
+            **_activations(s, sharding, recompute),
         }
-        config["fsdp_config"] |= _activations(s, sharding, recompute)
     elif sharding.kind == "loaded":
         _activations(s, sharding, recompute)
     if sharding.kind == "deepspeed":
@@ -137,7 +143,7 @@ def _config(s: Settings, sharding: Sharding, precision: str, recompute: bool) ->
     return config
 
 
-def _activations(s: Settings, sharding: Sharding, recompute: bool) -> dict[str, Any]:
+def _activations(s: Settings, sharding: Sharding, recompute: bool) -> dict[str, object]:
     """Offloaded activations: FSDP2 offloads what recomputed layers keep."""
     if s.layout.offload not in ("activations", "all") or sharding.kind not in ("fsdp", "loaded"):
         return {}
@@ -181,8 +187,8 @@ def _script(s: Settings, facts: Facts, sharding: Sharding, precision: str, comma
 def read(document: Any, text: str, where: str) -> Reading:
     """A configuration as a run."""
     foreign = ForeignKeys(_named(document), ASIDE)
-    run: dict[str, Any] = {}
-    layout: dict[str, Any] = run.setdefault("layout", {})
+    run: RunKeys = {}
+    layout: LayoutKeys = run.setdefault("layout", {})
     kind = str(foreign.take("distributed_type")).upper()
     processes, machines = whole_of(foreign.take("num_processes")), whole_of(foreign.take("num_machines"))
     _read_precision(foreign, layout)
@@ -202,9 +208,9 @@ def read(document: Any, text: str, where: str) -> Reading:
     return foreign.reading("accelerate", run)
 
 
-def _named(document: Mapping[str, Any]) -> dict[str, Any]:
+def _named(document: Mapping[str, Any]) -> dict[str, object]:
     """Dotted keys with one name each: `parallelism_config.tp_size`, `fsdp_config.fsdp_version`."""
-    keys: dict[str, Any] = {}
+    keys: dict[str, object] = {}
     for key, value in flat(document).items():
         section, _, name = key.rpartition(".")
         if section == PREFIX:
@@ -215,7 +221,7 @@ def _named(document: Mapping[str, Any]) -> dict[str, Any]:
     return keys
 
 
-def _read_precision(t: ForeignKeys, layout: dict[str, Any]) -> None:
+def _read_precision(t: ForeignKeys, layout: LayoutKeys) -> None:
     precision = t.take("mixed_precision")
     if precision is None and t.take("fp16"):
         precision = "fp16"
@@ -223,7 +229,7 @@ def _read_precision(t: ForeignKeys, layout: dict[str, Any]) -> None:
     layout["precision"] = names.get(str(precision if precision is not None else "no").lower(), "bf16")
 
 
-def _read_sizes(t: ForeignKeys, layout: dict[str, Any]) -> int:
+def _read_sizes(t: ForeignKeys, layout: LayoutKeys) -> int:
     """Sizes of parallelism_config; gives how many ranks share a replica."""
     for name in ("tp", "cp", "dp_replicate"):
         if (size := whole_of(t.take(f"{PREFIX}.{name}_size"))) is not None:
@@ -239,7 +245,7 @@ def _read_sizes(t: ForeignKeys, layout: dict[str, Any]) -> int:
     return shares
 
 
-def _read_fsdp(t: ForeignKeys, layout: dict[str, Any], machines: int | None) -> None:
+def _read_fsdp(t: ForeignKeys, layout: LayoutKeys, machines: int | None) -> None:
     section = "fsdp_config.fsdp_"
     version, reshard = t.take(f"{section}version"), t.take(f"{section}reshard_after_forward")
     strategy = t.take(f"{section}sharding_strategy")
@@ -262,7 +268,7 @@ def _read_fsdp(t: ForeignKeys, layout: dict[str, Any], machines: int | None) -> 
         layout["offload"] = "all" if "offload" in layout else "activations"
 
 
-def _read_deepspeed(t: ForeignKeys, run: dict[str, Any], where: str) -> None:
+def _read_deepspeed(t: ForeignKeys, run: RunKeys, where: str) -> None:
     name = "deepspeed_config.deepspeed_config_file"
     if (file := t.take(name)) is not None:
         document = linked(file, where)
@@ -289,7 +295,7 @@ def _read_deepspeed(t: ForeignKeys, run: dict[str, Any], where: str) -> None:
         put(run, "optimizer.clip_norm", clip)
 
 
-def _read_megatron(t: ForeignKeys, run: dict[str, Any]) -> None:
+def _read_megatron(t: ForeignKeys, run: RunKeys) -> None:
     section, layout = "megatron_lm_config.megatron_lm_", run["layout"]
     for ours, foreign in MEGATRON.items():
         if (size := whole_of(t.take(f"{section}{foreign}"))) is not None:

@@ -16,15 +16,13 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any
 
-from scalewright.emit.arguments import nodes_of
+from scalewright.emit.command_lines import nodes_of
 from scalewright.emit.deepspeed.read import fit_batch
 from scalewright.emit.emitted import Emitted, Reading
-from scalewright.emit.foreign import ForeignKeys
-from scalewright.emit.numbers import real_of, true, whole_of
+from scalewright.emit.foreign import ForeignKeys, LayoutKeys, RunKeys, real_of, true, whole_of
 from scalewright.emit.rules import put, write_rules
-from scalewright.emit.scripts.facts import Facts, take_facts, take_precision
+from scalewright.emit.scripts.facts import Facts, Sharding, take_facts, take_precision, take_sharding
 from scalewright.emit.scripts.model import CONFIG, SAMPLES, as_yaml, read_model, render, write_config
-from scalewright.emit.scripts.sharding import Sharding, take_sharding
 from scalewright.emit.settings import Settings
 from scalewright.emit.transformers.arguments import (
     COMMON,
@@ -90,13 +88,13 @@ def write(s: Settings) -> Emitted:
     return s.emitted(TITLE, "axolotl", VERSION, files, command)
 
 
-def _config(s: Settings, facts: Facts, sharding: Sharding) -> dict[str, Any]:
+def _config(s: Settings, facts: Facts, sharding: Sharding) -> dict[str, object]:
     schedule = write_schedule(s, facts)
     check_decay(s, facts, TITLE)
     if facts["warmup"] == 1:
         s.nearly("lr_schedule.warmup_steps", "2", "Axolotl makes two of one")
     first, second = s.take("optimizer.betas")
-    config: dict[str, Any] = {
+    config: dict[str, object] = {
         "base_model": facts["init"] or "./model",
         "tokenizer_config": "./model",
         "output_dir": f"{s.run.folder}/axolotl",
@@ -129,7 +127,7 @@ def _config(s: Settings, facts: Facts, sharding: Sharding) -> dict[str, Any]:
     return config
 
 
-def _memory(s: Settings) -> dict[str, Any]:
+def _memory(s: Settings) -> dict[str, object]:
     precision = take_precision(s, TITLE)
     written = {"bf16": precision == "bf16", "fp16": precision == "fp16", "tf32": precision == "tf32"}
     return {**written, "gradient_checkpointing": write_recompute(s, TITLE)}
@@ -148,14 +146,14 @@ def write_recompute(s: Settings, title: str) -> bool:
     return kind != "none"
 
 
-def _layout(s: Settings, sharding: Sharding) -> dict[str, Any]:
+def _layout(s: Settings, sharding: Sharding) -> dict[str, object]:
     if sharding.kind == "deepspeed":
         return {"deepspeed": write_deepspeed(s)}
     if sharding.kind != "fsdp" and s.layout.tp == 1:
         return {}
     if s.layout.offload == "activations":
         s.drop("layout.offload", "Axolotl's FSDP offloads parameters, gradients and states alone")
-    sizes = {SIZES[name]: size for name, size in sharding.sizes.items()}
+    sizes: dict[str, object] = {SIZES[name]: size for name, size in sharding.sizes.items()}
     if sharding.kind != "fsdp":
         return sizes
     return {
@@ -185,7 +183,7 @@ def read(document: Any, text: str, where: str) -> Reading:
     """Such a file as a run."""
     keys = _flattened(document)
     foreign = ForeignKeys(keys, aside(keys, OWN))
-    run: dict[str, Any] = {}
+    run: RunKeys = {}
     read_numbers(foreign, run)
     layout = run["layout"]
     layout["micro_batch"] = whole_of(foreign.take("micro_batch_size")) or 1
@@ -202,7 +200,7 @@ def read(document: Any, text: str, where: str) -> Reading:
     return foreign.reading("axolotl", run)
 
 
-def _flattened(document: Mapping[str, Any]) -> dict[str, Any]:
+def _flattened(document: Mapping[str, Any]) -> dict[str, object]:
     rest = {key: value for key, value in document.items() if key != "deepspeed"}
     keys = {
         key.replace("fsdp_config.fsdp_", "fsdp_config."): value
@@ -212,7 +210,7 @@ def _flattened(document: Mapping[str, Any]) -> dict[str, Any]:
     return keys | ({"deepspeed": document["deepspeed"]} if document.get("deepspeed") else {})
 
 
-def _read_data(t: ForeignKeys, run: dict[str, Any]) -> None:
+def _read_data(t: ForeignKeys, run: RunKeys) -> None:
     put(run, "data.seq_len", whole_of(t.take("sequence_len")) or 512)
     if (packing := t.take("sample_packing")) is not None:
         run["data"]["document_mask"] = true(packing)
@@ -220,7 +218,7 @@ def _read_data(t: ForeignKeys, run: dict[str, Any]) -> None:
         t.refuse(key, "texts and rows of its own: prepare them, and set data.train")
 
 
-def _read_schedule(t: ForeignKeys, run: dict[str, Any], steps: int | None) -> None:
+def _read_schedule(t: ForeignKeys, run: RunKeys, steps: int | None) -> None:
     read_optimizer(t, run, "optimizer")
     t.values.setdefault("lr_scheduler", "cosine")
     if steps is not None and not {"warmup_steps", "warmup_ratio"} & t.values.keys():
@@ -231,7 +229,7 @@ def _read_schedule(t: ForeignKeys, run: dict[str, Any], steps: int | None) -> No
         run["lr_schedule"]["min_ratio"] = ratio
 
 
-def _read_layout(t: ForeignKeys, run: dict[str, Any], where: str) -> int | None:
+def _read_layout(t: ForeignKeys, run: RunKeys, where: str) -> int | None:
     """Sizes and stage; the devices that the sizes make, None where they aren't there."""
     layout = run["layout"]
     layout["zero_stage"] = 0
@@ -254,7 +252,7 @@ def _read_layout(t: ForeignKeys, run: dict[str, Any], where: str) -> int | None:
     return prod(size or 1 for size in sizes.values()) if known else None
 
 
-def _read_fsdp(t: ForeignKeys, layout: dict[str, Any]) -> None:
+def _read_fsdp(t: ForeignKeys, layout: LayoutKeys) -> None:
     strategy = str(t.take("fsdp_config.sharding_strategy", "")).upper()
     keeps = str(t.take("fsdp_config.reshard_after_forward")).lower() == "false"
     layout["zero_stage"] = 2 if keeps or strategy in ("SHARD_GRAD_OP", "2") else 3

@@ -15,9 +15,8 @@ Arguments are those of 0.5 (colossalai/booster/plugin/*.py, April 2026). Nothing
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
-from scalewright.emit.arguments import torchrun
+from scalewright.emit.command_lines import torchrun
 from scalewright.emit.emitted import Emitted
 from scalewright.emit.rules import Words
 from scalewright.emit.scripts.facts import take_facts
@@ -147,7 +146,7 @@ def _sequence(s: Settings) -> Words:
     return {"enable_sequence_parallelism": True, "sequence_parallelism_mode": mode, "sp_size": layout.cp}
 
 
-def _pipeline(s: Settings) -> dict[str, Any]:
+def _pipeline(s: Settings) -> dict[str, object]:
     layout = s.layout
     virtual = s.take("layout.virtual_stages")
     why = f"Colossal-AI has no {layout.schedule}: the same numbers, other bubbles and memory"

@@ -51,7 +51,7 @@ class Emitted:
         """Whether all of the run was expressed."""
         return not self.dropped and not self.changed
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> dict[str, object]:
         """As `emit --json` prints it."""
         return {
             "trainer": self.trainer,
@@ -74,7 +74,7 @@ class Reading:
     assumed: tuple[str, ...] = ()
     guessed: Mapping[str, str] = field(default_factory=dict)  # as Question.guessed
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> dict[str, object]:
         """As `read --json` prints it."""
         return {
             "trainer": self.trainer,
@@ -84,7 +84,7 @@ class Reading:
         }
 
 
-def yaml_text(comments: Iterable[str], data: dict[str, Any]) -> str:
+def yaml_text(comments: Iterable[str], data: dict[str, object]) -> str:
     """A configuration with comments at its top."""
     text = yaml.dump(data, None, TextDumper, sort_keys=False, width=100, allow_unicode=True)
     return commented(*comments) + text

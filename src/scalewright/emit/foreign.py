@@ -1,15 +1,111 @@
-"""Another trainer's configuration as keys: a reader takes those that it understands, the rest is reported."""
+"""Another trainer's configuration as keys: a reader takes those that it understands, the rest is reported.
+
+RunKeys, LayoutKeys    a run as its file's keys, while a reader fills it in
+
+Numbers of other trainers' files may be texts:
+
+whole, real, number    of a value that must be one: a ValueError or TypeError is the file's fault
+whole_of, real_of      of a value that may be anything: None where it is no such number
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
-from typing import Any
+from math import isfinite
+from typing import Any, Literal, TypedDict
 
 from scalewright.emit.emitted import Reading
 from scalewright.spec.common.dotted import flat
 from scalewright.spec.errors import UserError
 from scalewright.spec.question import Unread
+
+
+def number(value: Any) -> float | int:
+    """A number of a command line; `1e-5` is one."""
+    real = float(value)
+    return (
+        int(real) if real.is_integer() and "." not in str(value) and "e" not in str(value).lower() else real
+    )
+
+
+def whole(value: Any) -> int:
+    """A whole number of a command line, where `1_000` and 1000.0 are ones."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value  # a seed may be longer than a float's digits
+    return int(float(str(value).replace("_", "")))
+
+
+def real(value: Any) -> float:
+    """A number with a fraction."""
+    return float(value)
+
+
+def real_of(value: Any) -> float | None:
+    """A finite number, of a text such as `3e-4` too; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if isfinite(number) else None
+
+
+def whole_of(value: Any) -> int | None:
+    """A whole number from 1 on; None for anything else."""
+    number = real_of(value)
+    return int(number) if number is not None and 1 <= number < 1e15 and number == int(number) else None
+
+
+def true(value: Any) -> bool:
+    """Whether a value is true, as YAML, JSON or a command line have it."""
+    return str(value).lower() in ("true", "1", "yes", "on")
+
+
+LayoutKey = Literal[  # whose value is a whole number
+    "dp_replicate", "tp", "pp", "cp", "micro_batch", "global_batch", "accumulation", "zero_stage"
+]
+
+
+class LayoutKeys(TypedDict, total=False):
+    """Keys of `layout`; `accumulation` until the global batch is known."""
+
+    devices: int
+    dp_replicate: int
+    tp: int
+    sp: bool
+    pp: int
+    cp: int
+    cp_kind: str
+    ep: int
+    etp: int
+    schedule: str
+    virtual_stages: int
+    stage_layers: list[int]
+    micro_batch: int
+    global_batch: int
+    accumulation: int
+    zero_stage: int
+    precision: str
+    recompute: str | dict[str, Any]
+    offload: str
+
+
+class RunKeys(TypedDict, total=False):
+    """Keys of a run file."""
+
+    model: Any
+    layout: LayoutKeys
+    data: dict[str, Any]
+    optimizer: dict[str, Any]
+    lr_schedule: dict[str, Any]
+    train: dict[str, Any]
+    checkpoint: dict[str, Any]
+    seed: int
+    deterministic: bool
+    device: str
+
 
 UNKNOWN = "not a setting that a run of ours has"
 FEWEST = ", the fewest for these sizes: set layout.devices"
@@ -76,18 +172,18 @@ class ForeignKeys:
         return f"{UNKNOWN}; did you mean '{near[0]}'?" if near else UNKNOWN
 
 
-def given(document: Mapping[str, Any]) -> dict[str, Any]:
+def given(document: Mapping[str, Any]) -> dict[str, object]:
     """Dotted keys that are set: null is as if the key weren't there."""
     return {key: value for key, value in flat(document).items() if value is not None}
 
 
 def read_keys(
     trainer: str, document: Mapping[str, Any], aside: frozenset[str], where: str,
-    *readers: Callable[[ForeignKeys, dict[str, Any]], None],
+    *readers: Callable[[ForeignKeys, RunKeys], None],
 ) -> Reading:  # fmt: skip
     """A document's keys as a run, by these readers in turn; raises UserError for a value of another kind."""
     foreign = ForeignKeys(given(document), aside)
-    run: dict[str, Any] = {}
+    run: RunKeys = {}
     try:
         for reader in readers:
             reader(foreign, run)
@@ -99,7 +195,7 @@ def read_keys(
     return foreign.reading(trainer, run)
 
 
-def put_sources(paths: Any, weights: Iterable[Any] | None = None) -> list[dict[str, Any]]:
+def put_sources(paths: Any, weights: Iterable[Any] | None = None) -> list[dict[str, object]]:
     """Sources of a run from their paths: one, several, or with weights."""
     if isinstance(paths, Mapping):
         return [{"path": str(path), "weight": float(weight)} for path, weight in paths.items()]

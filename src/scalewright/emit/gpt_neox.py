@@ -15,10 +15,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from scalewright.emit.arguments import nodes_of
+from scalewright.emit.command_lines import nodes_of
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
-from scalewright.emit.foreign import FEWEST, ForeignKeys, put_sources, read_keys
-from scalewright.emit.numbers import real, whole
+from scalewright.emit.foreign import FEWEST, ForeignKeys, RunKeys, put_sources, read_keys, real, whole
 from scalewright.emit.rates import put_rates, take_rates
 from scalewright.emit.rules import Lacks, Pick, Rule, Word, Words, inverse, put, read_rules, write_rules
 from scalewright.emit.settings import Settings
@@ -197,7 +196,7 @@ def _data(s: Settings) -> Words:
 
 def _saves(s: Settings) -> Words:
     every = s.save_steps()
-    logs = {"log_interval": 1, "steps_per_print": 1}
+    logs: Words = {"log_interval": 1, "steps_per_print": 1}
     folder = f"{s.run.folder}/neox"
     return {"save": folder, "load": folder, "checkpoint_factor": every, **logs} if every else logs
 
@@ -217,7 +216,7 @@ def read(document: Any, text: str, where: str) -> Reading:
     return read_keys("gpt-neox", keys, ASIDE, where, _read_network, _read_layout, _read_training)
 
 
-def _read_network(t: ForeignKeys, run: Words) -> None:
+def _read_network(t: ForeignKeys, run: RunKeys) -> None:
     read_rules(t, WORDS, run)
     model = run["model"]
     hidden, name = model["hidden_size"], str(t.take("activation", "gelu"))
@@ -253,7 +252,7 @@ def _third(t: ForeignKeys, size: int) -> int:
     return -(-(int(size * 2 / 3) // 2) // multiple) * multiple
 
 
-def _read_layout(t: ForeignKeys, run: Words) -> None:
+def _read_layout(t: ForeignKeys, run: RunKeys) -> None:
     layout = run["layout"] = run.get("layout", {})
     tp, pp = layout.setdefault("tp", 1), max(1, whole(t.take("pipe_parallel_size", 0)))
     layout["sp"] = bool(layout.get("sp")) and tp > 1
@@ -283,7 +282,7 @@ def _read_layout(t: ForeignKeys, run: Words) -> None:
     layout["precision"] = {"bfloat16": "bf16", "fp16": "fp16"}.get(name, "fp32")
 
 
-def _read_training(t: ForeignKeys, run: Words) -> None:
+def _read_training(t: ForeignKeys, run: RunKeys) -> None:
     optimizer = run.setdefault("optimizer", {})
     name = str(t.take("optimizer.type", "Adam")).lower()
     optimizer["name"] = "lion" if name == "lion" else "adamw"

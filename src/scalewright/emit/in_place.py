@@ -11,24 +11,22 @@ from __future__ import annotations
 
 import difflib
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
 
-from scalewright.emit.arguments import flags, nodes_of, split_launch
-from scalewright.emit.documents import SIGNS, named, put_values
+from scalewright.emit.command_lines import flags, nodes_of, read_script, split_launch
+from scalewright.emit.edits import SIGNS, changed_literals, named, put_literals, put_values
 from scalewright.emit.emitted import Emitted
-from scalewright.emit.python_edits import changed_literals, put_literals
 from scalewright.emit.question import as_run
 from scalewright.emit.read import file_text, parse, read_own
 from scalewright.emit.settings import settings_of
-from scalewright.emit.shell import read_script
-from scalewright.emit.write import emit
+from scalewright.emit.write import emit, save
 from scalewright.spec.base import parse_yaml
 from scalewright.spec.common.dotted import flat
-from scalewright.spec.common.files import check_replaceable, write_whole
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.question import Question
@@ -45,24 +43,31 @@ class Rewritten:
 
     files: Mapping[str, str]  # name -> text; the first one is the user's own, or stands in its place
     diff: str  # unified; of the user's own file
-    in_place: bool  # false: the trainer's emitter wrote it anew
     emitted: Emitted | None = None  # the same run as its emitter writes it; null: a run file of ours
+    why: str | None = None  # the file was written anew; null: it is the user's own, edited
+    notes: tuple[str, ...] = ()  # what changes beside the layout, or is left to the user
 
-    def save(self, path: Path, force: bool) -> list[Path]:
-        """Writes the first file to a path, and others beside it. Raises UserError for one that is there."""
-        others = {path.with_name(name): text for name, text in list(self.files.items())[1:]}
-        paths = {path: next(iter(self.files.values())), **others}
-        for target in paths:
-            check_replaceable(target, force)
-        for target, text in paths.items():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(target, text)
-        return list(paths)
+    @property
+    def in_place(self) -> bool:
+        """Whether the user's own file was edited."""
+        return self.why is None
 
-    def dump(self) -> dict[str, Any]:
+    def save(self, path: Path, force: bool, source: str | None = None) -> list[Path]:
+        """Writes the first file alone, with the mode of its source. Raises UserError for one that is there.
+
+        Others would lie beside the user's own files of these names: `emit` writes them to a folder.
+        """
+        save({path.name: next(iter(self.files.values()))}, path.parent, force)
+        if source is not None and Path(source).is_file():
+            shutil.copymode(source, path)  # a script stays executable
+        return [path]
+
+    def dump(self) -> dict[str, object]:
         """As `plan --json` has it: `emit`'s keys, and what changed in the user's own file."""
         keys = self.emitted.dump() if self.emitted else {}
-        return {**keys, "files": dict(self.files), "diff": self.diff, "in_place": self.in_place}
+        assumed = () if self.in_place or self.emitted is None else self.emitted.assumed
+        keys |= {"files": dict(self.files), "diff": self.diff, "in_place": self.in_place, "why": self.why}
+        return {**keys, "assumed": [*self.notes, *assumed]}
 
 
 def rewrite(question: Question, layout: Layout, run_yaml: str | None = None) -> Rewritten:
@@ -72,36 +77,58 @@ def rewrite(question: Question, layout: Layout, run_yaml: str | None = None) -> 
     """
     source = question.source or ""
     name = "script.sh" if " --" in source else PurePath(source).name
-    text = source if " --" in source else file_text(source)
+    text = source if " --" in source else file_text(source, strict=True)
     if question.form is None:
         return _rewrite_ours(question, (name, text), layout, run_yaml or "")
+    why = "its words for the layout aren't in the file as they could be edited"
     suffix = PurePath(name).suffix
     for version in VERSIONS.get(suffix, (question.version,)):
         try:
             before, after = (_emit(asked, version) for asked in (question, question.with_layout(layout)))
-        except UserError:  # another release may have the words, or the emitter below says why none has
+        except UserError as error:  # another release may have the words, or the emitter below refuses
+            why = error.what
             continue
         wanted = _wanted(question, before, after, layout)
         for edited in _edits(text, suffix, before, after, layout.devices):
-            if edited is not None and _is_same_run(question, (name, text), (name, edited), wanted):
-                return Rewritten({name: edited}, _diff(name, text, edited), True, after)
+            if edited is None:
+                continue
+            differing = _differing(question, (name, text), (name, edited), wanted)
+            if differing is None:
+                return Rewritten({name: edited}, _diff(name, text, edited), after, notes=_notes(text, edited))
+            why = f"edited, it would read back with another {differing}"
     after = _emit(question.with_layout(layout), question.version)
-    return Rewritten(after.files, _diff(name, text, _main(after)[1]), False, after)
+    others = ", ".join(list(after.files)[1:])
+    command = f"scalewright emit {question.form} PLAN.json --out DIR"
+    notes = (f"{others} aren't written beside it: `{command}` has all files",) if others else ()
+    return Rewritten(after.files, _diff(name, text, _main(after)[1]), after, why, notes)
+
+
+def _notes(text: str, edited: str) -> tuple[str, ...]:
+    """What an edit changes for a run that goes on from its checkpoints."""
+    old, new = (re.findall(r"--ckpt-format[= ]+(\S+)", script) for script in (text, edited))
+    if new in ([], old) or not re.search(r"--(load|save)\b", text):
+        return ()
+    return (
+        f"--ckpt-format is {new[0]}: checkpoints of {old[0] if old else 'torch_dist'} aren't loaded by it",
+    )
 
 
 def _rewrite_ours(question: Question, file: tuple[str, str], layout: Layout, run_yaml: str) -> Rewritten:
     """A run file of ours with the keys of its layout changed; the planned one where that can't be."""
     name, text = file
     old, new = (flat({"layout": candidate.written()}) for candidate in (question.layout, layout))
+    whole = flat({"layout": layout.dump()})
+    new = {**{key: whole[key] for key in old if key in whole}, **new}  # a default is written where it was
     for edited in put_values(text, ".yaml", _changed(old, new)):
         with suppress(UserError):
             run = RunSpec.parse(parse_yaml(edited, name), where=name)
             if run.layout.dump() == layout.dump() and _rest(run) == _rest(question.run):
-                return Rewritten({name: edited}, _diff(name, text, edited), True)
-    return Rewritten({name: run_yaml}, _diff(name, text, run_yaml), False)
+                return Rewritten({name: edited}, _diff(name, text, edited))
+    why = "its layout isn't written key by key"
+    return Rewritten({name: run_yaml}, _diff(name, text, run_yaml), why=why)
 
 
-def _wanted(question: Question, before: Emitted, after: Emitted, layout: Layout) -> dict[str, Any]:
+def _wanted(question: Question, before: Emitted, after: Emitted, layout: Layout) -> dict[str, object]:
     """The layout that an edited file must have: what the trainer states as before stays as the file has it.
 
     So `auto` stays. Without a cut of the stages in the layout the file's own, or the trainer's, will do.
@@ -126,18 +153,20 @@ def _main(emitted: Emitted) -> tuple[str, str]:
     return next(iter(emitted.files.items()))
 
 
-def _is_same_run(
+def _differing(
     question: Question, file: tuple[str, str], edited: tuple[str, str], wanted: Mapping[str, Any]
-) -> bool:
-    """Whether an edited file is the question's run in this layout, and nothing else of it has changed."""
+) -> str | None:
+    """What of an edited file isn't the question's run in this layout; None where all of it is."""
     trainer = question.form or question.framework
     try:
         before, after = (_read(trainer, either, question) for either in (file, edited))
-    except UserError:
-        return False
+    except UserError as error:
+        return f"meaning ({error.what})"
     keys = after.layout.dump()
-    rest = _rest(after) == _rest(question.run)  # whose length or optimizer the user may have changed
-    return {key: keys[key] for key in wanted} == wanted and rest and after.model == before.model
+    rest, own = _rest(after), _rest(question.run)  # whose length or optimizer the user may have changed
+    other = [f"layout.{key}" for key in wanted if keys[key] != wanted[key]]
+    other += [key for key in rest if rest[key] != own.get(key)] + ["model"] * (after.model != before.model)
+    return other[0] if other else None
 
 
 def _read(trainer: str, file: tuple[str, str], question: Question) -> RunSpec:
@@ -147,7 +176,7 @@ def _read(trainer: str, file: tuple[str, str], question: Question) -> RunSpec:
     return as_run(replace(reading, run=run), name)
 
 
-def _rest(run: RunSpec) -> dict[str, Any]:
+def _rest(run: RunSpec) -> dict[str, object]:
     return {
         key: value for key, value in run.dump().items() if key not in ("layout", "model", "name", "out_dir")
     }
@@ -192,13 +221,13 @@ def _plain(word: Any) -> Any:
     return parse_yaml(word) if isinstance(word, str) else word
 
 
-def _flags(script: str) -> dict[str, Any]:
+def _flags(script: str) -> dict[str, object]:
     """The program's flags in a script that an emitter wrote."""
     _, _, words = split_launch(max(read_script(script).commands, key=len))
     return flags(words)
 
 
-def _launch(text: str, devices: int) -> dict[str, Any]:
+def _launch(text: str, devices: int) -> dict[str, object]:
     """torchrun's numbers for so many devices, where the script's own make another product."""
     commands = read_script(text).commands
     launch = flags(split_launch(max(commands, key=len))[0]) if commands else {}
@@ -210,7 +239,7 @@ def _launch(text: str, devices: int) -> dict[str, Any]:
     return {key: value for key, value in stated.items() if key in launch}
 
 
-def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, object]:
     """Words of the new layout that differ; None for one that it hasn't."""
     keys = [*old, *(key for key in new if key not in old)]
     return {key: new.get(key) for key in keys if old.get(key) != new.get(key)}
@@ -219,6 +248,7 @@ def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 def _put_flags(text: str, changed: Mapping[str, Any], variables: bool) -> str | None:
     """A script with flags set, added or taken out; `variables`: where one that states a flag is defined."""
     anchor = re.compile(r"(?<![\w-])--[a-z][\w-]*(?:[= ]+[^-\s\\#)\"'][^\s\\#)\"']*)?")
+    added = ""
     for name, value in changed.items():
         spelled = name.replace("-", "[-_]")
         more = rf"(?: +{WORD})*" if value is None or isinstance(value, list) else ""
@@ -226,11 +256,13 @@ def _put_flags(text: str, changed: Mapping[str, Any], variables: bool) -> str | 
         match = flag.search(_without_comments(text))
         words = "" if value is True or value is None else _words(value)
         if match is None:
-            place = _place(anchor, text, changed) if value is not None else None
-            if place is None and value is not None:
+            if value is None:
+                continue
+            place = text.index(added) + len(added) if added else _place(anchor, text, changed)
+            if place is None:
                 return None
-            if place is not None:
-                text = f"{text[:place]} --{name}{' ' + words if words else ''}{text[place:]}"
+            added = f" --{name}{' ' + words if words else ''}"
+            text = text[:place] + added + text[place:]
         elif value is None:
             text = _without(text, *match.span())
         elif match["value"] is None:
@@ -247,8 +279,10 @@ def _without(text: str, start: int, end: int) -> str:
     """The text without a flag, and without its line where nothing else is on it."""
     first, last = text.rfind("\n", 0, start) + 1, text.find("\n", end)
     last = len(text) if last < 0 else last
-    if text[first:start].strip() or text[end:last].strip() not in ("", "\\"):
+    if text[first:start].strip():
         return text[:start].rstrip(" ") + text[end:]
+    if text[end:last].strip() not in ("", "\\"):
+        return text[:start] + text[end:].lstrip(" ")
     head = text[:first]
     if not text[end:last].strip() and head.endswith(
         "\\\n"
@@ -258,11 +292,15 @@ def _without(text: str, start: int, end: int) -> str:
 
 
 def _place(anchor: re.Pattern[str], text: str, changed: Mapping[str, Any]) -> int | None:
-    """Where a flag is added: after the first other one that stays, on its line."""
-    for match in anchor.finditer(_without_comments(text)):
-        name = re.split(r"[= ]", match[0][2:])[0].replace("_", "-")
-        if name not in changed and name not in LAUNCH and (name.startswith("num-layers") or "size" in name):
-            return match.end()
+    """Where a flag is added: on the line of one that stays, of parallelism, the batch or the model."""
+    matches = {
+        re.split(r"[= ]", m[0][2:])[0].replace("_", "-"): m for m in anchor.finditer(_without_comments(text))
+    }
+    staying = [name for name in matches if name not in changed and name not in LAUNCH]
+    for words in (("parallel",), ("batch-size",), ("num-layers", "size")):
+        for name in staying:
+            if any(word in name for word in words):
+                return matches[name].end()
     return None
 
 

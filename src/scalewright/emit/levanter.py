@@ -19,8 +19,7 @@ from functools import partial
 from typing import Any
 
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
-from scalewright.emit.foreign import FEWEST, ForeignKeys, read_keys
-from scalewright.emit.numbers import real, whole
+from scalewright.emit.foreign import FEWEST, ForeignKeys, RunKeys, read_keys, real, whole
 from scalewright.emit.rates import put_rates, take_rates
 from scalewright.emit.rules import Fixed, Lacks, Pick, Rule, Word, Words, nested, put, read_rules, write_rules
 from scalewright.emit.settings import Settings
@@ -221,7 +220,7 @@ def read(document: Any, text: str, where: str) -> Reading:
     return read_keys("levanter", sections, ASIDE, where, _read_network, layout, _read_training)
 
 
-def _read_network(t: ForeignKeys, run: Words) -> None:
+def _read_network(t: ForeignKeys, run: RunKeys) -> None:
     kind = str(t.take("model.type", "gpt2"))
     if kind not in ("llama", "mixtral", "mistral", "qwen"):
         t.refuse("model.type", "a Llama or a Mixtral is read: set model")
@@ -253,7 +252,7 @@ def _read_network(t: ForeignKeys, run: Words) -> None:
         moe["moe_intermediate_size"] = model["intermediate_size"]
 
 
-def _read_layout(t: ForeignKeys, run: Words, noted: int | None) -> None:
+def _read_layout(t: ForeignKeys, run: RunKeys, noted: int | None) -> None:
     layout = run.setdefault("layout", {})
     tp = whole(t.take("trainer.model_axis_size", 1))
     t.take("trainer.tensor_parallel_axes")
@@ -284,7 +283,7 @@ def _read_layout(t: ForeignKeys, run: Words, noted: int | None) -> None:
     layout["precision"] = half if "16" in policy else "fp32"
 
 
-def _read_training(t: ForeignKeys, run: Words) -> None:
+def _read_training(t: ForeignKeys, run: RunKeys) -> None:
     optimizer = run.setdefault("optimizer", {})
     name = str(t.take("optimizer.type", "adam"))
     optimizer["name"] = "adamw"

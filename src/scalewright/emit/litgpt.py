@@ -15,10 +15,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from scalewright.emit.arguments import nodes_of
+from scalewright.emit.command_lines import nodes_of
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
-from scalewright.emit.foreign import ForeignKeys, put_sources, read_keys, shortest
-from scalewright.emit.numbers import real, whole
+from scalewright.emit.foreign import ForeignKeys, RunKeys, put_sources, read_keys, real, shortest, whole
 from scalewright.emit.rates import put_rates, take_rates
 from scalewright.emit.rules import (
     Fixed,
@@ -210,7 +209,7 @@ def read(document: Any, text: str, where: str) -> Reading:
     return read_keys("litgpt", document, ASIDE, where, _read_network, _read_layout, _read_training)
 
 
-def _read_network(t: ForeignKeys, run: Words) -> None:
+def _read_network(t: ForeignKeys, run: RunKeys) -> None:
     named = not any(key.startswith(CONFIG) for key in t.values)
     read_rules(t, [word for word in WORDS if not (named and word.ours.startswith("model."))], run)
     if named:
@@ -247,7 +246,7 @@ def _read_network(t: ForeignKeys, run: Words) -> None:
         model["moe"].setdefault("moe_intermediate_size", model["intermediate_size"])
 
 
-def _read_layout(t: ForeignKeys, run: Words) -> None:
+def _read_layout(t: ForeignKeys, run: RunKeys) -> None:
     layout = run.setdefault("layout", {})
     given, nodes = t.take("devices", "auto"), whole(t.take("num_nodes", 1))
     if not str(given).isdecimal():
@@ -261,7 +260,7 @@ def _read_layout(t: ForeignKeys, run: Words) -> None:
         t.assume("precision bf16 has fp32 master weights: theirs (bf16-true) doesn't")
 
 
-def _read_training(t: ForeignKeys, run: Words) -> None:
+def _read_training(t: ForeignKeys, run: RunKeys) -> None:
     optimizer = run.setdefault("optimizer", {})
     path = str(t.take("optimizer.class_path") or t.take("optimizer", "AdamW"))
     optimizer["name"] = "sgd" if path.endswith("SGD") else "adamw"

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from scalewright.emit.arguments import nodes_of
 from scalewright.emit.axolotl import write_recompute
+from scalewright.emit.command_lines import nodes_of
 from scalewright.emit.deepspeed.read import fit_batch
 from scalewright.emit.deepspeed.write import write_zero
 from scalewright.emit.emitted import Emitted, Reading
-from scalewright.emit.foreign import ForeignKeys
-from scalewright.emit.numbers import true, whole_of
+from scalewright.emit.foreign import ForeignKeys, RunKeys, true, whole_of
 from scalewright.emit.rules import put, write_rules
 from scalewright.emit.scripts.facts import Facts, take_facts, take_precision
 from scalewright.emit.scripts.model import CONFIG, SAMPLES, as_yaml, read_model, render, write_config
@@ -69,11 +68,11 @@ def write(s: Settings) -> Emitted:
     return s.emitted(TITLE, "llama-factory", VERSION, files, command)
 
 
-def _config(s: Settings, facts: Facts) -> dict[str, Any]:
+def _config(s: Settings, facts: Facts) -> dict[str, object]:
     first, second = s.take("optimizer.betas")
     precision = take_precision(s, TITLE)
     check_decay(s, facts, TITLE)
-    config: dict[str, Any] = {
+    config: dict[str, object] = {
         "model_name_or_path": facts["init"] or "./model",
         "train_from_scratch": facts["init"] is None,
         "stage": "pt",
@@ -110,7 +109,7 @@ def _config(s: Settings, facts: Facts) -> dict[str, Any]:
     return config
 
 
-def _deepspeed(s: Settings) -> dict[str, Any]:
+def _deepspeed(s: Settings) -> dict[str, object]:
     """ZeRO's section, the rest of which the Trainer fills in; none where nothing is sharded."""
     if s.layout.zero_stage == 0:
         s.take("layout.zero_stage")
@@ -130,7 +129,7 @@ def read(document: Any, text: str, where: str) -> Reading:
     """Such a file as a run; devices aren't in it."""
     keys = flattened(document)
     foreign = ForeignKeys(keys, aside(keys, OWN))
-    run: dict[str, Any] = {}
+    run: RunKeys = {}
     read_arguments(foreign, run, where)
     layout = run["layout"]
     disabled = foreign.take("disable_gradient_checkpointing")

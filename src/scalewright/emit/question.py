@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,8 @@ from scalewright.emit.read import read_argv, read_file
 from scalewright.spec.base import read_yaml
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
-from scalewright.spec.question import DATA, Question
+from scalewright.spec.question import DATA, OURS, Question
 from scalewright.spec.run import DataSpec, RunSpec, apply_override
-
-OURS = "scalewright"
 
 
 def question(source: str, model: str | None = None, overrides: Sequence[str] = ()) -> Question:
@@ -30,16 +29,21 @@ def question(source: str, model: str | None = None, overrides: Sequence[str] = (
     pasted = " --" in source
     reading = read_argv(source) if pasted else _run_file(source) or read_file(source)
     changes = (*overrides, *([f"model={model}"] if model else []))
-    where = "the command line" if pasted else source
-    run = as_run(reading, where, changes)
+    asked = question_of(reading, "the command line" if pasted else source, changes)
+    return replace(asked, source=source)
+
+
+def question_of(reading: Reading, where: str, overrides: Sequence[str] = ()) -> Question:
+    """The question of what was read; raises UserError where it is no valid run, or the user's own module."""
+    run = as_run(reading, where, overrides)
     layout = run.layout
     if layout.stage_layers is not None and len(set(layout.stage_layers)) == 1:
         keys = {**layout.stated(), "stage_layers": None}  # as that trainer cuts by itself
         run = run.model_copy(update={"layout": Layout.parse(keys)})
+    trainer = None if reading.trainer == OURS else reading.trainer
     asked = Question(
-        run, trainer=None if reading.trainer == OURS else reading.trainer, assumed=reading.assumed,
-        unread=reading.unread, guessed=reading.guessed, source=source,
-        form=None if reading.trainer == OURS else reading.trainer,
+        run, trainer=trainer, assumed=reading.assumed, unread=reading.unread, guessed=reading.guessed,
+        source=where, form=trainer,
     )  # fmt: skip
     _ = asked.model  # a module of the user's own is refused here
     return asked

@@ -8,8 +8,9 @@ A cosine or a line begins its decay at the end of the warm-up, WSD at its own st
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from scalewright.emit.foreign import RunKeys
 from scalewright.emit.settings import Settings
 
 
@@ -54,7 +55,7 @@ def take_rates(s: Settings, kinds: Mapping[str, str], why: str) -> Rates:
     return Rates(kinds[kind], peak, float(f"{peak * ratio:.12g}"), warmup, start, length, steps)
 
 
-def put_rates(run: dict[str, Any], kind: str, warmup: int, length: int | None, least: float | None) -> None:
+def put_rates(run: RunKeys, kind: str, warmup: int, length: int | None, least: float | None) -> None:
     """The schedule of a run; `length` None: to the end. A decay that leads nowhere is a constant rate."""
     peak, steps = run["optimizer"].get("lr"), run.get("train", {}).get("steps")
     ratio = 0.0 if least is None or not peak else min(1.0, float(f"{least / peak:.9g}"))

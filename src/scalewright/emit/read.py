@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml
 
+from scalewright.emit.command_lines import read_words
 from scalewright.emit.emitted import Reading
-from scalewright.emit.shell import read_words
 from scalewright.emit.trainers import TRAINERS, module_of
 from scalewright.spec.base import parse_yaml
 from scalewright.spec.common.untrusted import read_bytes
@@ -35,10 +35,18 @@ def read_file(path: str | Path) -> Reading:
     return read_text(file_text(path), Path(path).suffix.lower(), str(path))
 
 
-def file_text(path: str | Path) -> str:
-    """The text of a configuration; raises UserError where it can't be read."""
+def file_text(path: str | Path, strict: bool = False) -> str:
+    """The text of a configuration; raises UserError where it can't be read.
+
+    `strict`: the text will be written again, so that no byte of it may be lost.
+    """
     try:
-        return read_bytes(path, LIMIT, stream=True).decode(errors="replace")
+        return read_bytes(path, LIMIT, stream=True).decode(errors="strict" if strict else "replace")
+    except UnicodeDecodeError as error:
+        how = "convert it first: iconv -f latin1 -t utf-8"
+        raise UserError(
+            f"byte {error.start} isn't UTF-8, and an edit would lose it", str(path), how
+        ) from None
     except FileNotFoundError:
         how = "check the path; a pasted command line goes in quotes, with its --flags"
         raise UserError("no such file", str(path), how) from None
@@ -61,7 +69,7 @@ def read_text(text: str, suffix: str, where: str) -> Reading:
 def read_own(name: str, text: str, suffix: str, where: str) -> Reading:
     """A file of this trainer, as its reader takes it; raises UserError."""
     read = partial(module_of(name).read, parse(text, suffix, where), text, where)
-    return _checked(TRAINERS[name].title, where, read)
+    return checked(name, read, where)
 
 
 def read_argv(line: str | Sequence[str]) -> Reading:
@@ -69,10 +77,10 @@ def read_argv(line: str | Sequence[str]) -> Reading:
     from scalewright.emit.megatron.files import read_argv as read_megatron
 
     words = read_words(line) if isinstance(line, str) else list(line)
-    return _checked("Megatron-LM", "the command line", lambda: read_megatron(words))
+    return checked("megatron", lambda: read_megatron(words), "the command line")
 
 
-def _checked(title: str, where: str, read: Callable[[], Reading]) -> Reading:
+def checked(trainer: str, read: Callable[[], Reading], where: str) -> Reading:
     """A reading; a value of another kind than the trainer takes there, as a UserError."""
     try:
         return read()
@@ -80,7 +88,9 @@ def _checked(title: str, where: str, read: Callable[[], Reading]) -> Reading:
         raise
     except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
         how = "check the file with the trainer itself"
-        raise UserError(f"a value isn't one that {title} takes: {error}"[:300], where, how) from None
+        raise UserError(
+            f"a value isn't one that {TRAINERS[trainer].title} takes: {error}"[:300], where, how
+        ) from None
 
 
 def parse(text: str, suffix: str, where: str) -> Any:

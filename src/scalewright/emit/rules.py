@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from scalewright.emit.foreign import ForeignKeys
+from scalewright.emit.foreign import ForeignKeys, RunKeys
 from scalewright.emit.settings import NEUTRAL, Settings
 
-Words = dict[str, Any]
+Words = dict[str, object]
 
 
 def same(value: Any) -> Any:
@@ -34,14 +34,14 @@ class Word(NamedTuple):
     back: Callable[[Any], Any] = same
     always: bool = True  # written even where our value is neutral
 
-    def write(self, s: Settings) -> dict[str, Any]:
+    def write(self, s: Settings) -> dict[str, object]:
         """Their key, where the run has ours; null stays out."""
         value = s.take(self.ours) if s.has(self.ours) else None
         if value is None or (not self.always and NEUTRAL.get(self.ours) == value):
             return {}
         return {self.foreign: self.to(value)}
 
-    def read(self, t: ForeignKeys, run: dict[str, Any]) -> None:
+    def read(self, t: ForeignKeys, run: RunKeys) -> None:
         """Our key, where theirs is set."""
         value = t.take(self.foreign)
         if value is not None:
@@ -60,7 +60,7 @@ class Pick(NamedTuple):
     unknown: Any = None  # ours, for a name that isn't here; None: no key of ours
     back: Callable[[Any], Any] = same  # of a name that is read
 
-    def write(self, s: Settings) -> dict[str, Any]:
+    def write(self, s: Settings) -> dict[str, object]:
         """Their keys."""
         name = s.choose(self.ours, self.names, self.why, self.instead)
         if name is None:
@@ -69,7 +69,7 @@ class Pick(NamedTuple):
             return dict(zip(self.foreign, name, strict=True))
         return {self.foreign: name}
 
-    def read(self, t: ForeignKeys, run: dict[str, Any]) -> None:
+    def read(self, t: ForeignKeys, run: RunKeys) -> None:
         """Our key."""
         if isinstance(self.foreign, tuple):
             absent = zip(self.foreign, self.absent, strict=True)
@@ -89,12 +89,12 @@ class Fixed(NamedTuple):
     why: str
     instead: Any = None  # one of the values, which runs in the place of others
 
-    def write(self, s: Settings) -> dict[str, Any]:
+    def write(self, s: Settings) -> dict[str, object]:
         """Nothing, and the reason for another value."""
         s.choose(self.ours, dict.fromkeys(self.values), self.why, self.instead)
         return {}
 
-    def read(self, t: ForeignKeys, run: dict[str, Any]) -> None:
+    def read(self, t: ForeignKeys, run: RunKeys) -> None:
         """Nothing: their file has no key."""
 
 
@@ -104,44 +104,44 @@ class Lacks(NamedTuple):
     ours: str
     why: str
 
-    def write(self, s: Settings) -> dict[str, Any]:
+    def write(self, s: Settings) -> dict[str, object]:
         """Nothing, and the reason."""
         s.drop(self.ours, self.why)
         return {}
 
-    def read(self, t: ForeignKeys, run: dict[str, Any]) -> None:
+    def read(self, t: ForeignKeys, run: RunKeys) -> None:
         """Nothing: their file has no key."""
 
 
 Rule = Word | Pick | Fixed | Lacks
 
 
-def write_rules(settings: Settings, rules: Iterable[Rule]) -> dict[str, Any]:
+def write_rules(settings: Settings, rules: Iterable[Rule]) -> dict[str, object]:
     """Their keys of all rules."""
-    written: dict[str, Any] = {}
+    written: dict[str, object] = {}
     for rule in rules:
         written |= rule.write(settings)
     return written
 
 
-def read_rules(foreign: ForeignKeys, rules: Iterable[Rule], run: dict[str, Any]) -> None:
+def read_rules(foreign: ForeignKeys, rules: Iterable[Rule], run: RunKeys) -> None:
     """Puts our keys of all rules into a nested run."""
     for rule in rules:
         rule.read(foreign, run)
 
 
-def put(run: dict[str, Any], key: str, value: Any) -> None:
+def put(run: RunKeys | dict[str, object], key: str, value: Any) -> None:
     """Sets a dotted key of nested data."""
     *parents, last = key.split(".")
-    node = run
+    node: Any = run
     for parent in parents:
         node = node.setdefault(parent, {})
     node[last] = value
 
 
-def nested(keys: Mapping[str, Any], *sections: str) -> dict[str, Any]:
+def nested(keys: Mapping[str, Any], *sections: str) -> dict[str, object]:
     """Dotted keys as nested data, whose sections come in this order."""
-    data: dict[str, Any] = {section: {} for section in sections}
+    data: dict[str, object] = {section: {} for section in sections}
     for key, value in keys.items():
         put(data, key, value)
     return data

@@ -64,7 +64,7 @@ class Settings:
         self._taken.add(key)
         return self.values[key]
 
-    def take_all(self, prefix: str) -> dict[str, Any]:
+    def take_all(self, prefix: str) -> dict[str, object]:
         """All keys below a prefix, `model.` for instance, by their rest."""
         keys = [key for key in self.values if key.startswith(prefix)]
         return {key.removeprefix(prefix): self.take(key) for key in keys}
@@ -139,7 +139,7 @@ class Settings:
         width: int = self.take("model.intermediate_size")
         return self.model.moe.moe_intermediate_size if self.model.moe and self.is_all_sparse() else width
 
-    def take_scaling(self, title: str, kind: str) -> dict[str, Any] | None:
+    def take_scaling(self, title: str, kind: str) -> dict[str, object] | None:
         """The scaling of rotary frequencies, where it is of the kind that they have."""
         scaling = self.model.rope.scaling
         if scaling is None:
@@ -256,7 +256,7 @@ def settings_of(run: RunSpec) -> Settings:
     return Settings(run, load_model_spec(run.model))
 
 
-def _defaults() -> dict[str, Any]:
+def _defaults() -> dict[str, object]:
     """Values of keys that nobody set: those of a plain run and of a plain mixture."""
     size = {"vocab_size": 1, "hidden_size": 1, "intermediate_size": 1, "num_hidden_layers": 1,
             "num_attention_heads": 1}  # fmt: skip

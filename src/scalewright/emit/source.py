@@ -54,9 +54,9 @@ def in_own_file(path: str | Path, trainer: str, emitted: Emitted) -> Emitted:
         rewritten = rewrite(own, Layout.parse(_layout(plan)))
     except UserError as error:
         return _anew(emitted, asked["source"], str(error))
-    if not rewritten.in_place:
-        return _anew(emitted, asked["source"], "it can't be edited in place")
-    return replace(emitted, files=rewritten.files)
+    if rewritten.why is not None:
+        return _anew(emitted, asked["source"], rewritten.why)
+    return replace(emitted, files=rewritten.files, assumed=rewritten.notes)
 
 
 def _anew(emitted: Emitted, source: str, why: str) -> Emitted:

@@ -4,13 +4,15 @@ run --write--> files --read--> the network that the target computes       differ
 
 So numbers that a trainer has fixed are reported wherever its reader has them. A config.json was compared when
 it was written (spec/huggingface.py).
+
+On disk no file replaces one that was edited, or that isn't ours.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from scalewright.emit.emitted import Changed, Emitted
 from scalewright.emit.read import read_own
@@ -18,10 +20,13 @@ from scalewright.emit.settings import Settings
 from scalewright.emit.trainers import ALIASES, TRAINERS, module_of
 from scalewright.spec.capabilities import find_capabilities
 from scalewright.spec.common.dotted import below
+from scalewright.spec.common.files import check_replaceable, write_signed, write_whole
 from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import is_preset, load_model_spec
 from scalewright.spec.same import differences
+
+UNSIGNED = (".json",)  # forms without comments, and so without a place for a checksum
 
 
 def emit(name: str, settings: Settings) -> Emitted:
@@ -64,3 +69,24 @@ def _read(emitted: Emitted) -> ModelSpec | None:
     if isinstance(model, str):
         return load_model_spec(model) if is_preset(model) else None
     return ModelSpec.parse(dict(model), name) if isinstance(model, Mapping) else None
+
+
+def save(files: Mapping[str, str], folder: Path, force: bool = False) -> list[Path]:
+    """Writes all files into a folder, or none of them; raises UserError.
+
+    A form without comments is replaced where its text is the same, or with `force`.
+    """
+    paths = {folder / name: text for name, text in files.items()}
+    for path, text in paths.items():
+        if path.suffix not in UNSIGNED:
+            check_replaceable(path, force)
+        elif path.exists() and not force and not (path.is_file() and path.read_bytes() == text.encode()):
+            how = "give another folder (--out), or --force to replace it"
+            raise UserError("the file is there already, with another text", str(path), how)
+    for path, text in paths.items():
+        if path.suffix not in UNSIGNED:
+            write_signed(path, text, force)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, text)
+    return list(paths)

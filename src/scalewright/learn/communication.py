@@ -20,7 +20,7 @@ Psi: parameters; b: sequences of a micro-batch, s: their tokens, h: hidden size,
 the whole tensor in bytes; rates are bytes/s one way unless said, delays seconds (Thakur et al. 2005;
 Rabenseifner 2004; scaling book, part 3). What passes on the wire counts, an all-reduce twice, without the
 share (n - 1) / n that is a rank's own where a paper leaves it out. Plans are priced by `spec/volumes.py` and
-`plan/cost/collectives.py`.
+`plan/cost/links.py`.
 """
 
 from __future__ import annotations
@@ -111,13 +111,13 @@ def ring_seconds(
     With an endless rate it is the delays alone, n - 1 hops each way.
     """
     unit = np.ones(1)
-    from scalewright.plan.cost import collectives
+    from scalewright.plan.cost.links import Wires, all_reduce, gather
 
-    links = collectives.Wires(
+    links = Wires(
         domain=ranks * unit, fast=bytes_per_s * unit, fast_delay=hop_seconds * unit,
         slow=bytes_per_s * unit, slow_delay=hop_seconds * unit, start=0.0, hop=hop_seconds,
     )  # fmt: skip
-    price = {"all_reduce": collectives.all_reduce}.get(kind, collectives.gather)
+    price = {"all_reduce": all_reduce}.get(kind, gather)
     return float(price(size * unit, ranks * unit, unit, links)[0])
 
 

@@ -17,11 +17,12 @@ from rich.table import Table
 from rich.text import Text
 
 from scalewright.machine.checks import accelerator, memory, network, processor, software, speed, storage
-from scalewright.machine.findings import Finding, Report, Severity, guarded
+from scalewright.machine.findings import Report, guarded
 from scalewright.machine.load import mark, others_busy
 from scalewright.machine.probe import load_torch
 from scalewright.machine.processor import read_processor
 from scalewright.spec.common.formatting import counted, printable
+from scalewright.spec.finding import Finding, Severity
 
 Gpus = list[dict[str, str]] | None
 Check = tuple[str, str, Callable[[], Finding | Iterable[Finding] | None]]
@@ -125,14 +126,14 @@ def render(report: Report, width: int = 100, colour: bool = False) -> str:
         for finding in report.of(group):
             mark, style = MARKS[finding.severity]
             text = Text(printable(finding.what))
-            if finding.fix and finding.severity != "ok":
+            if finding.how and finding.severity != "ok":
                 arrow = "→" if colour else "->"
                 text.append(
-                    printable(f"\n{arrow} {finding.fix}"),
+                    printable(f"\n{arrow} {finding.how}"),
                     style="dim" if finding.severity == "note" else style,
                 )
             word = Text(mark if colour else finding.severity, style=style)
-            table.add_row(word, Text(f"  {finding.name}", style="dim"), text)
+            table.add_row(word, Text(f"  {finding.rule}", style="dim"), text)
     console.print(table)
     console.print()
     console.print(_verdict(report))

@@ -1,31 +1,16 @@
-"""The findings of an examination: facts, each with its severity and how to fix it.
-
-ok       as it should be
-note     worth knowing, nothing to fix; also "cannot tell here", which is an answer too
-warn     it works, but slower or less safely than it could
-problem  a run will fail on it
-"""
+"""The findings of an examination of this machine, as a page and as `--json`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
-Severity = Literal["ok", "note", "warn", "problem"]
-SEVERITIES: tuple[Severity, ...] = ("ok", "note", "warn", "problem")
+from scalewright.spec.finding import SEVERITIES, Finding, Severity, worst
 
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was looked at."""
-
-    group: str
-    name: str
-    severity: Severity
-    what: str
-    fix: str = ""  # where something is wrong
-    data: dict[str, Any] = field(default_factory=dict)
+KEYS = {  # of --json -> of a finding
+    "group": "subject", "name": "rule", "severity": "severity", "what": "what", "mend": "how", "data": "data",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -39,14 +24,14 @@ class Report:
 
     @property
     def worst(self) -> Severity:
-        return max((finding.severity for finding in self.findings), key=SEVERITIES.index, default="ok")
+        return worst(self.findings)
 
     @property
     def groups(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(finding.group for finding in self.findings))
+        return tuple(dict.fromkeys(finding.subject for finding in self.findings))
 
     def of(self, group: str) -> tuple[Finding, ...]:
-        return tuple(finding for finding in self.findings if finding.group == group)
+        return tuple(finding for finding in self.findings if finding.subject == group)
 
     def dump(self) -> dict[str, Any]:
         """Plain data: `{worst, counts, versions, findings, seconds}`."""
@@ -56,8 +41,7 @@ class Report:
             "counts": counts,
             "versions": dict(self.versions),
             "findings": [
-                {"mend" if key == "fix" else key: value for key, value in asdict(finding).items()}
-                for finding in self.findings
+                {key: getattr(finding, name) for key, name in KEYS.items()} for finding in self.findings
             ],
             "seconds": round(self.seconds, 3),
         }

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from scalewright.model.few_shapes import costs_by_shape, even_rows
 from scalewright.model.mlp import MLP, hidden_units
 from scalewright.model.router import Choice, Kept, Router, tally
-from scalewright.model.torch_private import FakeTensor, grouped_mm
+from scalewright.model.torch_private import grouped_mm
 from scalewright.spec.model import ModelSpec
 
 
@@ -154,14 +154,10 @@ class Stack(nn.Module):
 def on_host(counts: Sequence[Tensor], totals: Sequence[int]) -> list[list[int]]:
     """Counts [n] as numbers, in one copy that the host waits for.
 
-    A dry run has no numbers: each of `totals`, which the counts add up to, is then spread evenly.
+    `totals`: what they add up to, which is all that a dry run has of them (dry_run/no_numbers.py).
     """
-    sizes = [len(count) for count in counts]
-    if isinstance(counts[0], FakeTensor):
-        ends = [[total * part // n for part in range(n + 1)] for total, n in zip(totals, sizes, strict=True)]
-        return [[end - start for start, end in pairwise(of_one)] for of_one in ends]
     numbers: list[int] = torch.cat(list(counts)).tolist()
-    starts = [0, *accumulate(sizes)]
+    starts = [0, *accumulate(len(count) for count in counts)]
     return [numbers[start:end] for start, end in pairwise(starts)]
 
 

@@ -39,7 +39,6 @@ from scalewright.model.context import Context, View, rope_of, temperature_of
 from scalewright.model.decoder import Decoder
 from scalewright.model.gpu_rows import Packing
 from scalewright.model.latent_attention import LatentAttention
-from scalewright.model.torch_private import FakeTensor, unset_fake_temporarily
 from scalewright.model.visible import Span, Visible, first_keys
 from scalewright.parallel.functions import AxisGroup, axis_group, local_part, swap
 from scalewright.parallel.mesh import Mesh
@@ -182,8 +181,10 @@ class _Parts:
         if plain:
             return tuple(Part(*self._slices(turn), causal=turn == 0) for turn in range(self.cut.ranks))
         index = torch.arange(self.length, device=self.device)
-        first = first_keys(index, self.documents, window, spec.window_chunks)
-        host, slopes = self._host(window, first), None
+        chunks = spec.window_chunks
+        first = first_keys(index, self.documents, window, chunks)
+        host = first_keys_on_host(first, self.documents, self.packing, window=window, chunks=chunks)
+        slopes = None
         if spec.positions == "alibi":
             slopes = local_slopes(spec.num_attention_heads, self.decoder.heads, self.device)
         return tuple(self._part(turn, first, host, slopes) for turn in range(self.cut.ranks))
@@ -210,14 +211,19 @@ class _Parts:
         visible = Visible(*on_device, first[:, on_device[0]], slopes, Span(query, key, known))
         return Part(queries, keys, visible=visible)
 
-    def _host(self, window: int | None, first: Tensor) -> NDArray[np.int64] | None:
-        """First visible keys on the host, where they are there without waiting for the device."""
-        if self.documents is None or self.packing is not None:
-            with unset_fake_temporarily():  # a dry run's own numbers are there too, and are read in here
-                index = torch.arange(self.length, device="cpu")
-                documents = None if self.packing is None else torch.from_numpy(self.packing.documents)
-                return _numbers(first_keys(index, documents, window, self.decoder.spec.window_chunks))
-        return None if first.device.type != "cpu" or isinstance(first, FakeTensor) else _numbers(first)
+
+def first_keys_on_host(
+    first: Tensor, documents: Tensor | None, packing: Packing | None, *, window: int | None, chunks: bool
+) -> NDArray[np.int64] | None:
+    """First visible keys on the host, where they are there without waiting for the device.
+
+    `first` [B or 1, T] are the same on the device.
+    """
+    if documents is None or packing is not None:
+        index = torch.arange(first.shape[-1], device="cpu")
+        numbers = None if packing is None else torch.from_numpy(packing.documents)
+        return _numbers(first_keys(index, numbers, window, chunks))
+    return None if first.device.type != "cpu" else _numbers(first)
 
 
 def _numbers(tensor: Tensor) -> NDArray[np.int64]:

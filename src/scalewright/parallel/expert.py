@@ -28,8 +28,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from scalewright.model import moe
 from scalewright.model.decoder import Decoder
-from scalewright.model.moe import MoE, Stack, inverse, on_host
+from scalewright.model.moe import MoE, Stack, inverse
 from scalewright.parallel.functions import (
     AxisGroup,
     UnderWay,
@@ -133,7 +134,7 @@ class AllToAll:
         all_come = come[None] if etp is None else gathered(come[None], 0, etp)  # [etp, ep, E/ep]
         counted = [send.sum(1), come.sum(1), all_come.sum((1, 2))]
         # the last: rows that each rank of etp got
-        self.sent, self.come, self.shared = on_host(counted, [rows, rows, rows * len(all_come)])
+        self.sent, self.come, self.shared = moe.on_host(counted, [rows, rows, rows * len(all_come)])
         self.counts = all_come.sum((0, 1))
         local = torch.arange(send.shape[1], device=counts.device).expand(len(self.shared) * ranks, -1)
         self.experts = local.flatten().repeat_interleave(all_come.flatten(), output_size=sum(self.shared))

@@ -35,7 +35,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalewright.model.torch_private import FakeTensor, collectives
+from scalewright.model.torch_private import collectives
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.timers import Span
 
@@ -131,26 +131,32 @@ def reduced(x: Tensor, group: AxisGroup) -> Tensor:
 
 
 def gathered(x: Tensor, dim: int, group: AxisGroup) -> Tensor:
-    """All ranks' x, joined along `dim`.
-
-    Not by `all_gather_into_tensor`, which to Gloo is ALLGATHER_COALESCED. The two threads of a Gloo group
-    keep the name of their last operation in one string, without a lock, and one that is too long to lie
-    within the string itself is then written into freed memory (torch 2.11 to 2.13). A compiler needs it, and
-    to tensors without memory torch describes the other call as if it made a second output.
-    """
+    """All ranks' x, joined along `dim`."""
     x, size = x.contiguous(), group.size
     with _clock(group):
-        if torch.compiler.is_compiling() or isinstance(x, FakeTensor):
-            started = collectives.all_gather_into_tensor(x, size, group.name)
-        else:
-            whole = x.new_empty(size * x.shape[0], *x.shape[1:])
-            started = collectives.all_gather_into_tensor_out(x, size, group.name, out=whole)
-        out: Tensor = collectives.wait_tensor(started)  # [size * x.shape[0], ...]
+        out: Tensor = collectives.wait_tensor(start_all_gather(x, group))  # [size * x.shape[0], ...]
     if dim == 0:
         return out
     if torch.compiler.is_compiling():  # the form that inductor fuses with matrix products: see above
         return torch.cat(out.chunk(size), dim)
     return out.view(size, *x.shape).movedim(0, dim).flatten(dim, dim + 1)
+
+
+def start_all_gather(x: Tensor, group: AxisGroup) -> Tensor:
+    """All ranks' x, joined along the first dim, once it has been waited for.
+
+    Not by `all_gather_into_tensor`, which to Gloo is ALLGATHER_COALESCED. The two threads of a Gloo group
+    keep the name of their last operation in one string, without a lock, and one that is too long to lie
+    within the string itself is then written into freed memory (torch 2.11 to 2.13). A compiler needs it, and
+    so does a dry run (dry_run/no_numbers.py).
+    """
+    started: Tensor
+    if torch.compiler.is_compiling():
+        started = collectives.all_gather_into_tensor(x, group.size, group.name)
+    else:
+        whole = x.new_empty(group.size * x.shape[0], *x.shape[1:])
+        started = collectives.all_gather_into_tensor_out(x, group.size, group.name, out=whole)
+    return started
 
 
 def scattered(x: Tensor, dim: int, group: AxisGroup) -> Tensor:

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from scalewright.plan.capabilities import of_framework
 from scalewright.plan.constants import Constants
 from scalewright.plan.explain import resized
 from scalewright.plan.predict import Prediction, layout_keys, predict_table
+from scalewright.plan.records import Removed
 from scalewright.plan.request import Request
 from scalewright.plan.search.compare import differences, value_words
 from scalewright.spec.schedules.kinds import KINDS
@@ -25,12 +25,10 @@ from scalewright.spec.schedules.kinds import KINDS
 Without = tuple[str, Request | None]  # the removed part, the rest as a request (None: not legal)
 
 
-def ablation(prediction: Prediction, c: Constants | None = None) -> list[dict[str, Any]]:
-    """{what, step_time_s, gain_pct, saves_gib, fits, why} of each axis and technique in use.
+def ablation(prediction: Prediction, c: Constants | None = None) -> list[Removed]:
+    """Each axis and technique in use, removed.
 
-    `gain_pct`: speedup from it; below 0 it costs time. `fits`: whether the layout without it fits, by the
-    p90 of its memory, or by the median where the layout itself fits only by that. Numbers are None where the
-    layout without it isn't legal.
+    `fits`: by the p90 of its memory, or by the median where the layout itself fits only by that.
     """
     parts = list(_without(prediction.request))
     requests = [request for _, request in parts if request is not None]
@@ -38,12 +36,14 @@ def ablation(prediction: Prediction, c: Constants | None = None) -> list[dict[st
     return [_entry(prediction, part, None if request is None else next(without)) for part, request in parts]
 
 
-def _entry(prediction: Prediction, part: str, bare: Prediction | None) -> dict[str, Any]:
+def _entry(prediction: Prediction, part: str, bare: Prediction | None) -> Removed:
     """The entry of one part; `bare` is the layout without it."""
     if bare is None:
         problem = f"the batch doesn't divide among {prediction.request.devices:,} devices"
-        numbers = dict.fromkeys(("step_time_s", "gain_pct", "saves_gib"))
-        return {"what": part, **numbers, "fits": False, "why": f"{part}: without it {problem}"}
+        return {
+            "what": part, "step_time_s": None, "gain_pct": None, "saves_gib": None, "fits": False,
+            "why": f"{part}: without it {problem}",
+        }  # fmt: skip
     needs, usable = bare.needs_gib(_headroom(prediction))
     gain = 100 * (bare.step_time_s / prediction.step_time_s - 1)
     saved = bare.peak_gib - prediction.peak_gib

@@ -20,6 +20,7 @@ from scalewright.plan.cost.memory import GIB
 from scalewright.plan.explain import evidence, smallest_fix, what_if
 from scalewright.plan.frameworks import OURS
 from scalewright.plan.predict import Prediction, layout_keys
+from scalewright.plan.records import Gain, Link, Nearby, Removed, Stage, Total
 from scalewright.plan.request import Request
 from scalewright.plan.search.choices import Choice, Plan
 from scalewright.plan.stages import stages
@@ -33,12 +34,12 @@ JSON: TypeAlias = dict[str, Any]
 class Reasons:
     """Why a layout costs what it does, and on what evidence: about forty other requests are priced for it."""
 
-    buys: list[JSON]
-    what_if: list[JSON]
+    buys: list[Removed]
+    what_if: list[Gain]
     smallest_fix: JSON | None
     evidence: JSON
     lacks: list[str]
-    stages: list[JSON]
+    stages: list[Stage]
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class PredictionAnswer:
     prediction: Prediction
     assumed: Sequence[str]
     reasons: Reasons | None = None
-    total: JSON | None = None  # of the whole run, where its tokens are known
+    total: Total | None = None  # of the whole run, where its tokens are known
     unread: Sequence[JSON] = ()
 
     def dump(self) -> JSON:
@@ -95,7 +96,7 @@ class PlanAnswer:
     best: Sequence[ChoiceAnswer]
     pareto: Sequence[ChoiceAnswer]
     beyond: Sequence[ChoiceAnswer]
-    nearby: list[JSON]
+    nearby: list[Nearby]
     trainable: ChoiceAnswer | None
     run: JSON
     run_yaml: str | None
@@ -181,9 +182,9 @@ def lacks(request: Request, layout: Mapping[str, Any]) -> list[str]:
     return [] if reason is None else [reason]
 
 
-def links(chip: Chip) -> list[JSON]:
+def links(chip: Chip) -> list[Link]:
     """The links from the inside out: their kind, the devices that one joins (null: all), its rate."""
-    levels: list[JSON] = []
+    levels: list[Link] = []
     if chip.domain > 1:
         levels.append({"kind": chip.link_kind, "devices": chip.domain, "bytes_per_s": chip.link_rate})
     if levels and chip.fabric_kind == "network":  # no network beyond the domain

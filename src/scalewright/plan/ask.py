@@ -17,16 +17,16 @@ from typing import Any, NamedTuple
 from scalewright.plan import defaults
 from scalewright.plan.answer import ChoiceAnswer, PlanAnswer, answer
 from scalewright.plan.frameworks import OURS
-from scalewright.plan.search.counts import nearby
 from scalewright.plan.search.finder import Stop, Tell
 from scalewright.plan.search.goal import Goal
 from scalewright.plan.search.run_file import planned, run_file
-from scalewright.plan.search.scaling import scaling
+from scalewright.plan.search.scaling import nearby, scaling
 from scalewright.plan.search.search import Choice, Plan, search
 from scalewright.plan.search.why_not import why_not as explain_loss
 from scalewright.plan.switches import check_names
 from scalewright.plan.whole_run import WholeRun
 from scalewright.spec.common.files import check_replaceable, write_signed
+from scalewright.spec.diloco import DilocoSpec
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.optimizers import ADAMW
@@ -70,7 +70,9 @@ def ask(
         optimizer_notes = _priced_optimizer(asked, trainer)
     if length != asked.seq_len:
         asked = asked.with_length(length)
-    changes: dict[str, Any] = {"optimizer": OptimizerSpec(name=record.written)} if optimizer else {}
+    changes: dict[str, OptimizerSpec | DilocoSpec] = {}
+    if optimizer:
+        changes["optimizer"] = OptimizerSpec(name=record.written)
     if islands is not None:
         changes["diloco"] = islands
     asked = replace(
@@ -142,7 +144,7 @@ def answer_plan(
     )
 
 
-def _write(text: str | None, plan: Plan, path: Path, force: bool) -> dict[str, Any]:
+def _write(text: str | None, plan: Plan, path: Path, force: bool) -> dict[str, str | bool | None]:
     """Writes the run file; returns its path, or why `train` runs no layout of the plan."""
     if text is None:
         return {"run_file": None, "run_file_untrainable": plan.best[0].untrainable}

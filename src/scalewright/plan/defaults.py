@@ -14,6 +14,7 @@ from typing import Any
 
 from scalewright.plan.chips import WIDTHS
 from scalewright.plan.frameworks import OURS, Framework, check_name, find_framework
+from scalewright.plan.records import LayoutKeys
 from scalewright.plan.request import Request
 from scalewright.plan.rows.cells import MOST
 from scalewright.spec.diloco import DilocoSpec
@@ -51,7 +52,7 @@ def resolve_length(model: ModelSpec, seq_len: Any) -> tuple[int, list[str]]:
     return model.context, [f"seq_len {model.context} (the model's context)"]
 
 
-def resolve_sizes(given: Mapping[str, Any], cluster: ClusterSpec, length: int) -> dict[str, Any]:
+def resolve_sizes(given: Mapping[str, Any], cluster: ClusterSpec, length: int) -> LayoutKeys:
     """The given keys as a layout has them: `nodes` and `global_batch_tokens` are converted."""
     keys = {key: value for key, value in given.items() if value is not None}
     for name in LIMITS:
@@ -86,7 +87,7 @@ def plan_sizes(
     return {"devices": devices, "global_batch": sizes["global_batch"]}, notes
 
 
-def _agree(keys: dict[str, Any], name: str, value: int, source: str) -> None:
+def _agree(keys: LayoutKeys, name: str, value: int, source: str) -> None:
     """Sets a key that users can give in two ways; raises UserError where both are given and differ."""
     if keys.setdefault(name, value) != value:
         raise UserError(
@@ -94,7 +95,7 @@ def _agree(keys: dict[str, Any], name: str, value: int, source: str) -> None:
         )
 
 
-def fill_devices(keys: dict[str, Any]) -> list[str]:
+def fill_devices(keys: LayoutKeys) -> list[str]:
     """Sets `devices` where not given: the fewest that these axes need."""
     if "devices" in keys:
         return []
@@ -105,7 +106,7 @@ def fill_devices(keys: dict[str, Any]) -> list[str]:
     return [f"devices {keys['devices']}"]
 
 
-def usual_zero(keys: dict[str, Any], trainer: Framework, cluster: ClusterSpec) -> list[str]:
+def usual_zero(keys: LayoutKeys, trainer: Framework, cluster: ClusterSpec) -> list[str]:
     """Sets another trainer's usual ZeRO stage where none is given; for ours the layout's default stays."""
     if trainer.name == OURS or "zero_stage" in keys or keys["devices"] == 1:
         return []

@@ -19,10 +19,10 @@ from scalewright.plan.capabilities import of_framework
 from scalewright.plan.constants import Constants
 from scalewright.plan.cost.band import MEASURED_DEVICES
 from scalewright.plan.curves import beyond_timed, probe_words
-from scalewright.plan.fitting.facts import run_facts
-from scalewright.plan.fitting.runs import MEASURED, measured_seconds, read_table
+from scalewright.plan.fitting.runs import MEASURED, measured_seconds, read_table, run_facts
 from scalewright.plan.frameworks import OURS
 from scalewright.plan.predict import Prediction, layout_keys, predict_table
+from scalewright.plan.records import Gain
 from scalewright.plan.request import Request
 from scalewright.plan.rows.cells import number, text
 from scalewright.plan.rows.rows import request_of
@@ -37,17 +37,14 @@ Change = tuple[str, Request]  # its words, the changed request
 # -- what if --------------------------------------------------------------------------------------
 
 
-def what_if(prediction: Prediction, c: Constants | None = None) -> list[dict[str, Any]]:
-    """Changes and the gain of each in tokens per second and device (percent), best first.
-
-    `kind` of each: "setting" (a key of the layout) or "hardware".
-    """
+def what_if(prediction: Prediction, c: Constants | None = None) -> list[Gain]:
+    """Changes and the gain of each, best first."""
     settings = _legal(prediction.request, _settings(prediction.request))
     changes = [("setting", *change) for change in settings]
     changes += [("hardware", *change) for change in _hardware(prediction.request)]
     predictions = predict_table([request for _, _, request in changes], c)
     rate = prediction.tokens_per_s / prediction.request.devices
-    rows = [
+    rows: list[Gain] = [
         {
             "change": words if changed.fits else f"{words}, does not fit",
             "kind": kind,

@@ -19,10 +19,10 @@ from scalewright.plan.chips import constants_of
 from scalewright.plan.constants import Constants
 from scalewright.plan.cost.band import quantiles, spread
 from scalewright.plan.cost.evaluate import Outcome, evaluate, prepare
-from scalewright.plan.cost.memory import GIB, KINDS
-from scalewright.plan.cost.memory_band import Risk, risk
+from scalewright.plan.cost.memory import GIB, KINDS, Risk, risk
 from scalewright.plan.cost.timeline import AXES, PARTS
 from scalewright.plan.frameworks import OURS
+from scalewright.plan.records import LayoutKeys
 from scalewright.plan.request import COPIED, Request, from_layout, from_question
 from scalewright.plan.rows.cells import text
 from scalewright.plan.rows.rows import has_no_layout, request_of
@@ -151,7 +151,7 @@ class Prediction:
 
     @property
     def comm_bytes(self) -> dict[str, float]:
-        """Bytes that the busiest device of each axis sends in a step (plan/cost/bytes_by_axis.py)."""
+        """Bytes that the busiest device of each axis sends in a step (plan/cost/volumes.py)."""
         return {axis: self.number(f"bytes.{axis}") for axis in AXES}
 
     @property
@@ -201,7 +201,7 @@ def _model_facts(model: ModelSpec, seq_len: int) -> dict[str, float]:
     return {"params": counts.total, "active_params": counts.active, "flops_per_token": per_token}
 
 
-def layout_keys(request: Request) -> dict[str, Any]:
+def layout_keys(request: Request) -> LayoutKeys:
     """The request's layout, in the keys of run files and flags."""
     batch = request.global_batch
     return {

@@ -16,7 +16,7 @@ from scalewright.plan.chips import Chip, chip_of
 from scalewright.plan.curves import narrow_is_fast
 from scalewright.plan.frameworks import FUSED_ATTENTION, OURS, Framework, find_framework
 from scalewright.plan.switches import NO_SWITCHES, Switches, read_switches
-from scalewright.spec.compress import Compress, check_compress
+from scalewright.spec.compress import Compress, applicable, check_compress
 from scalewright.spec.diloco import DilocoSpec
 from scalewright.spec.errors import UserError
 from scalewright.spec.expert_volumes import kept_share
@@ -201,7 +201,7 @@ def _facts(question: Question, layout: Layout, strict: bool) -> dict[str, Any]:
     those are priced with it alone. A capacity counts as far as it drops tokens at even loads.
     """
     run, options = question.run, dict(question.options)
-    if question.framework not in (OURS, run.engine):
+    if not question.has_facts:
         return {"options": options}
     optimizer, data = run.optimizer, run.data
     record = optimizer.record if isinstance(optimizer, OptimizerSpec) else ADAMW
@@ -209,18 +209,14 @@ def _facts(question: Question, layout: Layout, strict: bool) -> dict[str, Any]:
     share = kept_share(factor, question.model.moe, question.seq_len) if factor is not None else 1.0
     if share < 1:
         options.setdefault("capacity", f"{share:.12g}")
-    compress = run.train.compress
-    try:
-        check_compress(compress, layout, islands=run.diloco is not None)
-    except UserError:
-        if strict:
-            raise
-        compress = "none"
+    compress, islands = run.train.compress, run.diloco is not None
+    if strict:
+        check_compress(compress, layout, islands=islands)
     return {
         "options": options,
         "optimizer": record,
         "documents": isinstance(data, DataSpec) and data.masked,
-        "compress": compress,
+        "compress": applicable(compress, layout, islands=islands),
         "diloco": run.diloco,
     }
 

@@ -12,28 +12,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from scalewright.plan.cost.activations import block_bytes
-from scalewright.plan.cost.columns import Columns, PipelineRank
+from scalewright.plan.cost.columns import PipelineRank, PricedColumns
 from scalewright.plan.cost.memory import GIB, KINDS, rank_memory
 from scalewright.plan.cost.microbatch import Micro, exchanges, micro
 from scalewright.plan.cost.pipeline import message_seconds, unhidden
 from scalewright.plan.cost.price_list import price_list
-from scalewright.plan.cost.states import padded_sums
 from scalewright.plan.cost.table import stage_counts
 from scalewright.plan.predict import Prediction
+from scalewright.plan.records import Stage
 from scalewright.plan.request import Request
 from scalewright.spec.schedule import Action, StageCost, Timing, schedule, simulate, stage_ranks
 
 
-def stages(prediction: Prediction) -> list[dict[str, Any]]:
+def stages(prediction: Prediction) -> list[Stage]:
     """Every stage of the model, in order.
-
-    {stage, rank, layers, seconds {forward, backward, backward_input, backward_weight, send, held_up},
-    memory_gib {...}}
 
     Seconds of one micro-batch: `backward` is both parts and the recomputation; `send` is a message to the
     next stage, `held_up` the part of it that blocks the computing rank, at a forward or backward.
@@ -118,17 +114,17 @@ class _Stages:
             np.array([share * float(last in group) for group in groups]),
         )
 
-    def _columns(self, rows: int) -> Columns:
+    def _columns(self, rows: int) -> PricedColumns:
         step = self.prediction.table.outcome.step
         table = step.at.table.take(np.full(rows, self.prediction.row))
-        return Columns(table, step.at.facts, step.at.prices, step.at.c)
+        return PricedColumns(table, step.at.facts, step.at.c, step.at.prices)
 
     def _micro(self, place: PipelineRank, single: bool = False) -> Micro:
         """The cost of a micro-batch at these places; `single`: they are single stages, not whole ranks."""
         columns = self._columns(len(place.rank))
         if single:
             table = replace(columns.table, virtual_stages=np.ones(len(place.rank)))
-            columns = Columns(table, columns.facts, columns.prices, columns.c)
+            columns = PricedColumns(table, columns.facts, columns.c, columns.prices)
         return micro(columns, place, exchanges(columns))
 
     @cached_property
@@ -149,10 +145,8 @@ class _Stages:
     def memory(self) -> list[dict[str, float]]:
         """GiB by kind, of every rank."""
         columns, ranks = self._columns(self.request.pp), list(range(self.request.pp))
-        table, facts, c = columns.table, columns.facts, columns.c
         place = self._places(self._rank_stages, ranks)
-        block, sums = block_bytes(table, facts, c), padded_sums(table, facts)
-        kinds = rank_memory(table, facts, c, place, block, sums)
+        kinds = rank_memory(columns, place, block_bytes(columns))
         return [{kind: float(kinds[kind][rank]) / GIB for kind in KINDS} for rank in ranks]
 
     @cached_property

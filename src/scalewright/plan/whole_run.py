@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import isfinite
 from pathlib import Path
-from typing import Any
 
 from scalewright.plan.predict import Prediction
+from scalewright.plan.records import Total
 from scalewright.spec.base import read_yaml
 from scalewright.spec.errors import UserError
 
@@ -61,7 +61,7 @@ class WholeRun:
         """The same, at the cluster's price where none was given."""
         return self if self.price is not None else replace(self, price=price)
 
-    def total(self, prediction: Prediction) -> dict[str, Any]:
+    def total(self, prediction: Prediction) -> Total:
         """Days, device-hours and cost, with their currency and goodput; without a price the cost is None."""
         assert self.tokens is not None
         if self.price is None and self.currency is not None:

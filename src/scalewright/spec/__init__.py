@@ -2,6 +2,7 @@
 
 a run       run.py (guard.py, diloco.py, sweep.py, user_code.py)   base.py, scalars.py, errors.py: strict data
             question.py: a run as it is asked about                capabilities.py: what trainers have
+            finding.py: what a look at a machine or a start found
 a model     model.py, presets.py (shapes.py, huggingface.py), families/
             tensors.py: every tensor    operators.py, block.py (primitives.py, mixers.py): every operator
 a layout    layout.py, layout_check.py, layout_fix.py          grid.py, groups.py: ranks and groups

@@ -84,6 +84,15 @@ def check_compress(compress: Compress, layout: Layout, *, islands: bool = False)
         )
 
 
+def applicable(compress: Compress, layout: Layout, *, islands: bool = False) -> Compress:
+    """`compress`, or none in a layout that has nothing for it."""
+    try:
+        check_compress(compress, layout, islands=islands)
+    except UserError:
+        return "none"
+    return compress
+
+
 def word(compress: Compress) -> str:
     """A kind's name."""
     return "powersgd" if isinstance(compress, LowRank) else compress

@@ -20,6 +20,7 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.run import DataSpec, PythonRef, RunSpec
 
+OURS = "scalewright"
 DATA = "DATA"  # stands for token shards that nobody has named yet
 
 
@@ -87,6 +88,11 @@ class Question:
     def framework(self) -> str:
         """Whose step time is asked for."""
         return self.trainer or self.run.engine
+
+    @property
+    def has_facts(self) -> bool:
+        """Whether what the run has beside its layout is priced: other trainers are priced without."""
+        return self.framework in (OURS, self.run.engine)
 
     def with_layout(self, layout: Layout) -> Question:
         """The same run in another layout."""

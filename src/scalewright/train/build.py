@@ -20,11 +20,11 @@ from scalewright.checkpoint.read import set_aside
 from scalewright.data.check import BackgroundCheck, unchecked
 from scalewright.data.dataset import Dataset, TokenDataset, open_data
 from scalewright.data.left_out import LeftOut
-from scalewright.launch.preflight.rule import Finding
 from scalewright.launch.rank import RankContext
 from scalewright.parallel.collectives import barrier, from_rank_zero
 from scalewright.parallel.execute import Loss
 from scalewright.parallel.mesh import Mesh, make_mesh
+from scalewright.spec.finding import Finding
 from scalewright.spec.grid import make_grid
 from scalewright.spec.groups import used_axes
 from scalewright.spec.memory import offloads_parameters

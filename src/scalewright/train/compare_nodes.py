@@ -26,12 +26,12 @@ import scalewright
 from scalewright.launch.preflight.ask import start_facts
 from scalewright.launch.preflight.facts import Facts, Node, ProcessPlace, Run
 from scalewright.launch.preflight.network import GLOO, names_in
-from scalewright.launch.preflight.rule import Finding
 from scalewright.launch.preflight.rules import check, in_order, merge, stop_for
 from scalewright.launch.rank import RankContext
 from scalewright.launch.settings import present_environment
 from scalewright.parallel.collectives import gather_json
 from scalewright.parallel.mesh import Mesh
+from scalewright.spec.finding import Finding
 from scalewright.spec.run import RunSpec
 
 OURS = ("none", "local")  # all ranks are on this machine, which was looked at before they started
@@ -99,7 +99,7 @@ def _report(run: RunSpec, context: RankContext, kind: str, here: tuple[Finding, 
     except Exception as error:
         what = f"this node can't be looked at ({type(error).__name__}: {error})"
         findings = (
-            Finding("look", "machine", "warn", what, "machine", "launch.preflight=off leaves it out"),
+            Finding("machine", "look", "warn", what, "launch.preflight=off leaves it out", where="machine"),
         )
         node = Node(platform.node(), context.rank)
     return Report(asdict(node), [asdict(finding) for finding in findings])

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from scalewright.launch.preflight.rule import Finding
 from scalewright.machine.load import CpuMark
+from scalewright.spec.finding import Finding
 from scalewright.train.hangs.patience import Patience
 from scalewright.train.resolve import Resolved
 

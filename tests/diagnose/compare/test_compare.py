@@ -11,8 +11,7 @@ import pytest
 from tests.diagnose.job import Job, write
 
 from scalewright.diagnose.compare.compare import slower_than
-from scalewright.diagnose.compare.losses import losses_apart
-from scalewright.diagnose.compare.times import change
+from scalewright.diagnose.compare.noise import change, losses_apart
 from scalewright.diagnose.diagnose import diagnose
 from scalewright.spec.errors import UserError
 

@@ -11,7 +11,7 @@ import pytest
 from tests.diagnose.logs.write import megatron_2021, megatron_2026, nemo, titan
 
 from scalewright.diagnose.diagnose import diagnose
-from scalewright.diagnose.logs.curve import spikes
+from scalewright.diagnose.logs.causes import spikes
 from scalewright.diagnose.logs.steps import Step
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from scalewright.api import diagnose
-from scalewright.diagnose.inputs import EXAMPLE_LOG
+from scalewright.diagnose.diagnose import EXAMPLE_LOG
 
 TOKEN_FLOPS = 449_226_473_472  # of Llama 3.1 70B at 8,192 tokens, forward and backward
 DEVICES, BATCH, SEQ_LEN, TFLOPS, SAVE_EVERY = 128, 128, 8192, 296.0, 10

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.diagnose.logs.write import bridge_step_time, megatron_2021, titan, trainer, write
 
-from scalewright.api import diagnose, predict
+from scalewright.api import diagnose, predict, read
 from scalewright.cli.terminal import show
 from scalewright.report.present import show_answer
 from scalewright.spec.errors import UserError
@@ -47,6 +47,18 @@ def test_a_block_of_arguments_and_a_cluster_are_enough(tmp_path: Path) -> None:
     assert expected["p50"] == pytest.approx(alone["p50"], rel=0.05)
     assert expected["p10"] < expected["p50"] < expected["p90"]
     assert (expected["compared_by"], expected["measured_s"]) == ("step time", 1.5)
+
+
+def test_a_block_is_priced_as_the_configuration_that_it_is(tmp_path: Path) -> None:
+    """By one reader: `predict --from` the log, and the log's own expectation."""
+    expected = ask(tmp_path, cluster="dgx-h100")["expected"]
+    [path] = tmp_path.iterdir()
+    run = read(path)
+    # the block has no world_size, which another line states
+    alone = predict(run, "dgx-h100", devices=64, framework="megatron-lm")
+    assert expected["p50"] == alone["step_time_s"]["p50"]
+    assert any("hidden-dropout" in line for line in expected["assumed"])
+    assert not any(line.startswith("devices ") for line in expected["assumed"])
 
 
 def test_slow_as_expected_and_fast(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scalewright.diagnose.logs.several import read_logs
+from scalewright.diagnose.logs.log import read_logs
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("using world size: 64, data-parallel-size: 1, tensor-model-parallel size: 4, "

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from tests.diagnose.logs.write import megatron_2021, titan, trainer
 
-from scalewright.diagnose.logs.log import Log
-from scalewright.diagnose.logs.several import read_logs
+from scalewright.diagnose.logs.log import Log, read_logs
 from scalewright.diagnose.logs.steps import Steps
 
 BLOCK = "------------------------ arguments ------------------------\n"

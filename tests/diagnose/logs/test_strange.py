@@ -13,7 +13,7 @@ from tests.diagnose.test_damage import damaged
 
 from scalewright.cli.terminal import show
 from scalewright.diagnose.diagnose import diagnose
-from scalewright.diagnose.logs.several import read_logs
+from scalewright.diagnose.logs.log import read_logs
 from scalewright.report.present import show_answer
 from scalewright.spec.errors import UserError
 

@@ -8,9 +8,8 @@ import pytest
 from tests.diagnose.logs.write import FORMS as WRITERS
 from tests.diagnose.logs.write import Line, write
 
-from scalewright.diagnose.logs.forms import FORMS
+from scalewright.diagnose.logs.forms import FORMS, MOST, Templates, template_of
 from scalewright.diagnose.logs.lines import MarkedLines
-from scalewright.diagnose.logs.templates import MOST, Templates, template_of
 
 MEGATRON = FORMS[0]
 FIRST = (

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from tests.diagnose.nccl.write import answer, run, says, started
 
-from scalewright.diagnose.diagnose import diagnose
-from scalewright.diagnose.inputs import inputs
+from scalewright.diagnose.diagnose import diagnose, inputs
 from scalewright.diagnose.nccl import forms
-from scalewright.diagnose.nccl.links import Ends, Via, ends, repeated, via
+from scalewright.diagnose.nccl.forms import Ends, Via, ends, repeated, via
 from scalewright.diagnose.nccl.problems import peer, problem
 from scalewright.spec.errors import UserError
 

@@ -1,4 +1,4 @@
-"""Memory: micro-batches under way as the schedules say, shares as ZeRO says."""
+"""Memory: micro-batches under way as the schedules say, shares as ZeRO says, kinds of numbers, its band."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import numpy as np
 import pytest
 
 from scalewright.plan.cost.activations import under_way
+from scalewright.plan.cost.memory import kind_of, risk
 from scalewright.plan.cost.table import table
-from scalewright.plan.predict import Prediction, predict
+from scalewright.plan.fitting.runs import MEASURED, read_table, runs_of
+from scalewright.plan.frameworks import find_framework
+from scalewright.plan.predict import Prediction, predict, predict_table
 from scalewright.plan.request import from_layout
 from scalewright.plan.stages import stages
+from scalewright.plan.terms import RISK_TERMS
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.presets import load_model_spec
@@ -73,3 +77,58 @@ def test_schedules_that_keep_several_weights() -> None:
     both = [stage["memory_gib"]["parameters"] for stage in stages(run(**sizes))]
     twice = run(**sizes, schedule="dualpipe").memory_gib["parameters"]
     assert twice == pytest.approx(both[0] + both[-1])
+
+
+def test_each_kind_holds_more_than_the_one_before() -> None:
+    keys = predict(MODEL, load_cluster("dgx-h100"), Layout(devices=64, zero_stage=3), 8192).dump()
+    assert keys["memory_kind"] == "allocated"
+    assert keys["memory_gib"]["peak"] < keys["memory_reserved_gib"] < keys["memory_smi_gib"]
+    assert keys["memory_smi_gib"] < 1.1 * keys["memory_gib"]["peak"] + 2.0  # context, and two groups' buffers
+
+
+def test_groups_of_ranks_hold_nccls_buffers() -> None:
+    def beyond(**changes: int) -> float:
+        layout = Layout.parse({"devices": 64, "zero_stage": 1, **changes})
+        keys = predict(MODEL, load_cluster("dgx-h100"), layout, 8192).dump()
+        return float(keys["memory_smi_gib"] - keys["memory_reserved_gib"])
+
+    assert beyond(tp=8, pp=2) == pytest.approx(beyond() + 2 * 0.2)
+
+
+def test_a_tpu_has_one_number() -> None:
+    keys = predict(MODEL, load_cluster("tpu-v5p"), Layout(devices=64, zero_stage=3), 8192).dump()
+    assert keys["memory_gib"]["peak"] == keys["memory_reserved_gib"] == keys["memory_smi_gib"]
+
+
+@pytest.mark.parametrize(
+    ("notes", "kind"),
+    [
+        ("Mem = max nvidia-smi-style GB on first stage", "smi"),
+        ("max reserved 61 GB", "reserved"),
+        ("max allocated memory", "allocated"),
+        ("GPU memory, allocated or reserved not stated", "allocated"),
+    ],
+)
+def test_a_rows_notes_name_its_kind(notes: str, kind: str) -> None:
+    assert kind_of(notes) == kind
+
+
+def test_risk_follows_from_the_band() -> None:
+    assert [risk(usable, 50, 60, 70) for usable in (71, 65, 55, 49)] == list(RISK_TERMS)
+    table = predict_table([runs_of(read_table(MEASURED)[::60]).requests[0]])
+    held = table.outcome.memory
+    assert bool(held.low[0] < held.peak[0] < held.high[0])
+
+
+def test_spreads_are_those_of_the_measured_peaks() -> None:
+    runs = runs_of(read_table(MEASURED))
+    held = predict_table(runs.requests).outcome.memory
+    error = np.log(runs.memory * 2**30 / held.peak)
+    for name in ("nanotron", "megatron", "megatron-deepspeed", "internevo"):
+        of_it = np.array([request.framework.name == name for request in runs.requests])
+        at = np.isfinite(error) & ~runs.apart & of_it
+        spread = float(np.sqrt(np.mean(error[at] ** 2)))
+        assert find_framework(name).memory_spread == pytest.approx(spread, abs=0.01), name
+        within = (error[at] > -1.2816 * spread) & (error[at] < 1.2816 * spread)
+        assert within.mean() > 0.7
+    assert find_framework("torchtitan").memory_spread > 0.13, "never measured: wider than most that were"

@@ -10,12 +10,10 @@ import pytest
 
 from scalewright.dry_run.dry_run import Group, dry_run
 from scalewright.plan.cost import own_memory
-from scalewright.plan.cost.columns import PipelineRank
+from scalewright.plan.cost.columns import Columns, PipelineRank
 from scalewright.plan.cost.memory import GIB
-from scalewright.plan.cost.own_memory import own_moments
-from scalewright.plan.cost.peak_moments import Moment
+from scalewright.plan.cost.own_memory import Moment, own_moments
 from scalewright.plan.cost.states import States
-from scalewright.plan.cost.table import Facts, Table
 from scalewright.plan.predict import predict, price
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
@@ -111,10 +109,8 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[float, floa
     """The peak of every moment that the planner compares, on every rank, and its activations, in GiB."""
     moments: list[tuple[float, float]] = []
 
-    def recording(
-        table: Table, facts: Facts, at: PipelineRank, held: States, *more: Any
-    ) -> tuple[Moment, ...]:
-        compared = own_moments(table, facts, at, held, *more)
+    def recording(at: Columns, place: PipelineRank, held: States, *more: Any) -> tuple[Moment, ...]:
+        compared = own_moments(at, place, held, *more)
         states = held.parameters + held.optimizer
         moments.extend(((x.total + states)[0] / GIB, x.activations[0] / GIB) for x in compared)
         return compared

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scalewright.plan.cost.work import BLOCK, COLUMN, EXTRA, FORWARD, KEPT, MATMUL, Work, work
+from scalewright.plan.cost.work import BLOCK, EXTRA, FORWARD, MATMUL, Kernel, RegionKept, Work, work
 from scalewright.spec.layout import Layout
 from scalewright.spec.operators import activation_bytes, forward_flops
 from scalewright.spec.presets import load_model_spec
@@ -25,7 +25,7 @@ ONE = Sizes(1, 1024, 1, False, 1, 1, 1, 2, "fused")
 
 
 def column(work: Work, name: str) -> np.ndarray:
-    return work.kernels[:, COLUMN[name]]
+    return np.asarray(getattr(Kernel(*work.kernels.T), name))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -34,7 +34,7 @@ def test_flops_and_parameters_are_the_specs(name: str) -> None:
     found = work(model, ONE)
     times = np.where(column(found, "region") == BLOCK, model.num_hidden_layers, 1)
     forward = column(found, "phase") == FORWARD
-    flops = column(found, "flops") * column(found, "count") * times
+    flops = column(found, "flops") * column(found, "share") * times
     # the same sums in another order: rounding alone
     assert (flops * forward).sum() == pytest.approx(forward_flops(model, 1024, causal=False), rel=1e-9)
     assert flops.sum() == pytest.approx(3 * forward_flops(model, 1024, causal=False), rel=1e-9)
@@ -48,7 +48,7 @@ def test_activations_are_the_specs(tp: int) -> None:
     model = load_model_spec("llama-3.2-1b")
     found = work(model, Sizes(2, 1024, tp, True, 1, 1, 1, 2, "fused"))
     layout = Layout(devices=tp, tp=tp, zero_stage=1, micro_batch=2, precision="bf16")
-    kept = found.kept[:, KEPT.index("none")] * np.array([1, model.num_hidden_layers, 1, 0])
+    kept = found.kept[:, RegionKept._fields.index("none")] * np.array([1, model.num_hidden_layers, 1, 0])
     assert kept.sum() == pytest.approx(activation_bytes(model, layout, 1024), rel=1e-9)
 
 

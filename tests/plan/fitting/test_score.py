@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from scalewright.plan.fitting.fit import left_out
-from scalewright.plan.fitting.rank import kendall_tau, regret
 from scalewright.plan.fitting.runs import MEASURED, read_table, runs_of
-from scalewright.plan.fitting.score import score
+from scalewright.plan.fitting.score import kendall_tau, regret, score
 
 
 @pytest.fixture(scope="module")

@@ -13,13 +13,16 @@ from scalewright.plan.request import Request, from_layout
 from scalewright.plan.search.axes import make_space
 from scalewright.plan.search.objective import make_objective
 from scalewright.plan.search.pricer import make_pricer
+from scalewright.plan.search.run_file import planned
 from scalewright.plan.search.search import capabilities_of
 from scalewright.plan.search.space import Rows, Space
+from scalewright.spec.compress import check_compress
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.layout_check import check_layout
 from scalewright.spec.presets import load_model_spec
+from scalewright.spec.run import RunSpec
 
 LLAMA, H100 = load_model_spec("llama-3.1-8b"), load_cluster("dgx-h100")
 MIXTRAL, GPT3 = load_model_spec("mixtral-8x7b"), load_model_spec("gpt3-175b")
@@ -200,6 +203,51 @@ def test_requests_of_choices_are_those_of_their_layouts() -> None:
     predictions = predict_table([choice.prediction.request for choice in plan.best])
     for choice, prediction in zip(plan.best, predictions, strict=True):
         assert prediction.step_time_s == pytest.approx(choice.score, rel=1e-9)
+
+
+RUNS: dict[str, dict[str, Any]] = {
+    "bf16": {"train": {"compress": "bf16"}},
+    "powersgd": {"train": {"compress": {"powersgd": {"rank": 8}}}},
+    "diloco": {"diloco": {"inner_steps": 50}},
+    "diloco, bf16": {"diloco": {"inner_steps": 50}, "train": {"compress": "bf16"}},
+    "lion": {"optimizer": {"name": "lion"}},
+}
+
+
+@pytest.mark.parametrize("framework", ["scalewright", "megatron"])
+@pytest.mark.parametrize("zero", [0, 1])
+@pytest.mark.parametrize("kind", list(RUNS))
+def test_a_run_is_priced_with_the_same_facts_by_search_and_prediction(
+    kind: str, zero: int, framework: str
+) -> None:
+    """Its compression where all layouts have a use for it, its islands and optimizer; of ours alone."""
+    fixed = {"zero_stage": zero, "dp_replicate": 2 if "diloco" in kind else 1}
+    model = load_model_spec("llama-3.2-1b")
+    keys: dict[str, Any] = {"devices": 16, "seq_len": 4096, "global_batch": 32, "fixed": fixed}
+    plan = search(model, H100, framework=framework, run=RUNS[kind], **keys)
+    plain = search(model, H100, framework=framework, **keys)
+    for choice in plan.best:
+        assert choice.prediction.step_time_s == pytest.approx(choice.score, rel=1e-9)
+    ours, half = framework == "scalewright", "bf16" in kind or kind == "powersgd"
+    priced = ours and not (half and zero and "diloco" not in kind)
+    assert (plan.best[0].score != plain.best[0].score) == priced
+    assert any("no compressed gradients" in line for line in plan.assumed) == (
+        half and not (ours and zero == 0)
+    )
+    assert any("no diloco" in line for line in plan.assumed) == ("diloco" in kind and not ours)
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+def test_a_run_file_compresses_as_it_was_priced(zero: int) -> None:
+    """With nothing to compress, or shards, it doesn't; the file is one that `train` accepts."""
+    model, run = load_model_spec("llama-3.2-1b"), {"train": {"compress": "bf16", "steps": 77}}
+    for tp in (1, 8):
+        fixed = {"zero_stage": zero, "tp": tp}
+        plan = search(model, H100, devices=8, seq_len=4096, global_batch=32, fixed=fixed, run=run)
+        written = RunSpec.parse(planned(plan, plan.best[0].layout, "shards"))
+        check_compress(written.train.compress, written.layout)
+        assert (written.train.compress == "bf16") == (zero == 0 and tp == 1)
+        assert written.train.steps == 77
 
 
 def test_layouts_that_only_fit_at_p50_are_used_where_none_fits_at_p90() -> None:

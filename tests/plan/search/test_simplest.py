@@ -7,7 +7,7 @@ import pytest
 from plan.searches import search
 from scalewright.api import plan as ask
 from scalewright.api import predict
-from scalewright.plan.search.counts import nearby
+from scalewright.plan.search.scaling import nearby
 from scalewright.plan.search.search import Plan
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import load_cluster

@@ -54,7 +54,7 @@ def test_failures(monkeypatch: pytest.MonkeyPatch, failure: Exception, message: 
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("content", [b"<html>", b"[1]", b"\xff\xfe"])
+@pytest.mark.parametrize("content", [b"<html>", b"[1]", b"\xff\xfe", b"[" * 200_000, b" " * (5 << 20)])
 def test_a_response_that_is_no_config(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
     monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: io.BytesIO(content))
     with pytest.raises(UserError):

@@ -15,7 +15,7 @@ from scalewright.cli.verbs.train import missing_run
 if TYPE_CHECKING:
     from scalewright.accept.check import Acceptance
 
-SIGNS = {"passed": "✓", "warned": "!", "failed": "✗", "skipped": "–"}
+SIGNS = {"ok": "✓", "warn": "!", "problem": "✗", "note": "–"}
 
 
 def accept(
@@ -74,10 +74,10 @@ def show(result: Acceptance, page: Path) -> None:
     hosts = ", ".join(result.about["hosts"][:4])
     print(f"{result.run} · {counted(result.about['world'], 'ranks')} on {hosts}\n")
     for check in result.checks:
-        print(f"{SIGNS[check.state]} {check.name:<9} {check.words}")
-        if check.fix and check.state in ("warned", "failed"):
-            print(f"            → {check.fix}")
-    bad = [check.name for check in result.checks if check.state == "failed"]
+        print(f"{SIGNS[check.severity]} {check.rule:<9} {check.what}")
+        if check.how and check.severity in ("warn", "problem"):
+            print(f"            → {check.how}")
+    bad = [check.rule for check in result.checks if check.severity == "problem"]
     print(
         f"\n{'NOT ACCEPTED: ' + ', '.join(bad) + ' failed' if bad else 'accepted'} in {result.seconds:.0f} s"
     )

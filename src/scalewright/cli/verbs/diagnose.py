@@ -136,7 +136,7 @@ def _write_files(
 
         write_diagnosis(answer, html, lanes)
     if perfetto is not None and lanes is not None:
-        from scalewright.diagnose.perfetto import write_perfetto
+        from scalewright.diagnose.timeline import write_perfetto
 
         try:
             write_perfetto(lanes, perfetto, drawing.plan)

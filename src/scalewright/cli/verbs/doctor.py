@@ -78,6 +78,7 @@ def _look_at_start(
 ) -> Report:
     """What the rules of launch/preflight find: of a start here, or of the job for a target."""
     import time
+    from dataclasses import replace
 
     from scalewright.launch.job import make_job
     from scalewright.launch.preflight.ask import job_facts, start_facts
@@ -86,7 +87,7 @@ def _look_at_start(
     from scalewright.launch.preflight.rules import check, rules_at
     from scalewright.launch.settings import present_environment
     from scalewright.launch.targets import find_target
-    from scalewright.machine.findings import Finding, Report
+    from scalewright.machine.findings import Report
     from scalewright.spec.run import load_run
 
     if run is not None and not run.is_file():
@@ -108,10 +109,10 @@ def _look_at_start(
     rules = rules_at(*moments)
     sources = {rule.name: rule.source for rule in rules}
     findings = tuple(
-        Finding(
-            f.subject, f.rule, f.severity, f"{f.what} ({f.place})", f.how,
-            {"where": f.place, "source": sources[f.rule]},
+        replace(
+            finding, what=f"{finding.what} ({finding.place})",
+            data={"where": finding.place, "source": sources[finding.rule]},
         )
-        for f in check(facts, *moments)
+        for finding in check(facts, *moments)
     )  # fmt: skip
     return Report(findings, {}, time.perf_counter() - began, looks=len(rules))

@@ -43,9 +43,9 @@ def emit(
     scalewright emit megatron run.yaml
     scalewright emit torchtitan plan.json --out titan --strict
     """
-    from scalewright.emit.save import save
     from scalewright.emit.source import in_own_file, load_settings
     from scalewright.emit.write import emit as write
+    from scalewright.emit.write import save
 
     settings = load_settings(run, overrides or ())
     settings.version = software_version

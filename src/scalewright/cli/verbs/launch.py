@@ -16,7 +16,7 @@ from scalewright.spec.errors import UserError
 
 if TYPE_CHECKING:
     from scalewright.launch.job import LaunchJob, Written
-    from scalewright.launch.preflight.rule import Finding
+    from scalewright.spec.finding import Finding
     from scalewright.spec.run import RunSpec
 
 
@@ -109,15 +109,10 @@ def _look(job: LaunchJob, target: str, run: RunSpec, *, stops: bool) -> list[Fin
 
 
 def _save(written: Written, folder: Path, force: bool) -> dict[str, str]:
-    """Writes the files; their paths by name. JSON has no comments, and so no signature: it is replaced."""
-    from scalewright.spec.common.files import write_signed, write_whole
+    """Writes the files, or none of them where one is another's; their paths by name."""
+    from scalewright.emit.write import save
 
-    for name, text in written.files.items():
-        if name.endswith(".json"):
-            folder.mkdir(parents=True, exist_ok=True)
-            write_whole(folder / name, text)
-        else:
-            write_signed(folder / name, text, force)
+    save(written.files, folder, force)
     return {name: operand((folder / name).as_posix()) for name in written.files}
 
 

@@ -16,15 +16,27 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from scalewright.diagnose.flight.dump import Dump, Entry
+from scalewright.diagnose.flight.dump import Dump, Entry, read_dump
+from scalewright.diagnose.verdict import Verdict
+from scalewright.spec.common.pickles import NotPlainData
 
 DEFAULT_GROUP = "default_pg"
 UNEVEN = ("all_to_all", "alltoall", "scatter", "gather", "broadcast", "send", "recv")  # sizes differ by rank
+FIX = {
+    "mismatch": "make every rank of the group call the same collective with the same shapes: look for a "
+    "branch on the rank, or on data that differs",
+    "missing": "look at what this rank did instead: a branch that skips the call, an exception that was "
+    "caught, a loader that ended earlier",
+    "absent": "look at this rank's log: it died or was killed, or couldn't write its dump",
+    "crossed": "call the collectives of both groups in one order on all ranks",
+}
+KEYS = ("cause", "ranks", "waiting", "group", "number", "evidence", "frames", "fix")  # of a verdict
 
 
 @dataclass(frozen=True)
-class Finding:
+class GroupFault:
     """One thing that is wrong in one group: `kind`, the ranks that did it, and those that wait for them."""
 
     kind: str
@@ -41,7 +53,7 @@ class Finding:
 class Hang:
     """The findings, the root's first, the ranks they name, and lines about what the dumps don't tell."""
 
-    findings: list[Finding]
+    findings: list[GroupFault]
     root: tuple[int, ...]
     warnings: list[str]
 
@@ -50,7 +62,7 @@ def find_hang(dumps: Sequence[Dump]) -> Hang:
     """What the ranks' dumps show; no findings where every collective is done or on its way everywhere."""
     by_rank = {dump.rank: dump for dump in dumps}
     members = _members(dumps)
-    findings: list[Finding] = []
+    findings: list[GroupFault] = []
     for group, ranks in sorted(members.items()):
         findings += _group(group, ranks, by_rank)
     waits = {rank: finding.culprits for finding in findings for rank in finding.waiting}
@@ -88,7 +100,7 @@ def _members(dumps: Sequence[Dump]) -> dict[str, list[int]]:
     return {name: sorted(its_ranks) for name, its_ranks in members.items()}
 
 
-def _group(group: str, ranks: list[int], by_rank: dict[int, Dump]) -> list[Finding]:
+def _group(group: str, ranks: list[int], by_rank: dict[int, Dump]) -> list[GroupFault]:
     """Mismatches and missing ranks of one group, at the first number where something is wrong."""
     entries: dict[int, dict[int, Entry]] = {}
     last: dict[int, int] = {}
@@ -108,14 +120,16 @@ def _group(group: str, ranks: list[int], by_rank: dict[int, Dump]) -> list[Findi
             odd = tuple(rank for rank, entry in here.items() if _signature(entry) != usual)
             others = tuple(rank for rank in here if rank not in odd)
             what = f"{here[odd[0]].what} where the others call {here[others[0]].what}"
-            return [Finding("mismatch", group, about, number, odd, others, what, _frames(by_rank, odd))]
+            return [GroupFault("mismatch", group, about, number, odd, others, what, _frames(by_rank, odd))]
         waiting = tuple(rank for rank, entry in here.items() if not entry.done)
         missing = tuple(rank for rank in ranks if last.get(rank, 0) < number)
         if waiting and missing:
             absent = tuple(rank for rank in missing if rank not in by_rank)
             kind, culprits = ("absent", absent) if absent else ("missing", missing)
             what = here[waiting[0]].what
-            return [Finding(kind, group, about, number, culprits, waiting, what, _frames(by_rank, culprits))]
+            return [
+                GroupFault(kind, group, about, number, culprits, waiting, what, _frames(by_rank, culprits))
+            ]
     return []
 
 
@@ -148,6 +162,50 @@ def _frames(by_rank: dict[int, Dump], ranks: tuple[int, ...]) -> tuple[str, ...]
     return tuple(entry.frame for entry in last)
 
 
-def _renamed(finding: Finding) -> Finding:
-    return Finding("crossed", *(getattr(finding, name) for name in
+def _renamed(finding: GroupFault) -> GroupFault:
+    return GroupFault("crossed", *(getattr(finding, name) for name in
                    ("group", "about", "number", "culprits", "waiting", "what", "frames")))  # fmt: skip
+
+
+def flight_answer(files: Sequence[Path]) -> dict[str, object]:
+    """What the dumps of all ranks show; raises NotPlainData where none can be read."""
+    dumps, warnings = [], []
+    for file in files:
+        try:
+            dumps.append(read_dump(file))
+        except NotPlainData as error:
+            warnings.append(f"{file.name}: {error}: left out")
+    if not dumps:
+        raise NotPlainData(warnings[0])
+    hang = find_hang(dumps)
+    return {
+        "kind": "flight_recorder",
+        "ranks": sorted(dump.rank for dump in dumps),
+        "entries": sum(len(dump.entries) for dump in dumps),
+        "root_ranks": list(hang.root),
+        "verdicts": [{key: verdict(finding).dump()[key] for key in KEYS} for finding in hang.findings],
+        "warnings": warnings + hang.warnings,
+    }
+
+
+def verdict(finding: GroupFault) -> Verdict:
+    """A finding as a cause, with the ranks that it names."""
+    ranks = {"ranks": list(finding.culprits), "waiting": list(finding.waiting)}
+    place = {"group": finding.about or finding.group, "number": finding.number}
+    more = {**ranks, **place, "frames": list(finding.frames)}
+    return Verdict(finding.kind, [sentence(finding)], FIX[finding.kind], more=more)
+
+
+def sentence(finding: GroupFault) -> str:
+    """`rank 2 never came to dp #4 (all_reduce [[1024, 64]] Float), in which rank 0 waits`."""
+    who, others = _ranks(finding.culprits), _ranks(finding.waiting)
+    place = f"{finding.about or 'group ' + finding.group} #{finding.number}"
+    if finding.kind == "mismatch":
+        return f"{who} called {finding.what}, in {place}"
+    left = " and left no dump" if finding.kind == "absent" else ""
+    waits = "waits" if len(finding.waiting) == 1 else "wait"
+    return f"{who} never came to {place} ({finding.what}), in which {others} {waits}{left}"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + ", ".join(map(str, ranks))

@@ -1,8 +1,10 @@
 """What the planner expects of this trainer, model, layout and machine, beside what the log shows.
 
-    facts of the log, then the flags' ──► a row of a table of runs ──► plan.predict ──► p10, p50, p90
-    the usual step                    ──► as expected | slower: 12% beyond p90 | faster than expected
+    --from FILE, or all arguments in the log ──► Question     ──► plan.predict ──► p10, p50, p90
+    only some facts, the flags' over them    ──► a table's row ──┘
+    the usual step                           ──► as expected | slower: 12% beyond p90 | faster than expected
 
+A configuration is compared at the sizes that its log states: those ran. The user's flags go over both.
 By step time where the batch is known; else by tokens/s or TFLOP/s a device, which need none. Measured and
 predicted TFLOP/s may count operations differently.
 """
@@ -11,19 +13,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from scalewright.diagnose.logs.arguments import DIMS, Facts
-from scalewright.diagnose.logs.configured import disagreements, predicted
+from scalewright.diagnose.logs.facts import DIMS, Facts, facts_of
 from scalewright.diagnose.logs.log import Log
 from scalewright.diagnose.logs.times import Usual
 from scalewright.plan.defaults import check_whole, resolve_sizes
-from scalewright.plan.predict import predict_rows
+from scalewright.plan.predict import predict_rows, price
 from scalewright.plan.rows.row_model import known_name
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import load_cluster
+from scalewright.spec.layout import Layout
+from scalewright.spec.layout_check import check_layout
 from scalewright.spec.presets import is_preset, load_model_spec
 from scalewright.spec.question import Question
 
@@ -34,6 +37,7 @@ COLUMNS = {
 KEYS = {*COLUMNS, "sp", "zero_stage", "dp_replicate", "schedule", "etp", "nodes", "global_batch_tokens"} - {
     *DIMS
 }
+SIZES = ("devices", "tp", "pp", "cp", "ep", "micro_batch", "global_batch")  # that logs state, and ran
 ANY_CLUSTER = "dgx-h100"  # sizes are checked; only `nodes` asks how many devices are in one
 FLAG = {"model": "--model MODEL", "device": "--cluster CLUSTER", "devices": "--layout devices=N",
         "seq_len": "--seq-len TOKENS", "batch": "--layout global_batch=SEQUENCES"}  # fmt: skip
@@ -59,14 +63,26 @@ def expected(log: Log, measured: Usual, given: Given) -> tuple[dict[str, Any] | 
     row, facts, why = _stated(log, measured, given)
     if row is None:
         return None, why
-    [prediction] = predict_rows([row])
+    prediction = _predicted(log, row, facts, given)
     if "error" in prediction:
-        if given != Given():
-            raise UserError(f"it can't be predicted: {prediction['error']}", "diagnose", "change the flags")
         why = f"it can't be predicted: {prediction['error']}"
+        if given != Given():
+            raise UserError(why, "diagnose", "change the flags")
         return None, f"{why}; --model, --cluster and --layout change it"
     machine = {"cluster": row["device"], "devices": facts["devices"]}
     return _answer(prediction, measured, _has_batch(facts)) | machine, ""
+
+
+def _predicted(log: Log, row: Mapping[str, Any], facts: Facts, given: Given) -> dict[str, Any]:
+    """The prediction of a log's own run, or of the facts that it states; or {"error": why}."""
+    if log.run is None or given.model is not None:
+        return predict_rows([row])[0]
+    run = replace(log.run, trainer=log.framework)
+    try:
+        prediction = _at_sizes(run, row["device"], facts, given.layout, given.seq_len)
+    except UserError as error:
+        return {"error": str(error)}
+    return prediction | {"assumed": [*run.notes(facts), *prediction["assumed"]]}
 
 
 def _by_configuration(
@@ -76,12 +92,45 @@ def _by_configuration(
     cluster = _place(log.facts, given)
     if cluster is None:
         return None, f"neither the log nor the configuration has a kind of device; add {FLAG['device']}"
-    prediction = predicted(run, cluster, log.facts, given.layout, given.seq_len)
+    prediction = _at_sizes(run, cluster, log.facts, given.layout, given.seq_len)
     layout = prediction["layout"]
     machine = {"cluster": cluster, "devices": layout["devices"], "layout": layout}
     answer = _answer(prediction, measured, batch=True) | machine
     answer["assumed"] = [*run.notes({*log.facts, *given.layout}), *answer["assumed"]]
-    return answer, "; ".join(disagreements(run, log.facts))
+    return answer, "; ".join(_disagreements(run, log.facts))
+
+
+def _at_sizes(
+    run: Question, cluster: str, facts: Facts, layout: Mapping[str, Any], seq_len: int | None
+) -> dict[str, Any]:
+    """The keys of `Prediction.dump` for the run, at the sizes that its log states, then those of the flags.
+
+    Raises UserError where such a run can't be.
+    """
+    place = load_cluster(cluster)
+    length = seq_len or facts.get("seq_len") or run.seq_len
+    ran = {key: facts[key] for key in SIZES if isinstance(facts.get(key), int)}
+    stated = {**run.layout.dump(), **ran, **layout}
+    if "nodes" in layout:
+        del stated["devices"]
+    if "global_batch_tokens" in layout:
+        del stated["global_batch"]
+    full = Layout.parse(resolve_sizes(stated, place, length), "layout")
+    check_layout(full, run.model, length)
+    return price(replace(run, cluster=place).with_length(length).with_layout(full)).dump()
+
+
+def _disagreements(run: Question, facts: Facts) -> list[str]:
+    """Where the log and the configuration aren't of the same run, in words."""
+    configured, lines = facts_of(run), []
+    for keys, words in ((SIZES, "the log's is taken"), (("layers", "hidden", "heads"), "is it of this run?")):
+        lines += [
+            f"{key.replace('_', ' ')} is {facts[key]:,} in the log and {configured[key]:,} in the "
+            f"configuration: {words}"
+            for key in keys
+            if isinstance(facts.get(key), int) and configured.get(key) not in (None, facts[key])
+        ]
+    return lines
 
 
 def table_row(log: Log, measured: Usual, given: Given) -> tuple[dict[str, Any] | None, str]:

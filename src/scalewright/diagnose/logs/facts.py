@@ -1,31 +1,59 @@
 """What a log states beside its steps: model, layout, devices. A table of lines.
 
     using world size: 64, data-parallel-size: 1, ...       devices 64, dp 1
-      tensor_model_parallel_size ........ 4                tp 4 (arguments.py)
     CUDA capacity: NVIDIA H100 with 94.99GiB memory        device NVIDIA H100
 
-A fact that is stated twice counts as the last one: a run that begins again may have changed it.
+A fact that is stated twice counts as the last one: a run that begins again may have changed it. Arguments are
+read by the trainers' own readers (emit/printed.py); here they get the words of an answer.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from scalewright.diagnose.logs.arguments import (
-    CONFIG,
-    DOTTED,
-    EQUALS,
-    FLAG,
-    JSON,
-    LAYOUT,
-    PARALLEL,
-    Facts,
-    arguments,
-    whole,
-    word,
-)
+from scalewright.spec.common.dotted import flat
+from scalewright.spec.model import GATED
+from scalewright.spec.question import Question
+
+Facts = dict[str, Any]
+LAYOUT = (
+    "tp", "sp", "pp", "virtual_stages", "dp", "dp_shard", "dp_replicate", "cp", "ep", "etp", "zero_stage",
+    "micro_batch", "global_batch", "grad_accum", "seq_len", "precision", "recompute",
+)  # fmt: skip
+DIMS = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "mlp_mats", "vocab", "experts", "topk")
+SHORT = {  # keys of a run -> these words
+    "model.num_hidden_layers": "layers", "model.hidden_size": "hidden", "model.num_attention_heads": "heads",
+    "model.num_key_value_heads": "kv_heads", "model.head_dim": "head_dim", "model.intermediate_size": "ffn",
+    "model.vocab_size": "vocab", "model.mlp_type": "mlp_mats", "model.moe.num_experts": "experts",
+    "model.moe.top_k": "topk", "model.moe.moe_intermediate_size": "ffn", "model.name": "model",
+    "data.seq_len": "seq_len", "layout.accumulation": "grad_accum",
+    **{f"layout.{key}": key for key in ("devices", *LAYOUT)},
+}  # fmt: skip
+PARALLEL = re.compile(r"\b(data|context|tensor|pipeline|expert)-(?:model-)?parallel[- ]size: (\d{1,9})")
+
+
+def short(arguments: Mapping[str, Any]) -> Facts:
+    """Dotted keys of a run in the words of facts; a gated MLP has three matrices, a plain one two."""
+    facts = {SHORT[key]: value for key, value in arguments.items() if key in SHORT}
+    if "mlp_mats" in facts:
+        facts["mlp_mats"] = 3 if facts["mlp_mats"] in GATED else 2
+    return facts
+
+
+def facts_of(run: Question) -> Facts:
+    """A whole run as facts, but for its name and what was only guessed."""
+    layout = {**run.layout.dump(), "dp": run.layout.dp}
+    left_out = {*run.guessed, *(() if run.model.moe else ("ep", "etp"))}
+    known = {key: layout[key] for key in layout.keys() - left_out if isinstance(layout[key], (int, str))}
+    keys = flat({"model": run.model.dump(), "layout": known, "data": {"seq_len": run.seq_len}})
+    return short({key: value for key, value in keys.items() if value is not None and key != "model.name"})
+
+
+def whole(text: str) -> int | None:
+    text = text.strip().replace(",", "")
+    return int(text) if text.isdecimal() and len(text) < 16 else None
 
 
 def _plain(pattern: str, *keys: str, convert: Callable[[str], Any] = whole) -> Callable[[str], Facts]:
@@ -128,20 +156,8 @@ class Fact(NamedTuple):
 
 
 FACTS: tuple[Fact, ...] = (
-    Fact(" ....", arguments(DOTTED)),
-    Fact("--tensor-model-parallel-size ", arguments(FLAG)),
-    Fact("--model_name_or_path ", arguments(FLAG)),
-    Fact("--per_device_train_batch_size ", arguments(FLAG)),
-    Fact("Config param ", arguments(CONFIG)),
-    Fact('"hidden_size": ', arguments(JSON)),
-    Fact('"num_hidden_layers": ', arguments(JSON)),
-    Fact('"num_attention_heads": ', arguments(JSON)),
-    Fact('"num_key_value_heads": ', arguments(JSON)),
-    Fact('"intermediate_size": ', arguments(JSON)),
-    Fact('"vocab_size": ', arguments(JSON)),
     Fact('"transformers_version": ', 
-         _plain(r'"transformers_version": "([\w.+-]{1,40})"', "version", convert=word)),
-    Fact("arallelism: ", arguments(EQUALS)),
+         _plain(r'"transformers_version": "([\w.+-]{1,40})"', "version", convert=str.strip)),
     Fact("world size: ", _world),
     Fact(" for parameters ", lambda text: {"precision": "bf16" if "bfloat16" in text else "fp16"}
          if "torch.bfloat16" in text or "torch.float16" in text else {}),
@@ -168,7 +184,7 @@ FACTS: tuple[Fact, ...] = (
     Fact("out/finetune/", _finetuned),
     Fact("out/pretrain/", _finetuned),
     Fact("train_steps_per_second", _steps_per_second),
-    Fact("DeepSpeed info: version=", _plain(r"version=([\w.+-]{1,40})", "version", convert=word)),
+    Fact("DeepSpeed info: version=", _plain(r"version=([\w.+-]{1,40})", "version", convert=str.strip)),
 )  # fmt: skip
 AGAIN = (
     "- arguments -",

@@ -1,32 +1,97 @@
 """All lines of a log together: its steps, its facts, and whose log it is.
 
-file ──► marked lines ──► a step's? forms.py ──► steps of that form      the first form of the table that
-                      └─► a fact?   facts.py ──► facts                   has steps is the trainer's own
+file ──► marked lines ──► a step's?      forms.py          ──► steps of that form, the first form of the
+                      │                                        table that has steps is the trainer's own
+                      ├─► an argument?   emit/printed.py   ──► facts; a run, where all arguments are there
+                      └─► another fact?  facts.py          ──► facts
+
+Several files are one run's: its ranks', which print the same steps, or its parts, one after another.
+
+rank0.log  1 2 3 4 5      the same steps and losses: one run       steps 1 2 3 4 5
+rank1.log  1 2 3 4 5
+
+job-1.log  1 2 3 4 5      other steps: the next part               steps 1 2 3 4 5 | 4 5 6 7 8, a restart
+job-2.log  4 5 6 7 8
+
+Hugging Face's `trainer_state.json` is a document with the steps under `log_history`.
+
+    {"global_step": 240, "log_history": [{"step": 5, "loss": 2.09, "grad_norm": 1.95, ...}, ...]}
+
+The last entry is the run's summary, and evaluations stand between the steps: neither has a `loss`.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
-from typing import Any
 
-from scalewright.diagnose.logs.arguments import Facts
-from scalewright.diagnose.logs.documents import read_trainer_state
-from scalewright.diagnose.logs.facts import AGAIN, FACTS
-from scalewright.diagnose.logs.forms import FORMS, Form
+from scalewright.diagnose.logs.facts import AGAIN, FACTS, Facts, facts_of, short
+from scalewright.diagnose.logs.forms import FORMS, Form, Templates
 from scalewright.diagnose.logs.lines import Line, MarkedLines
 from scalewright.diagnose.logs.steps import Step, Steps
-from scalewright.diagnose.logs.templates import Templates
-from scalewright.diagnose.logs.values import clock, number
+from scalewright.diagnose.logs.values import clock, number, real
+from scalewright.diagnose.traces.unpack import Unpacked
+from scalewright.emit.printed import FORMS as ARGUMENTS
+from scalewright.emit.printed import Printed
+from scalewright.emit.question import question_of
+from scalewright.spec.common.untrusted import JSON_BYTES, parse_json
+from scalewright.spec.errors import UserError
+from scalewright.spec.question import Question
+
+HISTORY = b'"log_history"'
+RATE = "train_steps_per_second"  # of the summary
+KEYS = {"step": "step", "loss": "loss", "grad_norm": "grad_norm", "learning_rate": "lr", "epoch": "epoch"}
+START = 1 << 16  # bytes: its keys are sorted, and few stand before `log_history`
+
+
+def is_trainer_state(start: bytes) -> bool:
+    """Whether the first bytes of a file are those of a trainer_state.json."""
+    return start.lstrip()[:1] == b"{" and HISTORY in start
+
+
+def read_trainer_state(path: Path) -> tuple[list[Step], Facts, list[str]] | None:
+    """Steps, facts and notes; None where the file is something else."""
+    content = b""
+    for piece in Unpacked(path):
+        content += piece
+        if not is_trainer_state(content[:START]) or len(content) > JSON_BYTES:
+            return None
+    try:
+        document = parse_json(content)
+    except ValueError:
+        return [], {}, ["it is no whole JSON: the file was cut off or damaged"]
+    history = document.get("log_history") if isinstance(document, dict) else None
+    if not isinstance(history, list):
+        return None
+    steps = Steps()
+    for entry in history:
+        if isinstance(entry, dict) and "loss" in entry:
+            values = {ours: real(entry.get(key)) for key, ours in KEYS.items()}
+            known = {key: value for key, value in values.items() if value is not None}
+            steps.add(known if math.isfinite(known.get("step", 0)) else {"loss": known.get("loss", math.nan)})
+    facts: Facts = {}
+    if isinstance(batch := document.get("train_batch_size"), int):
+        facts["micro_batch"] = batch
+    rates = [real(entry[RATE]) for entry in history if isinstance(entry, dict) and RATE in entry]
+    if rates and (rate := rates[-1] or 0.0) > 0:
+        facts["mean_step_s"] = 1 / rate
+    return steps.all, facts, []
+
 
 OVERFLOW, MEMORY, ENGINE = "OVERFLOW! Rank 0 Skipping step", "memory (MB)", "[deepspeed]"
 NCCL = (" NCCL INFO ", " NCCL WARN ")
-MARKS = (*(form.mark for form in FORMS), *(fact.mark for fact in FACTS), *AGAIN, OVERFLOW, MEMORY, ENGINE)
+MARKS = (
+    *(form.mark for form in FORMS), *(fact.mark for fact in FACTS), *ARGUMENTS, *AGAIN,
+    OVERFLOW, MEMORY, ENGINE,
+)  # fmt: skip
 WITHIN = 64 << 20  # bytes in which a log of training has its first step
 AFTER = re.compile(r"after (\d{1,12}) iterations\) memory \(MB\).{0,200}?max allocated: " + r"([\d.]{1,30})")
 BRIDGE = re.compile(r"learning rate: \d\.\d{6}E[-+]\d+ \|")
+SHARED = 0.5  # share of the shorter file's steps that are in the other, from which both are of the same part
 
 
 @dataclass
@@ -41,6 +106,7 @@ class Log:
     again: bool = False  # it begins with words that begin a run
     nccl: bool = False
     notes: list[str] = field(default_factory=list)
+    run: Question | None = None  # of its arguments, where all of them were printed
 
 
 class Reader:
@@ -51,6 +117,8 @@ class Reader:
         self.like = {form.name: Templates() for form in FORMS}
         self.first: dict[str, str] = {}  # the first line of each form
         self.facts: Facts = {}
+        self.sentences: Facts = {}  # those of them that no argument states
+        self.printed = Printed()
         self.tpus = 0
         self.overflows = 0
         self.again = False
@@ -64,6 +132,7 @@ class Reader:
             if form.mark in text and (values := form.read(text, self.like[form.name])) is not None:
                 self._step(form, values, text)
                 return
+        self.facts |= short(self.printed.take(text))
         for fact in FACTS:
             if fact.mark in text:
                 self._learn(fact.read(text))
@@ -77,12 +146,13 @@ class Reader:
         steps.add(values, clock(text))
         for key in ("global_batch", "seq_len"):
             if key in values:
-                self.facts[key] = int(values[key])
+                self.facts[key] = self.sentences[key] = int(values[key])
 
     def _learn(self, facts: Facts) -> None:
         if "device_index" in facts:
             facts["devices"] = self.tpus = max(self.tpus, facts.pop("device_index") + 1)
         self.facts |= facts
+        self.sentences |= facts
 
     def _rest(self, text: str) -> None:
         if any(mark in text for mark in AGAIN):
@@ -98,8 +168,10 @@ class Reader:
         """What all lines state together."""
         names = list(dict.fromkeys(form.name for form in FORMS))
         form = next((known_form for known_form in FORMS if known_form.name in self.steps), None)
+        run = self._run()
+        facts = {**self.facts, **facts_of(run), **self.sentences} if run else self.facts
         if form is None:
-            return Log(_framework_of(self.facts), self.facts, overflows=self.overflows)
+            return Log(_framework_of(facts), facts, overflows=self.overflows, run=run)
         steps = self.steps[form.name]
         self._memory(form.name, steps.all)
         notes = []
@@ -109,14 +181,17 @@ class Reader:
         if others:
             notes.append(f"lines of {' and '.join(others)} repeat the same steps, and were left out")
         return Log(
-            self._framework(form),
-            self.facts,
-            steps.all,
-            steps.restarts,
-            self.overflows,
-            self.again,
-            notes=notes,
-        )
+            self._framework(form), facts, steps.all, steps.restarts, self.overflows, self.again, notes=notes,
+            run=run,
+        )  # fmt: skip
+
+    def _run(self) -> Question | None:
+        """The run of all its arguments; None where some are absent, or none such can be."""
+        reading = self.printed.reading()
+        try:
+            return question_of(reading, "the log") if reading else None
+        except UserError:
+            return None
 
     def _memory(self, name: str, steps: Sequence[Step]) -> None:
         """Adds what DeepSpeed's timers and Megatron's report print of memory on lines of their own."""
@@ -169,6 +244,38 @@ def is_training_log(path: Path, within: int = WITHIN) -> bool:
     return any(form.mark in line.text and form.read(line.text) for line in lines for form in FORMS)
 
 
-def stated(facts: Facts, keys: Sequence[str]) -> dict[str, Any]:
+def stated(facts: Facts, keys: Sequence[str]) -> dict[str, object]:
     """These facts, in this order, as far as they are there."""
     return {key: facts[key] for key in keys if key in facts}
+
+
+def read_logs(files: Sequence[Path]) -> Log:
+    """The run's log, of its files in the order of their names; raises OSError where one can't be read."""
+    return reduce(join, (read_log(path) for path in files))
+
+
+def join(log: Log, other: Log) -> Log:
+    """Both as one: the longer of two that share their steps, else one after the other."""
+    longer = log if len(log.steps) >= len(other.steps) else other
+    facts = {**log.facts, **other.facts}
+    notes = [*dict.fromkeys(log.notes + other.notes)]
+    framework, nccl = longer.framework or log.framework, log.nccl or other.nccl
+    run = other.run or log.run
+    if not log.steps or not other.steps or _shared(log.steps, other.steps):
+        overflows = max(log.overflows, other.overflows)
+        return Log(framework, facts, longer.steps, longer.restarts, overflows, longer.again, nccl, notes, run)
+    last, first = log.steps[-1].step, other.steps[0].step
+    back = last is not None and first is not None and first <= last
+    restarts = log.restarts + (back or other.again)
+    for step in other.steps:
+        step.life += restarts
+    overflows = log.overflows + other.overflows
+    steps = log.steps + other.steps
+    return Log(framework, facts, steps, restarts + other.restarts, overflows, log.again, nccl, notes, run)
+
+
+def _shared(steps: Sequence[Step], others: Sequence[Step]) -> bool:
+    """Whether they are the same steps; those without a number or a loss are compared by what they have."""
+    keys = {(step.step, step.loss) for step in steps}
+    same = sum((step.step, step.loss) in keys for step in others)
+    return same >= SHARED * min(len(steps), len(others))

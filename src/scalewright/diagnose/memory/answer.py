@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from scalewright.diagnose.memory.categories import CATEGORIES, TEMPORARY
-from scalewright.diagnose.memory.savings import STEP_TEMPORARY, curves, layers_of, savings
 from scalewright.diagnose.memory.snapshot import Snapshot, read_snapshot
-from scalewright.diagnose.memory.verdicts import verdicts
+from scalewright.diagnose.memory.verdicts import STEP_TEMPORARY, curves, layers_of, savings, verdicts
 from scalewright.diagnose.verdict import Verdict
 from scalewright.spec.common.pickles import NotPlainData
 
@@ -20,11 +19,11 @@ OWNERS = 20
 POINTS = 400  # of a curve
 
 
-def memory_answer(files: Sequence[Path]) -> dict[str, Any]:
+def memory_answer(files: Sequence[Path]) -> dict[str, object]:
     """Memory of each device in snapshots; raises NotPlainData where none can be read."""
-    devices: list[dict[str, Any]] = []
+    devices: list[dict[str, object]] = []
     warnings: list[str] = []
-    largest: tuple[int, dict[str, Any], list[Verdict]] | None = None
+    largest: tuple[int, dict[str, object], list[Verdict]] | None = None
     for file in files:
         try:
             snapshots = read_snapshot(file)
@@ -48,7 +47,7 @@ def memory_answer(files: Sequence[Path]) -> dict[str, Any]:
     }
 
 
-def _memory(snapshot: Snapshot) -> tuple[dict[str, Any], list[Verdict]]:
+def _memory(snapshot: Snapshot) -> tuple[dict[str, object], list[Verdict]]:
     """The keys of a device, and its verdicts."""
     level = curves(snapshot.blocks, snapshot.judged, len(snapshot.time_us), snapshot.before)
     at_peak = level[:, snapshot.peak_event].tolist()

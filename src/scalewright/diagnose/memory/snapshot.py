@@ -16,13 +16,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from scalewright.diagnose.memory.blocks import Life, lives
+from scalewright.diagnose.memory.blocks import FREE, Event, Life, Segment, SnapshotFile, lives
 from scalewright.diagnose.memory.categories import Judged, judge
-from scalewright.diagnose.memory.form import FREE, Event, Segment, SnapshotFile
 from scalewright.diagnose.memory.stacks import Stacks
 from scalewright.spec.common.pickles import NotPlainData, read_pickle
 
@@ -45,7 +43,7 @@ class Snapshot:
     peak: int
     owners: list[tuple[str, int]]
     out_of_memory: list[tuple[int, int]]
-    settings: dict[str, Any]
+    settings: dict[str, object]
     before: int
     peak_event: int
     time_us: list[int]
@@ -82,7 +80,7 @@ def read_snapshot(path: Path) -> list[Snapshot]:
     ]
 
 
-def _device(segments: Sequence[Segment], trace: Sequence[Event], settings: dict[str, Any]) -> Snapshot:
+def _device(segments: Sequence[Segment], trace: Sequence[Event], settings: dict[str, object]) -> Snapshot:
     blocks = [block for segment in segments for block in segment.blocks]
     free = [block.size for block in blocks if block.state == FREE]
     allocated = sum(segment.allocated_size for segment in segments)

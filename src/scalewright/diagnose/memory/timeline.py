@@ -27,8 +27,7 @@ from scalewright.diagnose.memory.categories import (
     PARAMETERS,
     TEMPORARY,
 )
-from scalewright.diagnose.memory.savings import savings
-from scalewright.diagnose.memory.verdicts import parts_of, peak_verdict
+from scalewright.diagnose.memory.verdicts import parts_of, peak_verdict, savings
 from scalewright.diagnose.traces.unpack import Unpacked
 from scalewright.diagnose.verdict import Verdict
 from scalewright.spec.common.pickles import NotPlainData
@@ -47,7 +46,7 @@ def is_timeline(start: bytes) -> bool:
     return START.match(start) is not None
 
 
-def timeline_answer(files: Sequence[Path]) -> dict[str, Any]:
+def timeline_answer(files: Sequence[Path]) -> dict[str, object]:
     """The answer's keys, of the file with the highest peak; raises NotPlainData where none can be read."""
     read: list[tuple[dict[str, Any], list[Verdict]]] = []
     warnings: list[str] = []

@@ -3,6 +3,6 @@
 lines.py           NCCL's lines, apart from the rest        communicators.py   whose line it is
 forms.py           what a line says: a table of forms       log.py             all of a run's lines together
 problems.py        warnings and errors: a table             summary.py         the run in figures
-links.py           what `via NET/IB/1/GDRDMA` means         answer.py          the keys of `diagnose --json`
-rules.py           causes: errors.py, between_nodes.py, within_node.py, differences.py; words: evidence.py
+rules.py           causes: errors, slow_links.py,           answer.py          the keys of `diagnose --json`
+                   differences.py
 """

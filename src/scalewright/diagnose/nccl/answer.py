@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from scalewright.diagnose.nccl.communicators import Communicator
-from scalewright.diagnose.nccl.links import Via
+from scalewright.diagnose.nccl.forms import Via
 from scalewright.diagnose.nccl.log import Log, read_logs
 from scalewright.diagnose.nccl.rules import verdicts
 from scalewright.diagnose.nccl.summary import Summary, summary
 
 
-def nccl_answer(files: Sequence[Path]) -> dict[str, Any]:
+def nccl_answer(files: Sequence[Path]) -> dict[str, object]:
     """What the logs of one run show; raises OSError where a file can't be read."""
     run = summary(read_logs(files))
     return {
@@ -25,7 +24,7 @@ def nccl_answer(files: Sequence[Path]) -> dict[str, Any]:
     }
 
 
-def nccl_part(run: Summary) -> dict[str, Any]:
+def nccl_part(run: Summary) -> dict[str, object]:
     """The figures of a run's lines, also for a log of training that has NCCL's lines in it."""
     log = run.log
     return {
@@ -66,7 +65,7 @@ def _links(counts: Counter[Via]) -> dict[str, int]:
     return dict(merged.most_common())
 
 
-def _communicator(some: Communicator) -> dict[str, Any]:
+def _communicator(some: Communicator) -> dict[str, object]:
     return {
         "id": some.name,
         "ranks": some.ranks,
@@ -96,7 +95,7 @@ def _known(number: int) -> int | None:
     return number if number >= 0 else None
 
 
-def _messages(log: Log) -> list[dict[str, Any]]:
+def _messages(log: Log) -> list[dict[str, object]]:
     return [
         {"problem": name, "gravity": message.problem.gravity, "count": message.count, "file": message.file,
          "line": message.line, "text": message.text, "hosts": sorted(message.hosts),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from scalewright.diagnose.nccl.evidence import names
+from scalewright.diagnose.nccl.log import names
 from scalewright.diagnose.nccl.summary import Summary
 from scalewright.diagnose.verdict import Verdict
 

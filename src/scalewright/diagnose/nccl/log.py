@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -24,11 +24,12 @@ from scalewright.diagnose.nccl.forms import (
     exports,
     interfaces,
     match,
+    network,
     pairs,
     plain_version,
+    repeated,
 )
 from scalewright.diagnose.nccl.lines import Line, Lines, Source
-from scalewright.diagnose.nccl.links import network, repeated
 from scalewright.diagnose.nccl.problems import CAUSE, HINT, PEER, Problem, peer, problem
 
 Fields = dict[str, str | None]
@@ -37,6 +38,7 @@ LONGEST_NAME = 80  # characters
 LONGEST_TEXT = 240  # characters of a message that are kept
 MOST_RANKS = 1 << 24  # more are no communicator's but damage
 MOST = 200  # different warnings, peers or values that are kept: a log may have no end of them
+MOST_NAMES = 4
 
 
 class Link(NamedTuple):
@@ -239,3 +241,29 @@ def _named(text: str, names: tuple[str, ...]) -> str:
 def _small(text: str | None) -> int:
     """A count as a number: NCCL's have at most a few digits, a stranger's file may have thousands."""
     return int((text or "0")[:9])
+
+
+def names(some: Collection[str]) -> str:
+    """`a, b, c, d and 3 more`.
+
+    >>> names(["a", "b"]), names(list("abcdef"))
+    ('a, b', 'a, b, c, d and 2 more')
+    """
+    first = [*some][:MOST_NAMES]
+    rest = len(some) - len(first)
+    return ", ".join(first) + (f" and {rest} more" if rest else "")
+
+
+def setting(log: Log, name: str, *values: str) -> str:
+    """`NCCL_IB_DISABLE is set to 1` where a variable has one of the values (or any, if none is given)."""
+    here = [value for value in log.environment.get(name, ()) if not values or value in values]
+    if not here:
+        return ""
+    hosts = sorted(set().union(*(log.environment[name][value] for value in here)))
+    return f"{name} is set to {names(here)}" + (f" on {names(hosts)}" if hosts else "")
+
+
+def printed(log: Log, name: str) -> str:
+    """`line 5 of run.log: NET/IB : No device found.` where a problem of that name was printed."""
+    message = log.messages.get(name)
+    return f"line {message.line} of {message.file}: {message.text}" if message else ""

@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from scalewright.diagnose.nccl.communicators import Communicator
-from scalewright.diagnose.nccl.links import Ends, Via, ends, via
+from scalewright.diagnose.nccl.forms import Ends, Via, ends, via
 from scalewright.diagnose.nccl.log import Link, Log
 
 

@@ -6,7 +6,7 @@ slowdown     S, by stage, replica and operation, the worst worker: slowdown.py
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,15 @@ import numpy as np
 from scalewright.diagnose import intervals
 from scalewright.diagnose.breakdown import Activity, breakdown, breakdown_of_windows
 from scalewright.diagnose.idle import CAUSES
-from scalewright.diagnose.operations.kinds import COMMUNICATES, KINDS
 from scalewright.diagnose.operations.slowdown import Slowdown, slowdown, what_if
-from scalewright.diagnose.operations.table import Table, read_table
+from scalewright.diagnose.operations.table import COMMUNICATES, KINDS, Table, read_table
 from scalewright.diagnose.operations.verdicts import verdicts, worker
 from scalewright.spec.errors import UserError
 
 PARTS = ("compute", "exposed_communication", "exposed_copy", "idle")
 
 
-def operations_answer(files: Sequence[Path]) -> dict[str, Any]:
+def operations_answer(files: Sequence[Path]) -> dict[str, object]:
     """Everything about a table; raises UserError for several, which are several jobs."""
     if len(files) > 1:
         raise UserError(f"{len(files)} tables of operations", str(files[0]), "give one: each is a job")
@@ -66,7 +65,7 @@ def operations_answer(files: Sequence[Path]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _slowdown(table: Table, slow: Slowdown) -> dict[str, Any]:
+def _slowdown(table: Table, slow: Slowdown) -> dict[str, object]:
     return {
         "factor": slow.factor,
         "step_time_s": {"recorded": slow.recorded_s, "without_gaps": slow.needed_s, "usual": slow.usual_s},
@@ -122,7 +121,7 @@ def _activity(table: Table, stage: int, replica: int) -> Activity:
     return Activity(rows(False), rows(True), intervals.EMPTY, 0, whole)
 
 
-def _rank(table: Table, pair: tuple[int, int], what: Activity) -> dict[str, Any]:
+def _rank(table: Table, pair: tuple[int, int], what: Activity) -> dict[str, object]:
     parts = breakdown(what)
     shares = parts.percent()
     return {
@@ -136,7 +135,7 @@ def _rank(table: Table, pair: tuple[int, int], what: Activity) -> dict[str, Any]
     }
 
 
-def _steps(table: Table, activities: Sequence[Activity]) -> list[dict[str, Any]]:
+def _steps(table: Table, activities: Sequence[Activity]) -> list[dict[str, object]]:
     """Each step's seconds, and its parts over all workers."""
     end = np.rint(1e9 * np.cumsum(table.step_s)).astype(np.int64)
     start = np.concatenate(([0], end[:-1]))
@@ -149,5 +148,5 @@ def _steps(table: Table, activities: Sequence[Activity]) -> list[dict[str, Any]]
     ]  # fmt: skip
 
 
-def _means(rows: Sequence[dict[str, Any]], key: str, names: tuple[str, ...]) -> dict[str, float]:
+def _means(rows: Sequence[Mapping[str, Any]], key: str, names: tuple[str, ...]) -> dict[str, float]:
     return {part: float(np.mean([row[key][part] for row in rows])) for part in names}

@@ -6,6 +6,15 @@
     M of X            = (T - T(X as usual)) / (T - T(all as usual))               share that X explains
 
 The definitions are those of Lin et al., OSDI 2025 (equations 1, 2, 4 and 5); T is the mean of the steps.
+
+When every operation begins and ends, with the recorded durations or others:
+
+    begin(operation) = max(end of what it waits for)
+    end(work)        = begin + duration
+    end(collective)  = max over those in it of begin + transfer
+
+All steps and replicas are computed at a time, as arrays [steps, replicas]; a step begins at 0. The gaps
+between what an operation waits for and its start (the host's work, mostly) are left out, as in the paper.
 """
 
 from __future__ import annotations
@@ -16,10 +25,41 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalewright.diagnose.operations.clock import durations, step_times
-from scalewright.diagnose.operations.kinds import COMMUNICATES, kind_of
 from scalewright.diagnose.operations.order import Order, order
-from scalewright.diagnose.operations.table import Table
+from scalewright.diagnose.operations.table import COMMUNICATES, Table, kind_of
+
+
+def durations(table: Table, order: Order) -> np.ndarray:
+    """Seconds that each operation needs by itself: of collectives the transfer, after the last one came.
+
+    float64 [operations, steps, replicas].
+    """
+    needs = table.end - table.start
+    for rows in order.groups:
+        kind = kind_of(table.operations[rows[0]].name)
+        if kind.waits:
+            came = table.start[rows].max(axis=0)
+            if kind.over_replicas:
+                came = came.max(axis=1, keepdims=True)
+            needs[rows] = np.maximum(table.end[rows] - came, 0)
+    return np.asarray(needs)
+
+
+def step_times(table: Table, order: Order, needs: np.ndarray) -> np.ndarray:
+    """Seconds of each step when operations need `needs`; float64 [steps]."""
+    end = np.zeros_like(needs)
+    for rows in order.groups:
+        kind = kind_of(table.operations[rows[0]].name)
+        begin = np.zeros(needs.shape[1:])
+        for row in rows:
+            for before in order.waits_for[row]:
+                np.maximum(begin, end[before], out=begin)
+        if kind.over_replicas:
+            begin = np.broadcast_to(begin.max(axis=1, keepdims=True), begin.shape)
+        for row in rows:
+            end[row] = begin + needs[row]
+    return np.asarray(end.max(axis=(0, 2)))
+
 
 WORST_PCT = 3  # percent of the workers, at least one: the paper's M_W
 

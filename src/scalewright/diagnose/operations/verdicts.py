@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from scalewright.diagnose.operations.kinds import BACKWARD, FORWARD
 from scalewright.diagnose.operations.slowdown import Slowdown, WhatIf, of_workers
-from scalewright.diagnose.operations.table import Table
+from scalewright.diagnose.operations.table import BACKWARD, FORWARD, Table
 from scalewright.diagnose.verdict import Gain, Verdict
 from scalewright.diagnose.verdicts import LEAST_GAIN
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -50,7 +50,7 @@ class EventArray(Generic[Event]):
 
     def __init__(self, pieces: Iterable[bytes], decode: Callable[[bytes], list[Event]]) -> None:
         self.pieces, self.decode = iter(pieces), decode
-        self.outside: dict[str, Any] = {}
+        self.outside: dict[str, object] = {}
         self.damage: list[str] = []
         self._ended = False
         self._lost = self._repaired = 0
@@ -143,7 +143,7 @@ class EventArray(Generic[Event]):
         """Fills `outside` with the keys before and after the array; those before it alone, if need be."""
         for text in (head + b"]" + (tail if tail.strip() else b"}"), head + b"]}"):
             try:
-                self.outside = msgspec.json.decode(text, type=dict[str, Any])
+                self.outside = msgspec.json.decode(text, type=dict[str, object])
                 break
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 continue

@@ -224,7 +224,7 @@ class _Columns:
             self.configurations[key] = _launched(args)
         return self.configurations[key]
 
-    def trace(self, path: Path, rank: int | None, about: dict[str, Any]) -> Trace:
+    def trace(self, path: Path, rank: int | None, about: dict[str, object]) -> Trace:
         """The finished columns."""
         empty = np.empty(0, dtype=np.int64)
         keys = ("category", "name", "start", "end", "lane", "correlation", "external", "size", "sequence")
@@ -302,7 +302,7 @@ def _shapes(args: Args) -> tuple[list[Any], list[Any]] | None:
     return (dims, types) if isinstance(dims, list) and isinstance(types, list) else None
 
 
-def _rank(about: dict[str, Any], path: Path) -> int | None:
+def _rank(about: dict[str, object], path: Path) -> int | None:
     """The rank that the recorder wrote down, or the one in the file's name; None where there is neither."""
     distributed = about.get("distributedInfo")
     if isinstance(distributed, dict) and isinstance(distributed.get("rank"), int):

@@ -4,7 +4,6 @@
     files.py          a recipe: the arguments of emit/megatron as fields; what is recognised
     read.py           overrides, recipes, and tests' `trainer.strategy.*`: fields as arguments
     nemo.py           NeMo 1's YAML as arguments
-    interpolation.py  `${.hidden_size}` in it
 
 Megatron's own readers make a run of the arguments.
 """

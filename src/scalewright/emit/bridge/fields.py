@@ -104,7 +104,7 @@ def fields_of(arguments: Arguments) -> dict[str, Any]:
         elif flag == "squared-relu":
             fields["model.activation_func"] = SQUARED
         elif flag in ("exp-avg-dtype", "exp-avg-sq-dtype"):
-            fields[FIELDS[flag]] = DTYPES[value]
+            fields[FIELDS[flag]] = DTYPES[str(value)]
         elif flag in FIELDS:
             fields[FIELDS[flag]] = value
     return fields

@@ -7,10 +7,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from scalewright.emit.arguments import nodes_of, torchrun_by_variables
 from scalewright.emit.bridge.fields import DTYPES, FIELDS, fields_of
 from scalewright.emit.bridge.nemo import read_nemo
 from scalewright.emit.bridge.read import read_overrides, read_recipe, read_test
+from scalewright.emit.command_lines import nodes_of, torchrun_by_variables
 from scalewright.emit.emitted import Emitted, Reading
 from scalewright.emit.megatron.layout import write_layout
 from scalewright.emit.megatron.model import Arguments, write_model
@@ -131,8 +131,9 @@ def _container(s: Settings, arguments: Arguments) -> Call:
     if (window := fields.get("model.window_size")) is not None:
         fields["model.window_size"] = tuple(int(size) for size in window.split(","))
     train, valid = arguments.get("train-data-path"), arguments.get("valid-data-path")
-    if train is not None:
-        fields["dataset.blend_per_split"] = [_blend(train), _blend(valid or []), None]
+    if isinstance(train, list):
+        held_out = _blend(valid if isinstance(valid, list) else [])
+        fields["dataset.blend_per_split"] = [_blend(train), held_out, None]
     fields |= {
         "dataset.seq_length": s.run.seq_len, "dataset.random_seed": s.values["seed"],
         "dataset.reset_attention_mask": "reset-attention-mask" in arguments,

@@ -15,13 +15,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from scalewright.emit.bridge.fields import precision_of
-from scalewright.emit.bridge.interpolation import resolve
+from scalewright.emit.bridge.read import resolve
 from scalewright.emit.emitted import Reading
-from scalewright.emit.foreign import ForeignKeys
+from scalewright.emit.foreign import ForeignKeys, whole
 from scalewright.emit.megatron.files import read_arguments
 from scalewright.emit.megatron.keys import ASIDE
 from scalewright.emit.megatron.model import VOCABULARIES, Arguments
-from scalewright.emit.numbers import whole
 from scalewright.emit.rules import put
 from scalewright.spec.common.dotted import flat
 from scalewright.spec.presets import is_preset, load_model_spec
@@ -122,7 +121,7 @@ def read_nemo(document: Mapping[str, Any]) -> Reading:
     return Reading("megatron-bridge", run, tuple(unread), tuple(foreign.assumed), foreign.guessed)
 
 
-def _network(values: dict[str, Any], taken: set[str]) -> Arguments:
+def _network(values: dict[str, object], taken: set[str]) -> Arguments:
     taken |= {
         "model.normalization",
         "model.activation",
@@ -151,7 +150,7 @@ def _network(values: dict[str, Any], taken: set[str]) -> Arguments:
     return written
 
 
-def _optimizer(values: dict[str, Any], taken: set[str]) -> Arguments:
+def _optimizer(values: dict[str, object], taken: set[str]) -> Arguments:
     taken |= {"model.optim.name", "model.optim.betas", "model.fsdp", "model.fsdp_sharding_strategy"}
     written: Arguments = {"lr-decay-style": "cosine"}
     name = str(values.get("model.optim.name", "fused_adam"))
@@ -177,7 +176,7 @@ def _optimizer(values: dict[str, Any], taken: set[str]) -> Arguments:
     return written
 
 
-def _precision(values: dict[str, Any], taken: set[str]) -> Arguments:
+def _precision(values: dict[str, object], taken: set[str]) -> Arguments:
     taken |= {"trainer.precision", "model.fp8", "model.fp8_e4m3", "model.fp8_hybrid"}
     written = precision_of(str(values.get("trainer.precision", "bf16")))
     if values.get("model.fp8"):
@@ -185,7 +184,7 @@ def _precision(values: dict[str, Any], taken: set[str]) -> Arguments:
     return written
 
 
-def _data(values: dict[str, Any], taken: set[str]) -> Arguments:
+def _data(values: dict[str, object], taken: set[str]) -> Arguments:
     taken |= {"model.data.data_prefix", "model.data.data_prefix.train", "model.data.data_prefix.validation"}
     written: Arguments = {}
     train = values.get("model.data.data_prefix", values.get("model.data.data_prefix.train"))
@@ -200,10 +199,10 @@ def _data(values: dict[str, Any], taken: set[str]) -> Arguments:
     return written
 
 
-def _ranks(values: dict[str, Any], taken: set[str]) -> int | None:
+def _ranks(values: dict[str, object], taken: set[str]) -> int | None:
     taken |= {"trainer.devices", "trainer.num_nodes"}
     devices, nodes = values.get("trainer.devices"), values.get("trainer.num_nodes", 1)
-    sizes = [int(values.get(f"model.{axis}_parallel_size") or 1)
+    sizes = [whole(values.get(f"model.{axis}_parallel_size") or 1)
              for axis in ("tensor_model", "pipeline_model", "context")]  # fmt: skip
     if not isinstance(devices, int) or not isinstance(nodes, int) or devices < 1 or nodes < 1:
         return None

@@ -3,20 +3,28 @@
 model: {tensor_model_parallel_size: 8}              overrides of a recipe that isn't in the file
 ConfigContainer(model=GPTModelProvider(...), ...)   a recipe: the calls that it returns, read and not run
 MODEL_ARGS: {trainer.strategy.tensor_model_...: 8}  a functional test of NeMo 2
+
+References within a YAML file are OmegaConf's; what can't be followed stays as it is written:
+
+${model.hidden_size}  ${.hidden_size}  ${..seq_length}        from the root, beside this key, one above
+${multiply:4, ${.hidden_size}}  ${sum:${.num_layers},-1}      products and sums of whole numbers
+${training.model.x}                                           the file is `training` in a larger tree
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 from scalewright.emit.bridge.fields import FIELDS, arguments_of, precision_of
+from scalewright.emit.command_lines import read_words
 from scalewright.emit.emitted import Reading
 from scalewright.emit.foreign import ForeignKeys
 from scalewright.emit.megatron.files import read_arguments
 from scalewright.emit.megatron.keys import ASIDE
 from scalewright.emit.python_code import Call, Module, Unknown
-from scalewright.emit.shell import read_words
 from scalewright.spec.common.dotted import flat
 from scalewright.spec.errors import UserError
 from scalewright.spec.question import Unread
@@ -47,6 +55,9 @@ QUIET = frozenset({  # what is kept of fields that say nothing about the run
     "train.eval_interval", "train.exit_duration_in_mins",
 })  # fmt: skip
 SAVED = ("checkpoint.", "logger.", "log.", "profiling.", "validation.", "ft.", "rerun_state_machine.")
+INNERMOST = re.compile(r"\$\{([^${}]{1,300})\}")
+FUNCTIONS: dict[str, Callable[[Iterable[int]], int]] = {"multiply": prod, "sum": sum, "add": sum}
+MOST = 50  # references followed for one value
 
 
 def read_overrides(document: Mapping[str, Any]) -> Reading:
@@ -171,7 +182,7 @@ def _known(call: Call) -> dict[str, Any]:
 
 def _launched(text: str) -> int | None:
     """Ranks of the launch line in the file's comment."""
-    from scalewright.emit.arguments import ranks
+    from scalewright.emit.command_lines import ranks
 
     line = next((line.strip() for line in text.splitlines() if "torchrun --nnodes" in line), None)
     return ranks(read_words(line), {}) if line else None
@@ -185,3 +196,54 @@ def _world(fields: dict[str, Any]) -> int | None:
 def _product(devices: Any, nodes: Any) -> int | None:
     whole = all(isinstance(number, int) and number > 0 for number in (devices, nodes))
     return int(devices * nodes) if whole else None
+
+
+def resolve(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The document with its references replaced."""
+    return {key: _resolved(value, (str(key),), document) for key, value in document.items()}
+
+
+def _resolved(value: Any, path: tuple[str, ...], root: Mapping[str, Any]) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _resolved(item, (*path, str(key)), root) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_resolved(item, path, root) for item in value]
+    return _text(value, path, root) if isinstance(value, str) and "${" in value else value
+
+
+def _text(text: str, path: Sequence[str], root: Mapping[str, Any]) -> Any:
+    kept: list[str] = []  # references without a value, in their places as \0
+    for _ in range(MOST):
+        match = INNERMOST.search(text)
+        if match is None:
+            break
+        value = _referred(match[1].strip(), path, root)
+        if value is None:
+            kept.append(match[0])
+            value = f"\0{len(kept) - 1}\0"
+        if match[0] == text and not isinstance(value, str):
+            return value
+        text = f"{text[: match.start()]}{value}{text[match.end() :]}"[:10_000]
+    for index in reversed(range(len(kept))):
+        text = text.replace(f"\0{index}\0", kept[index])
+    return text
+
+
+def _referred(inside: str, path: Sequence[str], root: Mapping[str, Any]) -> Any:
+    """What `${inside}` is; None where it isn't a plain value of this file."""
+    name, colon, arguments = inside.partition(":")
+    if colon:
+        numbers = [item.strip() for item in arguments.split(",")]
+        if name not in FUNCTIONS or not all(re.fullmatch(r"-?\d{1,12}", item) for item in numbers):
+            return None
+        return FUNCTIONS[name](int(item) for item in numbers)
+    dots = len(inside) - len(inside.lstrip("."))
+    parts = inside.lstrip(".").split(".")
+    starts = [(*path[:-dots], *parts)] if dots else [tuple(parts), tuple(parts[1:])]
+    for start in starts:
+        node: Any = root
+        for part in start:
+            node = node.get(part) if isinstance(node, Mapping) else None
+        if isinstance(node, (str, int, float)):
+            return node
+    return None

@@ -12,8 +12,16 @@ from typing import Any
 
 from scalewright.emit.deepspeed.write import write
 from scalewright.emit.emitted import Reading
-from scalewright.emit.foreign import FEWEST, ForeignKeys
-from scalewright.emit.numbers import real_of, true, whole_of
+from scalewright.emit.foreign import (
+    FEWEST,
+    ForeignKeys,
+    LayoutKey,
+    LayoutKeys,
+    RunKeys,
+    real_of,
+    true,
+    whole_of,
+)
 from scalewright.emit.rules import put
 from scalewright.emit.scripts.model import read_beside
 from scalewright.spec.common.dotted import flat
@@ -68,14 +76,14 @@ NEOX = {"num-layers", "num_layers", "hidden-size", "hidden_size", "pipe-parallel
 
 def read(document: Any, text: str, where: str) -> Reading:
     """Such a file as a run."""
-    run: dict[str, Any] = {}
+    run: RunKeys = {}
     foreign = read_sections(document, run)
     fit_batch(foreign, run["layout"], None)
     read_beside(where, run)
     return foreign.reading("deepspeed", run)
 
 
-def read_sections(document: Mapping[str, Any], run: dict[str, Any]) -> ForeignKeys:
+def read_sections(document: Mapping[str, Any], run: RunKeys) -> ForeignKeys:
     """Puts a JSON's settings into a run; `fit_batch` settles the batch then."""
     keys = flat(_in_sections(document))
     foreign = ForeignKeys(keys, frozenset(key for key in keys if is_aside(key)))
@@ -97,9 +105,9 @@ def read_sections(document: Mapping[str, Any], run: dict[str, Any]) -> ForeignKe
     return foreign
 
 
-def _in_sections(document: Mapping[str, Any]) -> dict[str, Any]:
+def _in_sections(document: Mapping[str, Any]) -> dict[str, object]:
     """Old files have `"fp16": true` and `"zero_optimization": 2` in place of sections."""
-    keys: dict[str, Any] = {}
+    keys: dict[str, object] = {}
     for name, value in document.items():
         if name in SECTIONS and not isinstance(value, Mapping):
             value = (
@@ -118,14 +126,14 @@ def given(t: ForeignKeys, key: str) -> Any:
     return t.take(key)
 
 
-def _read_batch(t: ForeignKeys, layout: dict[str, Any]) -> None:
-    names = ("global_batch", "micro_batch", "accumulation")
+def _read_batch(t: ForeignKeys, layout: LayoutKeys) -> None:
+    names: tuple[LayoutKey, ...] = ("global_batch", "micro_batch", "accumulation")
     for ours, foreign in zip(names, BATCH, strict=True):
         if (size := whole_of(given(t, foreign))) is not None:
             layout[ours] = size
 
 
-def fit_batch(t: ForeignKeys, layout: dict[str, Any], devices: int | None) -> None:
+def fit_batch(t: ForeignKeys, layout: LayoutKeys, devices: int | None) -> None:
     """Devices, micro-batch and global batch, from those of them that are given; the fewest devices else.
 
     `accumulation` leaves the layout.
@@ -151,7 +159,7 @@ def fit_batch(t: ForeignKeys, layout: dict[str, Any], devices: int | None) -> No
     layout |= {"devices": devices, "micro_batch": micro, "global_batch": whole_batch}
 
 
-def _read_precision(t: ForeignKeys, layout: dict[str, Any]) -> None:
+def _read_precision(t: ForeignKeys, layout: LayoutKeys) -> None:
     bf16, fp16 = (given(t, f"{name}.enabled") for name in ("bf16", "fp16"))
     autocast, dtype = given(t, "torch_autocast.enabled"), given(t, "torch_autocast.dtype")
     if true(bf16) or (true(autocast) and "bfloat16" in str(dtype)):
@@ -162,7 +170,7 @@ def _read_precision(t: ForeignKeys, layout: dict[str, Any]) -> None:
         layout["precision"] = "fp32"
 
 
-def _read_zero(t: ForeignKeys, layout: dict[str, Any]) -> None:
+def _read_zero(t: ForeignKeys, layout: LayoutKeys) -> None:
     section = "zero_optimization."
     stage = real_of(given(t, f"{section}stage"))
     given(t, f"{section}enabled")
@@ -182,7 +190,7 @@ def _read_zero(t: ForeignKeys, layout: dict[str, Any]) -> None:
     t.refuse(f"{section}mics_shard_size", "set layout.dp_replicate = data-parallel ranks / this size")
 
 
-def _read_axes(t: ForeignKeys, layout: dict[str, Any]) -> None:
+def _read_axes(t: ForeignKeys, layout: LayoutKeys) -> None:
     tp = whole_of(
         t.take_first("tensor_parallel.autotp_size", "tensor_parallel.tp_size", "tensor_parallel.tp.tp_size")
     )
@@ -196,7 +204,7 @@ def _read_axes(t: ForeignKeys, layout: dict[str, Any]) -> None:
         layout |= {"pp": stages, "schedule": "1f1b"}
 
 
-def _read_optimizer(t: ForeignKeys, run: dict[str, Any]) -> None:
+def _read_optimizer(t: ForeignKeys, run: RunKeys) -> None:
     clip = real_of(given(t, "gradient_clipping"))
     if clip is not None or "gradient_clipping" not in t:
         put(run, "optimizer.clip_norm", clip or 0.0)
@@ -222,7 +230,7 @@ def _read_optimizer(t: ForeignKeys, run: dict[str, Any]) -> None:
         optimizer["momentum"] = momentum
 
 
-def _read_scheduler(t: ForeignKeys, run: dict[str, Any]) -> None:
+def _read_scheduler(t: ForeignKeys, run: RunKeys) -> None:
     kind = given(t, "scheduler.type")
     if kind is None:
         return
@@ -230,7 +238,7 @@ def _read_scheduler(t: ForeignKeys, run: dict[str, Any]) -> None:
     if kind not in SCHEDULERS:
         t.refuse("scheduler.type", "a schedule that isn't here")
         return
-    schedule: dict[str, Any] = {"kind": SCHEDULERS[kind]}
+    schedule: dict[str, object] = {"kind": SCHEDULERS[kind]}
     given(t, f"{section}warmup_type"), given(t, f"{section}warmup_min_ratio")
     warmup, total = (
         whole_of(given(t, f"{section}warmup_num_steps")),

@@ -6,9 +6,7 @@ cp         Ulysses                                     refused   ep, dp_replicat
 
 from __future__ import annotations
 
-from typing import Any
-
-from scalewright.emit.arguments import nodes_of
+from scalewright.emit.command_lines import nodes_of
 from scalewright.emit.emitted import Emitted
 from scalewright.emit.scripts.facts import Facts, take_facts, take_optimizer, take_precision, take_recompute
 from scalewright.emit.scripts.model import CONFIG, SAMPLES, as_json, masks_refused, render
@@ -120,7 +118,7 @@ def _command(s: Settings) -> str:
 
 def _script(s: Settings, facts: Facts, command: str) -> str:
     layout = s.layout
-    common: dict[str, Any] = {"f": facts, "command": command, "out": f"{s.run.folder}/deepspeed"}
+    common: dict[str, object] = {"f": facts, "command": command, "out": f"{s.run.folder}/deepspeed"}
     if layout.pp > 1:
         tied = s.model.tie_word_embeddings
         return render("deepspeed_pipeline", **common, tied=tied, bounds=_bounds(s))

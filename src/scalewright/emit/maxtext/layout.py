@@ -13,8 +13,7 @@ recompute               remat_policy: selective minimal, none minimal_with_conte
 
 from __future__ import annotations
 
-from scalewright.emit.foreign import ForeignKeys
-from scalewright.emit.numbers import real, whole
+from scalewright.emit.foreign import ForeignKeys, RunKeys, real, whole
 from scalewright.emit.rules import Words, inverse
 from scalewright.emit.settings import Settings
 from scalewright.spec.errors import UserError
@@ -162,7 +161,7 @@ def hardware_of(s: Settings) -> str:
     return "tpu" if "tpu" in str(s.run.cluster).lower() else "gpu"
 
 
-def read_layout(t: ForeignKeys, run: Words) -> None:
+def read_layout(t: ForeignKeys, run: RunKeys) -> None:
     layout = run.setdefault("layout", {})
     sizes = {axis: _size(t, axis) for axis in AXES}
     data, fsdp, expert = sizes["data"], sizes["fsdp"], sizes["expert"]
@@ -225,7 +224,7 @@ def _size(t: ForeignKeys, axis: str) -> int:
     return size
 
 
-def _repeats(t: ForeignKeys, run: Words, pp: int) -> int:
+def _repeats(t: ForeignKeys, run: RunKeys, pp: int) -> int:
     model = run.get("model")
     layers = model.get("num_hidden_layers", pp) if isinstance(model, dict) else pp
     return max(1, int(layers) // (pp * whole(t.values.get("num_layers_per_pipeline_stage", 1))))

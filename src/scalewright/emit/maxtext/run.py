@@ -6,9 +6,8 @@ from math import nextafter
 from typing import Any
 
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
-from scalewright.emit.foreign import ForeignKeys, put_sources, read_keys
+from scalewright.emit.foreign import ForeignKeys, RunKeys, put_sources, read_keys, real, whole
 from scalewright.emit.maxtext.layout import TITLE, hardware_of, read_layout, write_layout
-from scalewright.emit.numbers import real, whole
 from scalewright.emit.rates import put_rates, take_rates
 from scalewright.emit.rules import Fixed, Word, Words, put, read_rules, write_rules
 from scalewright.emit.settings import Settings
@@ -193,7 +192,7 @@ def read(document: Any, text: str, where: str) -> Reading:
     return read_keys("maxtext", document, ASIDE, where, _read_network, read_layout, _read_training)
 
 
-def _read_network(t: ForeignKeys, run: Words) -> None:
+def _read_network(t: ForeignKeys, run: RunKeys) -> None:
     name = t.take("model_name", "default")
     if "base_emb_dim" not in t and name != "default":
         if name in MODELS:
@@ -231,7 +230,7 @@ def _read_network(t: ForeignKeys, run: Words) -> None:
         t.take("num_experts"), t.take("num_experts_per_tok"), t.take("base_moe_mlp_dim")
 
 
-def _read_training(t: ForeignKeys, run: Words) -> None:
+def _read_training(t: ForeignKeys, run: RunKeys) -> None:
     optimizer = run.setdefault("optimizer", {})
     name = str(t.take("opt_type", "adamw"))
     optimizer["name"] = name if name in ("adamw", "sgd", "muon") else "adamw"

@@ -1,7 +1,7 @@
 """Megatron-LM's files: the run script that is written, and arguments that are read.
 
 torchrun ... pretrain_gpt.py --num-layers 32 ...     words
-GPT_ARGS=(--num-layers 32 ...)                       a script (emit/shell.py)
+GPT_ARGS=(--num-layers 32 ...)                       a script (emit/command_lines.py)
 MODEL_ARGS: {--num-layers: 32}                       a functional test's model_config.yaml
   num_layers ...................... 32               between `---- arguments ----` in a log
 """
@@ -12,22 +12,20 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scalewright.emit.arguments import flags, nodes_of, ranks, spelled, split_launch
+from scalewright.emit.command_lines import DOTTED, flags, nodes_of, ranks, read_script, spelled, split_launch
 from scalewright.emit.emitted import Emitted, Reading
-from scalewright.emit.foreign import ForeignKeys
+from scalewright.emit.foreign import ForeignKeys, LayoutKeys, RunKeys
 from scalewright.emit.megatron.keys import ASIDE
 from scalewright.emit.megatron.layout import read_layout, write_layout
 from scalewright.emit.megatron.model import Arguments, read_model, write_model
 from scalewright.emit.megatron.training import read_training, write_training
 from scalewright.emit.settings import Settings
-from scalewright.emit.shell import read_script
 from scalewright.spec.common.shell import line
 from scalewright.spec.errors import UserError
 
 __all__ = ["read", "recognises", "write"]
 FLAG = re.compile(r"--(?:tensor-model-parallel-size|num-layers|micro-batch-size)\b|pretrain_\w+\.py")
-PRINTED = re.compile(r"^\s*(?:\[[^\]]*\]:?\s*)?(\w+) \.{3,} ?(.*)$", re.MULTILINE)
-MARK = "tensor-model-parallel-size"
+MARK, PRINTED = "tensor-model-parallel-size", "tensor_model_parallel_size"
 TITLE, VERSION = "Megatron-LM", "core 0.16 to 0.19"
 FILE = "pretrain.sh"
 WIDTH = 100
@@ -39,18 +37,15 @@ def recognises(document: Any, text: str) -> bool:
     """A script or command line, a functional test's YAML, or arguments as they are printed."""
     if isinstance(document, dict):
         return any(str(key).startswith("--") for key in document.get("MODEL_ARGS") or ())
-    return document is None and bool(FLAG.search(text) or _is_printed(text))
+    return document is None and bool(FLAG.search(text) or PRINTED in dict(DOTTED.findall(text)))
 
 
 def read(document: Any, text: str, where: str) -> Reading:
     """Such a file as a run; raises UserError."""
     if isinstance(document, dict):
         return read_test(document)
-    return read_printed(text) if _is_printed(text) else read_text(text, where)
-
-
-def _is_printed(text: str) -> bool:
-    return any(name == "tensor_model_parallel_size" for name, _ in PRINTED.findall(text))
+    printed = dict(DOTTED.findall(text))
+    return read_printed(printed) if PRINTED in printed else read_text(text, where)
 
 
 def read_argv(words: Sequence[str]) -> Reading:
@@ -79,20 +74,20 @@ def read_test(document: Mapping[str, Any]) -> Reading:
     return _read(values, None)
 
 
-def read_printed(text: str) -> Reading:
-    """The arguments that Megatron prints when it starts: all that are set."""
-    values: dict[str, Any] = {}
-    for name, value in PRINTED.findall(text):
+def read_printed(printed: Mapping[str, str]) -> Reading:
+    """The arguments that Megatron prints when it starts, by their names with underscores."""
+    values: dict[str, object] = {}
+    for name, value in printed.items():
         value = value.strip()
         if value not in ("None", "False", "[]", ""):
             values[name.replace("_", "-")] = True if value == "True" else value
     world = values.pop("world-size", None)
-    return _read(values, int(world) if str(world).isdecimal() else None)
+    return _read(values, int(str(world)) if str(world).isdecimal() else None)
 
 
-def read_arguments(foreign: ForeignKeys, world: int | None) -> dict[str, Any]:
+def read_arguments(foreign: ForeignKeys, world: int | None) -> RunKeys:
     """A run of arguments by their names; `world`: ranks, None where the launch line doesn't tell."""
-    run: dict[str, Any] = {}
+    run: RunKeys = {}
     read_model(foreign, run)
     read_layout(foreign, run, world)
     read_training(foreign, run)
@@ -100,13 +95,13 @@ def read_arguments(foreign: ForeignKeys, world: int | None) -> dict[str, Any]:
     return run
 
 
-def _read(values: dict[str, Any], world: int | None) -> Reading:
+def _read(values: dict[str, object], world: int | None) -> Reading:
     foreign = ForeignKeys(values, ASIDE)
     run = read_arguments(foreign, world)
     return foreign.reading("megatron", run)
 
 
-def _fit_batch(foreign: ForeignKeys, layout: dict[str, Any]) -> None:
+def _fit_batch(foreign: ForeignKeys, layout: LayoutKeys) -> None:
     """The global batch where it isn't given: a micro-batch of every data-parallel rank."""
     dp = layout["devices"] // (layout["tp"] * layout["pp"] * layout["cp"])
     if "global_batch" not in layout:

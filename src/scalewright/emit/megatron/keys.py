@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scalewright.emit.numbers import real, whole
+from scalewright.emit.foreign import real, whole
 from scalewright.emit.rules import Word
 
 MODEL = (

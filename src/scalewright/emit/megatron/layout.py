@@ -15,10 +15,9 @@ import re
 from math import ceil, lcm, prod
 from typing import Any
 
-from scalewright.emit.foreign import FEWEST, ForeignKeys
+from scalewright.emit.foreign import FEWEST, ForeignKeys, LayoutKeys, RunKeys, real, whole
 from scalewright.emit.megatron.keys import EXPERTS, LAYOUT
 from scalewright.emit.megatron.model import Arguments
-from scalewright.emit.numbers import real, whole
 from scalewright.emit.rules import read_rules, write_rules
 from scalewright.emit.settings import Settings
 from scalewright.spec.placement import stage_layers
@@ -190,12 +189,12 @@ def _offload(s: Settings) -> Arguments:
     return {}
 
 
-def read_layout(t: ForeignKeys, run: dict[str, Any], world: int | None) -> None:
+def read_layout(t: ForeignKeys, run: RunKeys, world: int | None) -> None:
     """The layout of their arguments; `world`: ranks of the launch line, None where it doesn't tell."""
     read_rules(t, LAYOUT, run)
     layout = run.setdefault("layout", {})
-    layout.setdefault("micro_batch", 1)
-    tp, _, cp = (layout.setdefault(key, 1) for key in ("tp", "pp", "cp"))
+    layout.setdefault("micro_batch", 1), layout.setdefault("pp", 1)
+    tp, cp = layout.setdefault("tp", 1), layout.setdefault("cp", 1)
     layout["sp"] = bool(t.take("sequence-parallel")) and tp > 1
     kind = {value: key for key, value in COMM.items()}.get(str(t.take("cp-comm-type", "p2p")))
     if cp > 1 and kind:
@@ -217,7 +216,7 @@ def read_layout(t: ForeignKeys, run: dict[str, Any], world: int | None) -> None:
         t.take("optimizer-offload-fraction")
 
 
-def _smallest_world(t: ForeignKeys, layout: dict[str, Any]) -> int:
+def _smallest_world(t: ForeignKeys, layout: LayoutKeys) -> int:
     """Devices where the launch line doesn't tell: the fewest that its sizes make."""
     each = prod(int(layout[key]) for key in ("tp", "pp", "cp"))
     experts = int(layout.get("ep", 1)) * int(layout.get("etp", 1)) * int(layout["pp"])
@@ -226,10 +225,10 @@ def _smallest_world(t: ForeignKeys, layout: dict[str, Any]) -> int:
     return devices
 
 
-def _read_pipeline(t: ForeignKeys, run: dict[str, Any]) -> None:
-    layout, layers = run["layout"], run.get("model", {}).get("num_hidden_layers")
+def _read_pipeline(t: ForeignKeys, run: RunKeys) -> None:
+    layout, layers = run["layout"], (run.get("model") or {}).get("num_hidden_layers")
     pp = layout["pp"]
-    virtual = t.take("num-virtual-stages-per-pipeline-rank")
+    virtual = t.take_first("num-virtual-stages-per-pipeline-rank", "virtual-pipeline-model-parallel-size")
     t.take("microbatch-group-size-per-virtual-pipeline-stage")
     each = t.take("num-layers-per-virtual-pipeline-stage")
     cut = t.take("pipeline-model-parallel-layout")
@@ -268,7 +267,7 @@ def _read_cut(text: str) -> list[int]:
     return [stage.count("t") for stage in text.split("|")]
 
 
-def _read_sharding(t: ForeignKeys, layout: dict[str, Any]) -> None:
+def _read_sharding(t: ForeignKeys, layout: LayoutKeys) -> None:
     strategy = t.take("data-parallel-sharding-strategy")
     fsdp, torch_fsdp = t.take("use-megatron-fsdp"), t.take("use-torch-fsdp2")
     legacy = t.take("use-custom-fsdp")
@@ -281,30 +280,34 @@ def _read_sharding(t: ForeignKeys, layout: dict[str, Any]) -> None:
         )
     elif torch_fsdp:
         stage = 3
+    elif t.take("deepspeed") and (zero := t.take("zero-stage")) is not None:  # Megatron-DeepSpeed's
+        stage = whole(zero)
     layout["zero_stage"] = stage
     if instances is not None and stage:
         layout["dp_replicate"] = whole(instances)
 
 
-def _read_recompute(t: ForeignKeys, layout: dict[str, Any], run: dict[str, Any]) -> None:
+def _read_recompute(t: ForeignKeys, layout: LayoutKeys, run: RunKeys) -> None:
     granularity, method = t.take("recompute-granularity"), t.take("recompute-method")
     count, modules = t.take("recompute-num-layers"), t.take("recompute-modules")
     if t.take("recompute-activations"):
         granularity = "selective"
+    if t.take("checkpoint-activations"):  # until 2022
+        granularity = "full"
     if granularity == "selective":
         layout["recompute"] = "selective"
         named = modules if isinstance(modules, list) else str(modules or CORE).split()
         t.assume(f"recompute selective: theirs are modules ({' '.join(named)}), ours keeps matmul outputs")
     elif granularity == "full":
         layout["recompute"] = "full"
-        layers = run.get("model", {}).get("num_hidden_layers")
+        layers = (run.get("model") or {}).get("num_hidden_layers")
         stages = layout["pp"] * layout.get("virtual_stages", 1)
         if method == "block" and count is not None and layers and whole(count) * stages < layers:
             layout["recompute"] = {"every": max(1, round(layers / (stages * max(1, whole(count)))))}
             t.assume(f"recompute {layout['recompute']}: theirs are the first {count} layers of each stage")
 
 
-def _read_precision(t: ForeignKeys, layout: dict[str, Any]) -> None:
+def _read_precision(t: ForeignKeys, layout: LayoutKeys) -> None:
     bf16, fp16 = t.take("bf16"), t.take("fp16")
     eight, recipe, four = t.take("fp8-format"), t.take("fp8-recipe"), t.take("fp4-format")
     for key in (

@@ -13,13 +13,12 @@ from __future__ import annotations
 from math import log
 from typing import Any
 
-from scalewright.emit.foreign import ForeignKeys
+from scalewright.emit.foreign import ForeignKeys, RunKeys, real, whole
 from scalewright.emit.megatron.keys import LATENT, MIXTURE, MODEL, PREDICTION
-from scalewright.emit.numbers import real, whole
 from scalewright.emit.rules import put, read_rules, write_rules
 from scalewright.emit.settings import Settings
 
-Arguments = dict[str, Any]  # name without dashes -> value; True: a flag alone
+Arguments = dict[str, object]  # name without dashes -> value; True: a flag alone
 MLP = {"swiglu": "swiglu", "relu2": "squared-relu", "gelu_tanh": "bias-gelu-fusion",
        "gelu": "no-bias-gelu-fusion"}  # fmt: skip
 GELU = ("gelu", "gelu_tanh")
@@ -172,7 +171,7 @@ def _mixture(s: Settings) -> Arguments:
     return written | {"moe-token-dispatcher-type": "alltoall", "moe-grouped-gemm": True}
 
 
-def read_model(t: ForeignKeys, run: dict[str, Any]) -> None:
+def read_model(t: ForeignKeys, run: RunKeys) -> None:
     """The network of their arguments, with their defaults where they are silent."""
     if "num-layers" not in t and "hidden-size" not in t:
         return
@@ -209,7 +208,7 @@ def read_model(t: ForeignKeys, run: dict[str, Any]) -> None:
         _read_yarn(t, model)
 
 
-def _read_biases(t: ForeignKeys, model: dict[str, Any]) -> None:
+def _read_biases(t: ForeignKeys, model: dict[str, object]) -> None:
     bias, qkv = not t.take("disable-bias-linear"), bool(t.take("add-qkv-bias"))
     model |= {"qkv_bias": bias or qkv, "o_bias": bias, "mlp_bias": bias}
     for key in ("attention-dropout", "hidden-dropout"):
@@ -218,7 +217,7 @@ def _read_biases(t: ForeignKeys, model: dict[str, Any]) -> None:
             t.assume(f"{key} {value} is left out: models here train without dropout")
 
 
-def _read_positions(t: ForeignKeys, model: dict[str, Any]) -> None:
+def _read_positions(t: ForeignKeys, model: dict[str, object]) -> None:
     kind = (
         "rope"
         if t.take("use-rotary-position-embeddings")
@@ -232,7 +231,7 @@ def _read_positions(t: ForeignKeys, model: dict[str, Any]) -> None:
     interleaved = bool(t.take("rotary-interleaved"))
     if model["positions"] != "rope":
         return
-    rope: dict[str, Any] = {"theta": real(base) if base is not None else 10000.0}
+    rope: dict[str, object] = {"theta": real(base) if base is not None else 10000.0}
     if fraction is not None:
         rope["fraction"] = real(fraction)
     if interleaved:
@@ -252,7 +251,7 @@ def _read_yarn(t: ForeignKeys, model: dict[str, Any]) -> None:
     rope |= {"interleaved": True, "scaling": None}
     kind, factor = t.take("rope-type", "yarn"), real(t.take("rotary-scaling-factor", 1.0))
     mscale, everywhere = real(t.take("mscale", 1.0)), real(t.take("mscale-all-dim", 0.0))
-    numbers: dict[str, Any] = {
+    numbers: dict[str, object] = {
         "original_context": whole(t.take("original-max-position-embeddings", 4096)),
         "beta_fast": real(t.take("beta-fast", 32.0)),
         "beta_slow": real(t.take("beta-slow", 1.0)),
@@ -268,7 +267,7 @@ def _read_yarn(t: ForeignKeys, model: dict[str, Any]) -> None:
         model["query_scale"] = size**-0.5 * (0.1 * everywhere * log(factor) + 1) ** 2
 
 
-def _read_window(t: ForeignKeys, model: dict[str, Any]) -> None:
+def _read_window(t: ForeignKeys, model: dict[str, object]) -> None:
     window, pattern = t.take("window-size"), t.take("window-attn-skip-freq")
     if window is None:
         return
@@ -280,7 +279,7 @@ def _read_window(t: ForeignKeys, model: dict[str, Any]) -> None:
     model["window_pattern"] = [mark != 0 for mark in marks] if marks else [True]
 
 
-def _read_vocabulary(t: ForeignKeys, model: dict[str, Any]) -> None:
+def _read_vocabulary(t: ForeignKeys, model: dict[str, object]) -> None:
     kind, size, padded = t.take("tokenizer-type"), t.take("vocab-size"), t.take("padded-vocab-size")
     if size is not None:
         model["vocab_size"] = whole(size) + (kind == "NullTokenizer")  # its end of a document is one more
@@ -293,7 +292,7 @@ def _read_vocabulary(t: ForeignKeys, model: dict[str, Any]) -> None:
         )
 
 
-def _read_mixture(t: ForeignKeys, run: dict[str, Any]) -> None:
+def _read_mixture(t: ForeignKeys, run: RunKeys) -> None:
     if t.values.get("num-experts") in (None, "None"):
         t.take("num-experts")
         return

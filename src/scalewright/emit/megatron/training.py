@@ -11,10 +11,9 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
-from scalewright.emit.foreign import ForeignKeys
+from scalewright.emit.foreign import ForeignKeys, RunKeys, real, whole
 from scalewright.emit.megatron.keys import ADAM, TRAINING
 from scalewright.emit.megatron.model import Arguments
-from scalewright.emit.numbers import real, whole
 from scalewright.emit.rules import put, read_rules, write_rules
 from scalewright.emit.settings import Settings
 
@@ -105,7 +104,7 @@ def _saves(s: Settings) -> Arguments:
     return written
 
 
-def read_training(t: ForeignKeys, run: dict[str, Any]) -> None:
+def read_training(t: ForeignKeys, run: RunKeys) -> None:
     """Everything but the network and the layout."""
     read_rules(t, (*TRAINING, *ADAM), run)
     optimizer = run.setdefault("optimizer", {})
@@ -133,7 +132,7 @@ def read_training(t: ForeignKeys, run: dict[str, Any]) -> None:
     _read_data(t, run)
 
 
-def _read_states(t: ForeignKeys, optimizer: dict[str, Any]) -> None:
+def _read_states(t: ForeignKeys, optimizer: dict[str, object]) -> None:
     widths = {t.take("exp-avg-dtype"), t.take("exp-avg-sq-dtype")}
     narrow = {"bf16": "adamw_bf16", "fp8": "adamw_8bit"}
     kinds = {narrow[width] for width in widths if width in narrow}
@@ -141,10 +140,10 @@ def _read_states(t: ForeignKeys, optimizer: dict[str, Any]) -> None:
         optimizer["name"] = kinds.pop()
 
 
-def _read_rates(t: ForeignKeys, run: dict[str, Any], steps: int | None) -> None:
+def _read_rates(t: ForeignKeys, run: RunKeys, steps: int | None) -> None:
     style = str(t.take("lr-decay-style", "linear"))
     kinds = {value: key for key, value in STYLES.items()}
-    schedule: dict[str, Any] = {"kind": kinds.get(style, "cosine")}
+    schedule: dict[str, object] = {"kind": kinds.get(style, "cosine")}
     if style not in kinds:
         t.refuse("lr-decay-style", "taken as cosine: this shape isn't here")
     warmup = t.take("lr-warmup-iters")
@@ -157,11 +156,12 @@ def _read_rates(t: ForeignKeys, run: dict[str, Any], steps: int | None) -> None:
         warmup = whole(samples) // batch
     if warmup is None and fraction is not None and length:
         warmup = int(real(fraction) * length)
-    schedule["warmup_steps"] = whole(warmup) if warmup is not None else 0
+    first = whole(warmup) if warmup is not None else 0
+    schedule["warmup_steps"] = first
     if schedule["kind"] == "wsd":
         schedule["decay_steps"] = whole(wsd) if wsd is not None else None
     elif decay is not None and length is not None and length != steps:
-        schedule["decay_steps"] = max(0, length - schedule["warmup_steps"])
+        schedule["decay_steps"] = max(0, length - first)
     least, most = t.take("min-lr"), run["optimizer"].get("lr")
     if schedule["kind"] != "constant":
         ratio = real(least) / most if least is not None and most else 0.0
@@ -169,7 +169,7 @@ def _read_rates(t: ForeignKeys, run: dict[str, Any], steps: int | None) -> None:
     run["lr_schedule"] = schedule
 
 
-def _read_data(t: ForeignKeys, run: dict[str, Any]) -> None:
+def _read_data(t: ForeignKeys, run: RunKeys) -> None:
     train = t.take_first("train-data-path", "data-path")
     valid = t.take("valid-data-path")
     t.take("test-data-path"), t.take("per-split-data-args-path")
@@ -179,7 +179,7 @@ def _read_data(t: ForeignKeys, run: dict[str, Any]) -> None:
         put(run, "data.valid", sources(valid))
 
 
-def sources(value: Any) -> list[dict[str, Any]]:
+def sources(value: Any) -> list[dict[str, object]]:
     """`0.3 a 0.7 b` or `a b` as sources with weights."""
     items = [str(item) for item in (value if isinstance(value, list) else str(value).split())]
     try:

@@ -9,10 +9,7 @@ num_shared_experts 1       enable_shared_expert       of the same width, with a 
 
 from __future__ import annotations
 
-from typing import Any
-
-from scalewright.emit.foreign import ForeignKeys
-from scalewright.emit.numbers import real, whole
+from scalewright.emit.foreign import ForeignKeys, RunKeys, real, whole
 from scalewright.emit.rules import Fixed, Word, Words, inverse, put, read_rules, write_rules
 from scalewright.emit.settings import Settings
 
@@ -95,7 +92,7 @@ def _mixture(s: Settings) -> Words:
     return written
 
 
-def read_model(t: ForeignKeys, run: Words) -> None:
+def read_model(t: ForeignKeys, run: RunKeys) -> None:
     """The network of a file; a kind that isn't one of ours is left out, with the reason."""
     for mark, kind in OTHERS.items():
         if CONFIG + mark in t:
@@ -129,7 +126,7 @@ def read_model(t: ForeignKeys, run: Words) -> None:
     _read_mixture(t, run)
 
 
-def _read_mixture(t: ForeignKeys, run: Words) -> None:
+def _read_mixture(t: ForeignKeys, run: RunKeys) -> None:
     if CONFIG + "moe_num_experts" in t:  # LLaMoE, of examples/moe
         experts, chosen = t.take(CONFIG + "moe_num_experts"), t.take(CONFIG + "num_experts_per_tok", 1)
         t.take(CONFIG + "is_llamoe_config"), t.take(CONFIG + "moe_capacity_factor")  # it drops no tokens
@@ -149,5 +146,5 @@ def _read_mixture(t: ForeignKeys, run: Words) -> None:
         moe |= {"num_shared_experts": 1, "shared_gate": True}
 
 
-def _experts(model: Words, experts: int, chosen: int) -> dict[str, Any]:
+def _experts(model: Words, experts: int, chosen: int) -> dict[str, object]:
     return {"num_experts": experts, "top_k": chosen, "moe_intermediate_size": model["intermediate_size"]}

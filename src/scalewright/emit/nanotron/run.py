@@ -18,11 +18,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from scalewright.emit.arguments import torchrun
+from scalewright.emit.command_lines import torchrun
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
-from scalewright.emit.foreign import ForeignKeys, put_sources, read_keys
+from scalewright.emit.foreign import ForeignKeys, RunKeys, put_sources, read_keys, real, whole
 from scalewright.emit.nanotron.model import CONFIG, TITLE, read_model, write_model
-from scalewright.emit.numbers import real, whole
 from scalewright.emit.rates import put_rates, take_rates
 from scalewright.emit.rules import Lacks, Rule, Word, Words, inverse, nested, put, read_rules, write_rules
 from scalewright.emit.settings import Settings
@@ -164,7 +163,7 @@ def write_stage(s: Settings) -> Words:
     return {"name": "training", "start_training_step": 1, "data": data}
 
 
-def read_layout(t: ForeignKeys, run: Words) -> None:
+def read_layout(t: ForeignKeys, run: RunKeys) -> None:
     """Parallelism, batch, precision and recomputation; expert ranks are taken as data-parallel ones."""
     read_rules(t, LAYOUT, run)
     layout = run.setdefault("layout", {})
@@ -173,7 +172,8 @@ def read_layout(t: ForeignKeys, run: Words) -> None:
         whole(t.take(key, 1))
         for key in ("parallelism.expert_parallel_size", "tokens.batch_accumulation_per_replica")
     )
-    tp, pp, micro = (layout.setdefault(key, 1) for key in ("tp", "pp", "micro_batch"))
+    tp, pp = layout.setdefault("tp", 1), layout.setdefault("pp", 1)
+    micro = layout.setdefault("micro_batch", 1)
     layout["global_batch"] = micro * accumulation * dp
     t.follow("global_batch")
     if ep > 1 and accumulation % ep == 0:
@@ -199,7 +199,7 @@ def read_layout(t: ForeignKeys, run: Words) -> None:
         t.refuse("model.dtype", "taken as bfloat16: this type isn't here")
 
 
-def read_training(t: ForeignKeys, run: Words) -> None:
+def read_training(t: ForeignKeys, run: RunKeys) -> None:
     """The optimizer, the learning rate and saves."""
     read_rules(t, TRAINING, run)
     optimizer = run.setdefault("optimizer", {})
@@ -226,7 +226,7 @@ def read_training(t: ForeignKeys, run: Words) -> None:
         )
 
 
-def _read_rates(t: ForeignKeys, run: Words) -> None:
+def _read_rates(t: ForeignKeys, run: RunKeys) -> None:
     warmup = whole(t.take(RATES + "lr_warmup_steps", 0))
     t.take(RATES + "lr_warmup_style")
     start, length = t.take(RATES + "lr_decay_starting_step"), t.take(RATES + "lr_decay_steps")
@@ -248,7 +248,7 @@ def _read_rates(t: ForeignKeys, run: Words) -> None:
     )
 
 
-def read_stages(t: ForeignKeys, run: Words, stages: list[Any]) -> None:
+def read_stages(t: ForeignKeys, run: RunKeys, stages: list[Any]) -> None:
     """Data of the first stage; those of later ones are reported."""
     for index, stage in enumerate(stages):
         data = (stage.get("data") or {}) if isinstance(stage, dict) else {}
@@ -269,10 +269,11 @@ def read_stages(t: ForeignKeys, run: Words, stages: list[Any]) -> None:
 
 def write(s: Settings) -> Emitted:
     """The complete file; raises UserError where it would be another layout."""
-    keys = {**write_training(s), **write_model(s), **write_layout(s)}
+    keys = {
+        **write_training(s), **write_model(s), **write_layout(s), "model.ddp_bucket_cap_mb": 25,
+        "model.init_method": {"std": 0.02}, "model.make_vocab_size_divisible_by": 1,
+    }  # fmt: skip
     data = nested(keys, *ORDER)
-    data["model"] |= {"ddp_bucket_cap_mb": 25, "init_method": {"std": 0.02}}
-    data["model"]["make_vocab_size_divisible_by"] = 1
     data["data_stages"] = [write_stage(s)]
     data["tokenizer"] = {"tokenizer_name_or_path": TOKENIZER}
     data["logging"] = {"iteration_step_info_interval": 1, "log_level": "info", "log_level_replica": "info"}

@@ -16,7 +16,7 @@ from typing import Any
 import jinja2
 
 from scalewright.emit.emitted import yaml_text
-from scalewright.emit.foreign import ForeignKeys
+from scalewright.emit.foreign import ForeignKeys, RunKeys
 from scalewright.emit.settings import Settings
 from scalewright.spec.common.untrusted import inside, read_json
 from scalewright.spec.huggingface import to_huggingface
@@ -48,7 +48,7 @@ def masks_refused(s: Settings) -> str | None:
     return None
 
 
-def read_model(t: ForeignKeys, key: str, where: str, run: dict[str, Any]) -> None:
+def read_model(t: ForeignKeys, key: str, where: str, run: RunKeys) -> None:
     """The model that a key of theirs names; else that of a config.json beside the file."""
     name = t.take(key)
     if isinstance(name, str) and name:
@@ -65,13 +65,13 @@ def read_model(t: ForeignKeys, key: str, where: str, run: dict[str, Any]) -> Non
     read_beside(where, run)
 
 
-def read_beside(where: str, run: dict[str, Any]) -> None:
+def read_beside(where: str, run: RunKeys) -> None:
     """The model of a config.json that lies beside a configuration."""
     if "model" not in run and (Path(where).parent / CONFIG).is_file():
         run["model"] = str(Path(where).parent / CONFIG)
 
 
-def linked(value: Any, where: str) -> dict[str, Any] | None:
+def linked(value: Any, where: str) -> dict[str, object] | None:
     """A JSON file in a configuration's folder that it names, or what is written in its place; else None."""
     if isinstance(value, dict):
         return value

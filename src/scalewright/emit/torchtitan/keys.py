@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from scalewright.emit.numbers import real, whole
+from scalewright.emit.foreign import real, whole
 from scalewright.emit.rules import Word
 
 LAYOUT = (
@@ -19,7 +17,7 @@ TRAINING = (
     Word("optimizer.weight_decay", "optimizer.weight_decay", back=real),
     Word("seed", "debug.seed", back=whole),
 )
-DEFAULTS: dict[str, Any] = {
+DEFAULTS: dict[str, object] = {
     "training.local_batch_size": 8, "training.seq_len": 2048, "training.max_norm": 1.0,
     "training.steps": 10000, "optimizer.lr": 8e-4, "optimizer.eps": 1e-8, "optimizer.weight_decay": 0.1,
     "optimizer.beta1": 0.9, "optimizer.beta2": 0.95, "lr_scheduler.warmup_steps": 200,
@@ -81,6 +79,6 @@ ASIDE = frozenset({
 })  # fmt: skip
 
 
-def renamed(values: dict[str, Any]) -> dict[str, Any]:
+def renamed(values: dict[str, object]) -> dict[str, object]:
     """The same settings under the names of 0.2."""
     return {OLDER.get(key, key): value for key, value in values.items()}

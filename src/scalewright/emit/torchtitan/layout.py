@@ -1,4 +1,4 @@
-"""The layout in torchtitan's keys; reading.py has the way back.
+"""The layout in torchtitan's keys; training.py has the way back.
 
 ours                     theirs (parallelism.* of 0.2)
 dp_replicate, dp_shard   data_parallel_replicate_degree, data_parallel_shard_degree

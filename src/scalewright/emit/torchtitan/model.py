@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import log, sqrt
 from typing import Any, NamedTuple
 
-from scalewright.emit.foreign import ForeignKeys
+from scalewright.emit.foreign import ForeignKeys, RunKeys
 from scalewright.emit.python_code import Call
 from scalewright.emit.settings import Settings
 from scalewright.emit.torchtitan.flavors import FLAVORS, find_flavor, flavor_of, spec_of
@@ -220,7 +220,7 @@ def _needs_qwen(s: Settings) -> bool:
     return bool(model.moe or model.qk_norm == "head" or model.tie_word_embeddings or odd)
 
 
-def read_model(t: ForeignKeys, run: dict[str, Any], unscaled: bool) -> int | None:
+def read_model(t: ForeignKeys, run: RunKeys, unscaled: bool) -> int | None:
     """The model of a name and flavor, or of a `decoder` call; its layers, where it is known."""
     call = t.take("model_spec")
     if isinstance(call, Call) and call.name in ("decoder", "latent_decoder"):
@@ -237,7 +237,7 @@ def read_model(t: ForeignKeys, run: dict[str, Any], unscaled: bool) -> int | Non
     return spec.num_hidden_layers
 
 
-def decoder_spec(given: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
+def decoder_spec(given: dict[str, Any], run: RunKeys) -> dict[str, Any]:
     """The model of the arguments of a decoder; what balances its experts goes into the run."""
     model: dict[str, Any] = {
         "vocab_size": given["vocab_size"], "hidden_size": given["dim"],

@@ -11,11 +11,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from scalewright.emit.arguments import nodes_of, ranks, torchrun_by_variables
+from scalewright.emit.command_lines import nodes_of, ranks, read_words, torchrun_by_variables
 from scalewright.emit.emitted import Emitted, Reading
 from scalewright.emit.python_code import Call, Module, Name, Unknown, spelled
 from scalewright.emit.settings import Settings
-from scalewright.emit.shell import read_words
 from scalewright.emit.torchtitan.decoder import DECODER, LATENT, imports
 from scalewright.emit.torchtitan.layout import Keys, write_layout
 from scalewright.emit.torchtitan.model import Network, write_model

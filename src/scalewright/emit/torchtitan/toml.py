@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from scalewright.emit.arguments import nodes_of, torchrun_by_variables
+from scalewright.emit.command_lines import nodes_of, torchrun_by_variables
 from scalewright.emit.emitted import Emitted, Reading
 from scalewright.emit.python_code import Call, spelled
 from scalewright.emit.settings import Settings

@@ -13,11 +13,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 from math import ceil
-from typing import Any
 
 from scalewright.emit.emitted import Reading
-from scalewright.emit.foreign import ForeignKeys
-from scalewright.emit.numbers import real, whole
+from scalewright.emit.foreign import ForeignKeys, LayoutKeys, RunKeys, real, whole
 from scalewright.emit.rules import put, read_rules, write_rules
 from scalewright.emit.settings import Settings
 from scalewright.emit.torchtitan.keys import ASIDE, ASIDE_SECTIONS, DEFAULTS, LAYOUT, TRAINING
@@ -108,7 +106,7 @@ def _saves(s: Settings, steps: int) -> Keys:
     return written
 
 
-def read_training(t: ForeignKeys, run: dict[str, Any]) -> None:
+def read_training(t: ForeignKeys, run: RunKeys) -> None:
     """Everything but the network and the layout, with their defaults where they are silent."""
     for key, value in DEFAULTS.items():
         t.values.setdefault(key, value)
@@ -128,11 +126,11 @@ def read_training(t: ForeignKeys, run: dict[str, Any]) -> None:
     _read_rates(t, run, steps)
 
 
-def _read_rates(t: ForeignKeys, run: dict[str, Any], steps: int) -> None:
+def _read_rates(t: ForeignKeys, run: RunKeys, steps: int) -> None:
     warmup = min(whole(t.take("lr_scheduler.warmup_steps")), steps)
     ratio, kind = t.take("lr_scheduler.decay_ratio"), str(t.take("lr_scheduler.decay_type", "linear"))
     least, total = t.take("lr_scheduler.min_lr_factor"), t.take("lr_scheduler.total_steps")
-    schedule: dict[str, Any] = {"kind": kind, "warmup_steps": warmup, "min_ratio": real(least or 0.0)}
+    schedule: dict[str, object] = {"kind": kind, "warmup_steps": warmup, "min_ratio": real(least or 0.0)}
     if kind not in ("linear", "cosine"):
         schedule["kind"] = "linear"
         t.refuse("lr_scheduler.decay_type", "taken as linear: this shape isn't here")
@@ -149,12 +147,12 @@ def _read_rates(t: ForeignKeys, run: dict[str, Any], steps: int) -> None:
     run["lr_schedule"] = schedule
 
 
-def read_values(values: dict[str, Any], world: int | None, release: str, notes: list[str]) -> Reading:
+def read_values(values: dict[str, object], world: int | None, release: str, notes: list[str]) -> Reading:
     """A run of dotted keys with the names of 0.2; `release`: 0.1 (or older), 0.2 or 0.3."""
     quiet = {key for key in values if key.partition(".")[0] in ASIDE_SECTIONS}
     t = ForeignKeys(values, ASIDE | quiet)
     t.assumed += notes
-    run: dict[str, Any] = {}
+    run: RunKeys = {}
     layers = read_model(t, run, release == "0.1")
     _read_layout(t, run, world, release, layers)
     read_training(t, run)
@@ -162,12 +160,10 @@ def read_values(values: dict[str, Any], world: int | None, release: str, notes: 
     return Reading("torchtitan", run, unread, tuple(t.assumed), t.guessed)
 
 
-def _read_layout(
-    t: ForeignKeys, run: dict[str, Any], world: int | None, release: str, layers: int | None
-) -> None:
+def _read_layout(t: ForeignKeys, run: RunKeys, world: int | None, release: str, layers: int | None) -> None:
     read_rules(t, LAYOUT, run)
     layout = run.setdefault("layout", {})
-    tp, pp, cp = (layout.setdefault(key, 1) for key in ("tp", "pp", "cp"))
+    tp, pp, cp = layout.setdefault("tp", 1), layout.setdefault("pp", 1), layout.setdefault("cp", 1)
     sequence = t.take(f"{P}.enable_sequence_parallel", True)
     layout["sp"] = tp > 1 and (release != "0.3" or bool(sequence))
     rotates = str(t.take(f"{P}.context_parallel_rotate_method", "allgather"))
@@ -183,7 +179,7 @@ def _read_layout(
     assert pp >= 1
 
 
-def _read_experts(t: ForeignKeys, layout: dict[str, Any], run: dict[str, Any]) -> None:
+def _read_experts(t: ForeignKeys, layout: LayoutKeys, run: RunKeys) -> None:
     ep, etp = t.take(f"{P}.expert_parallel_degree", 1), t.take(f"{P}.expert_tensor_parallel_degree", 1)
     model = run.get("model")
     if isinstance(model, dict) and not model.get("moe"):
@@ -192,7 +188,7 @@ def _read_experts(t: ForeignKeys, layout: dict[str, Any], run: dict[str, Any]) -
     layout["etp"] = whole(etp) if whole(ep) > 1 else layout["tp"] if isinstance(model, dict) else 1
 
 
-def _read_sharding(t: ForeignKeys, layout: dict[str, Any], world: int | None) -> None:
+def _read_sharding(t: ForeignKeys, layout: LayoutKeys, world: int | None) -> None:
     replicas = whole(t.take(f"{P}.data_parallel_replicate_degree", 1))
     shards = whole(t.take(f"{P}.data_parallel_shard_degree", -1))
     policy, kind = t.take(f"{P}.fsdp_reshard_after_forward", "default"), t.take("training.data_parallel_type")
@@ -216,7 +212,7 @@ def _read_sharding(t: ForeignKeys, layout: dict[str, Any], world: int | None) ->
         t.assume("zero_stage 2: parameters stay whole from a forward to its backward")
 
 
-def _read_pipeline(t: ForeignKeys, layout: dict[str, Any], layers: int | None) -> None:
+def _read_pipeline(t: ForeignKeys, layout: LayoutKeys, layers: int | None) -> None:
     pp = layout["pp"]
     name = str(t.take(f"{P}.pipeline_parallel_schedule", "1F1B"))
     csv = t.take(f"{P}.pipeline_parallel_schedule_csv")
@@ -263,7 +259,7 @@ def _spread(layers: int, stages: int, first: int, last: int) -> list[int]:
     return counts
 
 
-def _read_batch(t: ForeignKeys, layout: dict[str, Any]) -> None:
+def _read_batch(t: ForeignKeys, layout: LayoutKeys) -> None:
     local = whole(t.take("training.local_batch_size", DEFAULTS["training.local_batch_size"]))
     total = whole(t.take("training.global_batch_size", -1))
     micro, count = (
@@ -279,7 +275,7 @@ def _read_batch(t: ForeignKeys, layout: dict[str, Any]) -> None:
         t.follow("global_batch")
 
 
-def _read_recompute(t: ForeignKeys, layout: dict[str, Any], release: str) -> None:
+def _read_recompute(t: ForeignKeys, layout: LayoutKeys, release: str) -> None:
     mode = t.take("activation_checkpoint.mode", "selective")
     option = str(t.take("activation_checkpoint.selective_ac_option", "op" if release == "0.3" else "2"))
     budget = t.take("activation_checkpoint.memory_budget", 0.5)
@@ -296,7 +292,7 @@ def _read_recompute(t: ForeignKeys, layout: dict[str, Any], release: str) -> Non
         t.refuse("activation_checkpoint.mode", "this kind isn't known here")
 
 
-def _read_precision(t: ForeignKeys, layout: dict[str, Any]) -> None:
+def _read_precision(t: ForeignKeys, layout: LayoutKeys) -> None:
     kind, stored = t.take("training.mixed_precision_param", "bfloat16"), t.take("training.dtype", "float32")
     layout["precision"] = "fp32" if kind == "float32" else "bf16"
     if stored == "bfloat16":

@@ -14,14 +14,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from scalewright.emit.arguments import nodes_of
+from scalewright.emit.command_lines import nodes_of
 from scalewright.emit.deepspeed.read import BATCH as DEEPSPEED_BATCH
 from scalewright.emit.deepspeed.read import fit_batch, read_sections
 from scalewright.emit.emitted import Emitted, Reading
-from scalewright.emit.foreign import ForeignKeys
-from scalewright.emit.numbers import real_of, true, whole_of
+from scalewright.emit.foreign import ForeignKeys, LayoutKey, LayoutKeys, RunKeys, real_of, true, whole_of
 from scalewright.emit.rules import Word, put, write_rules
-from scalewright.emit.scripts.facts import Facts, take_facts, take_precision, take_recompute
+from scalewright.emit.scripts.facts import (
+    Facts,
+    Sharding,
+    take_facts,
+    take_precision,
+    take_recompute,
+    take_sharding,
+)
 from scalewright.emit.scripts.model import (
     CONFIG,
     SAMPLES,
@@ -32,7 +38,6 @@ from scalewright.emit.scripts.model import (
     render,
     write_config,
 )
-from scalewright.emit.scripts.sharding import Sharding, take_sharding
 from scalewright.emit.settings import Settings
 from scalewright.emit.transformers.schedule import (
     read_optimizer,
@@ -90,11 +95,12 @@ SECTIONS = (
 STAGES = {"full_shard": 3, "shard_grad_op": 2, "hybrid_shard": 3, "hybrid_shard_zero2": 2, "no_shard": 0}
 MICRO_BATCH = 8  # theirs where it isn't set
 SIZES = ("dp_replicate", "dp_shard", "tp", "cp", "sp")
+OURS: Mapping[str, LayoutKey] = {"dp_replicate": "dp_replicate", "tp": "tp", "cp": "cp", "sp": "cp"}
 TITLE, VERSION = "Transformers", "5.23 with accelerate 1.15"
 FILE, SCRIPT = "training_args.json", "train.py"
 CONTEXTS = {"allgather": ("allgather", True), "ring": ("allgather", False)}
 # What the Trainer fills into DeepSpeed's configuration from its own arguments.
-FILLED: dict[str, Any] = {
+FILLED: dict[str, object] = {
     "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto",
     "gradient_clipping": "auto", "bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"},
 }  # fmt: skip
@@ -125,7 +131,7 @@ def read(document: Any, text: str, where: str) -> Reading:
     """Such a file as a run."""
     keys = flattened(document)
     foreign = ForeignKeys(keys, aside(keys))
-    run: dict[str, Any] = {}
+    run: RunKeys = {}
     read_arguments(foreign, run, where)
     layout = run["layout"]
     devices = _read_sizes(foreign, layout)
@@ -134,14 +140,14 @@ def read(document: Any, text: str, where: str) -> Reading:
     return foreign.reading("transformers", run)
 
 
-def flattened(document: Mapping[str, Any]) -> dict[str, Any]:
+def flattened(document: Mapping[str, Any]) -> dict[str, object]:
     """Dotted keys, but of `deepspeed`, which is read as a whole."""
     rest = {key: value for key, value in document.items() if key != "deepspeed"}
     keys = {key.replace("fsdp_config.fsdp_", "fsdp_config."): value for key, value in flat(rest).items()}
     return keys | ({"deepspeed": document["deepspeed"]} if document.get("deepspeed") else {})
 
 
-def read_arguments(t: ForeignKeys, run: dict[str, Any], where: str) -> None:
+def read_arguments(t: ForeignKeys, run: RunKeys, where: str) -> None:
     """What TrainingArguments has, for files that hold it among others; the batch isn't settled."""
     read_numbers(t, run)
     layout = run["layout"]
@@ -156,7 +162,7 @@ def read_arguments(t: ForeignKeys, run: dict[str, Any], where: str) -> None:
     read_deepspeed(t, run, where)
 
 
-def read_numbers(t: ForeignKeys, run: dict[str, Any]) -> None:
+def read_numbers(t: ForeignKeys, run: RunKeys) -> None:
     """The optimizer's numbers and the seed, saves and validations; their defaults where they aren't set."""
     run.setdefault("layout", {})
     for word in COMMON:
@@ -168,7 +174,7 @@ def read_numbers(t: ForeignKeys, run: dict[str, Any]) -> None:
             put(run, ours, every)
 
 
-def read_steps(t: ForeignKeys, run: dict[str, Any], epochs: str) -> int | None:
+def read_steps(t: ForeignKeys, run: RunKeys, epochs: str) -> int | None:
     """Steps of the run; None where epochs are given, which is reported."""
     steps = whole_of(t.take("max_steps"))
     if steps is None:
@@ -179,7 +185,7 @@ def read_steps(t: ForeignKeys, run: dict[str, Any], epochs: str) -> int | None:
     return steps
 
 
-def read_memory(t: ForeignKeys, layout: dict[str, Any]) -> None:
+def read_memory(t: ForeignKeys, layout: LayoutKeys) -> None:
     """Precision and recomputation."""
     bf16, fp16, tf32 = (true(t.take(name)) for name in ("bf16", "fp16", "tf32"))
     layout["precision"] = "bf16" if bf16 else "fp16" if fp16 else "tf32" if tf32 else "fp32"
@@ -188,7 +194,7 @@ def read_memory(t: ForeignKeys, layout: dict[str, Any]) -> None:
     t.take("full_determinism")
 
 
-def _read_fsdp(t: ForeignKeys, layout: dict[str, Any]) -> None:
+def _read_fsdp(t: ForeignKeys, layout: LayoutKeys) -> None:
     given = t.take("fsdp")
     words = (
         [str(word).lower() for word in given] if isinstance(given, list) else str(given or "").lower().split()
@@ -208,7 +214,7 @@ def _read_fsdp(t: ForeignKeys, layout: dict[str, Any]) -> None:
         layout["recompute"] = "full"
 
 
-def read_deepspeed(t: ForeignKeys, run: dict[str, Any], where: str) -> None:
+def read_deepspeed(t: ForeignKeys, run: RunKeys, where: str) -> None:
     """ZeRO and offload of the JSON that `deepspeed` names or is; the rest of it is the Trainer's own."""
     if (value := t.take("deepspeed")) is None:
         return
@@ -216,11 +222,12 @@ def read_deepspeed(t: ForeignKeys, run: dict[str, Any], where: str) -> None:
     if document is None:
         t.refuse("deepspeed", "the file isn't in this configuration's folder: read it by itself")
         return
-    inner: dict[str, Any] = {}
+    inner: RunKeys = {}
     foreign = read_sections(document, inner)
-    for key in ("zero_stage", "offload", "tp", "sp", "cp", "cp_kind"):
-        if key in inner["layout"]:
-            run["layout"][key] = inner["layout"][key]
+    kept = ("zero_stage", "offload", "tp", "sp", "cp", "cp_kind")
+    for key, value in inner["layout"].items():
+        if key in kept:
+            put(run, f"layout.{key}", value)
     settled = (*DEEPSPEED_BATCH, "gradient_clipping", "bf16.", "fp16.", "optimizer.", "scheduler.")
     for item in foreign.unread():
         if not (item.value == "auto" and item.key.startswith(settled)):
@@ -228,7 +235,7 @@ def read_deepspeed(t: ForeignKeys, run: dict[str, Any], where: str) -> None:
             t.refuse(f"deepspeed.{item.key}", item.why)
 
 
-def _read_sizes(t: ForeignKeys, layout: dict[str, Any]) -> int | None:
+def _read_sizes(t: ForeignKeys, layout: LayoutKeys) -> int | None:
     """The devices that parallelism_config makes; None where it isn't there."""
     sizes = {name: whole_of(t.take(f"parallelism_config.{name}_size")) for name in SIZES}
     if all(size is None for size in sizes.values()):
@@ -237,7 +244,7 @@ def _read_sizes(t: ForeignKeys, layout: dict[str, Any]) -> int | None:
     for name, size in sizes.items():
         devices *= size or 1
         if size and size > 1 and name != "dp_shard":
-            layout["cp" if name == "sp" else name] = size
+            layout[OURS[name]] = size
     if sizes["dp_shard"] and sizes["dp_shard"] > 1 and not layout["zero_stage"]:
         layout["zero_stage"] = 3  # loaded in shards
     if sizes["sp"] and sizes["sp"] > 1:
@@ -267,9 +274,9 @@ def write(s: Settings) -> Emitted:
     return s.emitted(TITLE, "transformers", VERSION, files, command)
 
 
-def _arguments(s: Settings, facts: Facts, precision: str) -> dict[str, Any]:
+def _arguments(s: Settings, facts: Facts, precision: str) -> dict[str, object]:
     first, second = s.take("optimizer.betas")
-    written: dict[str, Any] = {
+    written: dict[str, object] = {
         "output_dir": f"{s.run.folder}/transformers",
         "max_steps": facts["steps"],
         **write_rules(s, (BATCH,)),
@@ -299,10 +306,10 @@ def _arguments(s: Settings, facts: Facts, precision: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def write_sharding(s: Settings, sharding: Sharding, facts: Facts) -> dict[str, Any]:
+def write_sharding(s: Settings, sharding: Sharding, facts: Facts) -> dict[str, object]:
     """fsdp, deepspeed and parallelism_config; what FSDP recomputes itself leaves the facts."""
     whole_layers = facts["every"] == 1 and not facts["products"]
-    written: dict[str, Any] = {}
+    written: dict[str, object] = {}
     if sharding.kind == "fsdp":
         written["fsdp"] = True
         written["fsdp_config"] = {
@@ -328,10 +335,10 @@ def write_sharding(s: Settings, sharding: Sharding, facts: Facts) -> dict[str, A
     return written
 
 
-def write_deepspeed(s: Settings) -> dict[str, Any]:
+def write_deepspeed(s: Settings) -> dict[str, object]:
     """ZeRO 1 as the Trainer takes it: "auto" is filled in from its own arguments."""
-    zero: dict[str, Any] = {"stage": s.layout.zero_stage}
-    config: dict[str, Any] = {**FILLED, "zero_allow_untested_optimizer": True}
+    zero: dict[str, object] = {"stage": s.layout.zero_stage}
+    config: dict[str, object] = {**FILLED, "zero_allow_untested_optimizer": True}
     if s.layout.offload == "optimizer":
         s.take("layout.offload")
         zero["offload_optimizer"] = dict(CPU)

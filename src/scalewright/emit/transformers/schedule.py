@@ -11,14 +11,11 @@ Their update k has the rate of our update k - 1: a warm-up starts with 0.
 
 from __future__ import annotations
 
-from typing import Any
-
-from scalewright.emit.foreign import ForeignKeys
-from scalewright.emit.numbers import real_of, whole_of
+from scalewright.emit.foreign import ForeignKeys, RunKeys, real_of, whole_of
 from scalewright.emit.scripts.facts import Facts
 from scalewright.emit.settings import Settings
 
-Arguments = dict[str, Any]
+Arguments = dict[str, object]
 LATER = "their update k has the rate of our update k - 1, and a warm-up starts with 0"
 OPTIMIZERS = {"adamw": "adamw_torch_fused", "sgd": "sgd", "lion": "lion_32bit"}
 SMALLER = {"adamw_8bit": "adamw_bnb_8bit", "adamw_bf16": "adamw_torch_fused"}
@@ -84,12 +81,10 @@ def write_optimizer(s: Settings, title: str) -> str:
     return {**OPTIMIZERS, **SMALLER}.get(name, "adamw_torch_fused")
 
 
-def read_schedule(
-    t: ForeignKeys, run: dict[str, Any], steps: int | None, name: str = "lr_scheduler_type"
-) -> None:
+def read_schedule(t: ForeignKeys, run: RunKeys, steps: int | None, name: str = "lr_scheduler_type") -> None:
     """The schedule of lr_scheduler_type (or of a key that means it), its arguments and the warm-up."""
     kind = str(t.take(name, "linear")).lower()
-    schedule: dict[str, Any] = {"kind": SHAPES.get(kind, "cosine")}
+    schedule: dict[str, object] = {"kind": SHAPES.get(kind, "cosine")}
     if kind not in SHAPES:
         t.refuse(name, "taken as cosine: this shape isn't here")
     arguments = {
@@ -122,7 +117,7 @@ def _warmup(t: ForeignKeys, steps: int | None) -> int:
     return int(number or 0)
 
 
-def _least(arguments: dict[str, Any], run: dict[str, Any]) -> float:
+def _least(arguments: dict[str, object], run: RunKeys) -> float:
     rate = real_of(arguments.get("min_lr_rate", arguments.get("min_lr_ratio")))
     if rate is None:
         lowest, highest = (
@@ -133,7 +128,7 @@ def _least(arguments: dict[str, Any], run: dict[str, Any]) -> float:
     return min(1.0, max(0.0, rate))
 
 
-def read_optimizer(t: ForeignKeys, run: dict[str, Any], name: str = "optim") -> None:
+def read_optimizer(t: ForeignKeys, run: RunKeys, name: str = "optim") -> None:
     """The optimizer of `optim` (or of a key that means it)."""
     value = t.take(name)
     kind = str(value if value is not None else "adamw_torch_fused").lower()

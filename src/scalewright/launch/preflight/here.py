@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from scalewright.launch.preflight.ask import start_facts
-from scalewright.launch.preflight.rule import Finding
 from scalewright.launch.preflight.rules import check, stop_for
 from scalewright.launch.rank import RankContext
 from scalewright.launch.settings import present_environment
+from scalewright.spec.finding import Finding
 from scalewright.spec.run import RunSpec
 
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from scalewright.launch.preflight.facts import NEEDS, Facts
+from scalewright.spec.finding import Finding, Severity
 
-Severity = Literal["problem", "warn"]  # the words of `doctor`
 Moment = Literal["meeting", "node", "nodes", "submit"]
 Moments = tuple[Moment, ...]
 
@@ -32,30 +32,6 @@ class RuleFailure:
     what: str
     where: str
     how: str
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What a rule found."""
-
-    rule: str
-    subject: str
-    severity: Severity
-    what: str
-    where: str
-    how: str
-    hosts: tuple[str, ...] = ()  # of several nodes: those that it was found on
-
-    @property
-    def place(self) -> str:
-        """Where it is, with the names of nodes."""
-        names = ", ".join(self.hosts[:3]) + (f" and {len(self.hosts) - 3} more" if self.hosts[3:] else "")
-        return f"{self.where} on {names}" if names else self.where
-
-    @property
-    def line(self) -> str:
-        """WHAT is wrong (WHERE): HOW to mend it."""
-        return f"{self.what} ({self.place}): {self.how}"
 
 
 @dataclass(frozen=True)
@@ -75,10 +51,10 @@ class Rule:
         """What it finds; None where all is well, or where it doesn't apply."""
         if not all(NEEDS[need](facts) for need in self.needs):
             return None
-        said = self.check(facts)
-        if said is None:
+        failure = self.check(facts)
+        if failure is None:
             return None
-        return Finding(self.name, self.subject, self.severity, said.what, said.where, said.how)
+        return Finding(self.subject, self.name, self.severity, failure.what, failure.how, where=failure.where)
 
 
 class Subject:

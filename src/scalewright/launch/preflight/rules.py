@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from scalewright.launch.preflight import fabric, jobs, limits, network, nodes, storage, timing, variables
 from scalewright.launch.preflight.facts import Facts
-from scalewright.launch.preflight.rule import Finding, Moment, Rule, Subject
+from scalewright.launch.preflight.rule import Moment, Rule, Subject
 from scalewright.spec.common.formatting import counted
 from scalewright.spec.errors import UserError
+from scalewright.spec.finding import Finding
 from scalewright.spec.launch import Preflight
 
 SUBJECTS: tuple[Subject, ...] = (

@@ -7,7 +7,8 @@ import subprocess
 from collections.abc import Mapping
 from typing import Any
 
-from scalewright.machine.findings import Finding, Severity, gib
+from scalewright.machine.findings import gib
+from scalewright.spec.finding import Finding, Severity
 from scalewright.spec.hardware.driver_names import match_gpu
 
 GROUP = "accelerator"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from scalewright.machine.findings import Finding
 from scalewright.machine.load import too_many_threads
 from scalewright.machine.processor import Processor
 from scalewright.spec.common.formatting import counted
+from scalewright.spec.finding import Finding
 
 GROUP = "processor"
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")

@@ -8,8 +8,8 @@ import platform
 from collections.abc import Sequence
 from typing import Any
 
-from scalewright.machine.findings import Finding
 from scalewright.spec.errors import install
+from scalewright.spec.finding import Finding
 
 GROUP = "software"
 PACKAGES = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from scalewright.machine.findings import Finding
 from scalewright.machine.probe import compare_bf16, copy_rate, matmul_rate
 from scalewright.spec.common.formatting import metric
+from scalewright.spec.finding import Finding
 from scalewright.spec.hardware.driver_names import match_gpu
 
 GROUP = "speed"

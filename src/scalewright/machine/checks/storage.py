@@ -8,8 +8,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from scalewright.machine.findings import Finding, gib
+from scalewright.machine.findings import gib
 from scalewright.spec.common.formatting import metric
+from scalewright.spec.finding import Finding
 
 GROUP = "storage"
 BLOCK = 4 << 20

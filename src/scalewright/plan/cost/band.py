@@ -17,7 +17,7 @@ import numpy as np
 
 from scalewright.plan.constants import Constants
 from scalewright.plan.cost.evaluate import Outcome
-from scalewright.plan.cost.memory_band import SIGMA
+from scalewright.plan.cost.memory import SIGMA
 from scalewright.plan.request import Request
 from scalewright.spec.hardware.device_families import Family
 from scalewright.spec.hardware.devices import load_device
@@ -35,9 +35,9 @@ def spread(outcome: Outcome, requests: Sequence[Request], unknown: np.ndarray, c
     links = sum(
         parts[name] for name in ("tp_exposed", "dp_exposed", "cp_exposed", "ep_exposed", "pp_exposed")
     )
-    known, wide = at.trainer("known"), at.table.devices > at.chip("domain")
+    known, wide = at.trainer.known, at.table.devices > at.chip.domain
     timed = np.array([request.chip.timings is not None for request in requests])  # its own probe says enough
-    never = (known > 0) & (at.trainer("measured") == 0) & ~timed
+    never = (known > 0) & (at.trainer.measured == 0) & ~timed
     siblings = np.array([request.chip.name not in MEASURED_DEVICES for request in requests])
     measured = _measured_kernels()
     strange = np.array([request.chip.family.kernels not in measured for request in requests])
@@ -47,7 +47,7 @@ def spread(outcome: Outcome, requests: Sequence[Request], unknown: np.ndarray, c
         + (c["band.trainer"] * (1 - known)) ** 2
         + (c["band.unmeasured"] * never) ** 2
         + (c["band.recompute"] * unknown) ** 2
-        + (c["band.experts"] * (at.work("sparse") > 0)) ** 2
+        + (c["band.experts"] * (at.work.sparse > 0)) ** 2
         + (c["band.links"] * links / seconds * np.where(wide, 1.0, 0.5)) ** 2
         + (c["band.host"] * np.minimum(outcome.step.host, 1.0)) ** 2
         + (c["band.guess"] ** 2) * guesses

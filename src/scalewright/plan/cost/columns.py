@@ -1,6 +1,6 @@
 """What all parts of a step read: numbers of units as columns, one a row, each gathered when first asked for.
 
-    facts (a number a unit) --unit index--> Columns.chip("domain"), .trainer("year"), .work("stream")
+    facts (a number a unit) --unit index--> Columns.chip.domain, .trainer.year, .work.stream
 
 and the pipeline ranks that stand for all: the fullest between the ends, the first, the last (`PipelineRank`).
 """
@@ -8,18 +8,25 @@ and the pipeline ranks that stand for all: the fullest between the ends, the fir
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import Literal
 
 import numpy as np
 
 from scalewright.plan.constants import Constants
-from scalewright.plan.cost.activations import budgets
-from scalewright.plan.cost.collectives import Wires, wires
+from scalewright.plan.cost.facts import Facts
 from scalewright.plan.cost.kernels import Prices
-from scalewright.plan.cost.parts import PARTS
-from scalewright.plan.cost.table import RECOMPUTE, Facts, Table
-from scalewright.plan.cost.work import FORWARD, INPUT, WEIGHT
+from scalewright.plan.cost.padded import Padded, padded
+from scalewright.plan.cost.table import RECOMPUTE, Table
+from scalewright.plan.cost.work import BLOCK, EXTRA, FORWARD, INPUT, PARTS, REGIONS, WEIGHT, RegionKept
 from scalewright.plan.frameworks import KERNELS
+from scalewright.spec.block import block
+from scalewright.spec.model import ModelSpec
+from scalewright.spec.operators import layer_kinds
+from scalewright.spec.primitives import Sizes
+from scalewright.spec.recompute_budget import choose
+
+KeptKind = Literal["none", "products", "widest", "weight"]  # of RegionKept
 
 
 @dataclass(frozen=True)
@@ -62,39 +69,41 @@ def places(table: Table) -> tuple[PipelineRank, PipelineRank, PipelineRank]:
     )
 
 
+@dataclass(frozen=True)
+class Shares:
+    """Parameters of the fullest rank and the groups that share them; a number a row."""
+
+    dense: np.ndarray  # parameters that all data-parallel ranks share
+    expert: np.ndarray  # parameters of experts, which fewer ranks share
+    group: np.ndarray  # ranks that sum a dense gradient
+    shard: np.ndarray  # ranks that FSDP shards over: the group, or one replica's part of it
+
+
 class Columns:
-    """A table's rows with the numbers of their units beside them."""
+    """A table's rows with the numbers of their devices, trainers and operator lists beside them."""
 
-    def __init__(self, table: Table, facts: Facts, prices: Prices, c: Constants) -> None:
-        self.table, self.facts, self.prices, self.c = table, facts, prices, c
-        self._found: dict[tuple[str, str], np.ndarray] = {}
-
-    def chip(self, name: str) -> np.ndarray:
-        """A number of the rows' devices."""
-        return self._gather("chip", name, self.facts.chips)
-
-    def trainer(self, name: str) -> np.ndarray:
-        """A number of the rows' trainers."""
-        return self._gather("trainer", name, self.facts.trainers)
-
-    def work(self, name: str) -> np.ndarray:
-        """A number of the rows' operator lists."""
-        return self._gather("work", name, self.facts.works)
+    def __init__(self, table: Table, facts: Facts, c: Constants) -> None:
+        self.table, self.facts, self.c = table, facts, c
+        self.chip = facts.chips.take(table.unit)
+        self.trainer = facts.trainers.take(table.unit)
+        self.work = facts.works.take(table.unit)
+        self._kept: dict[tuple[int, KeptKind], np.ndarray] = {}
 
     def region(self, values: np.ndarray, region: int) -> np.ndarray:
         """A unit's number of one region [units, REGIONS] as a column."""
         return np.asarray(values[:, region][self.table.unit])
 
-    def _gather(self, group: str, name: str, values: dict[str, np.ndarray]) -> np.ndarray:
-        key = (group, name)
-        if key not in self._found:
-            self._found[key] = self.table.gather(values[name])
-        return self._found[key]
+    def kept(self, region: int, what: KeptKind = "none") -> np.ndarray:
+        """Bytes that a region keeps of a micro-batch."""
+        if (region, what) not in self._kept:
+            bytes_of_units = self.facts.works.kept[:, region, RegionKept._fields.index(what)]
+            self._kept[region, what] = bytes_of_units[self.table.unit]
+        return self._kept[region, what]
 
     @cached_property
     def islands(self) -> np.ndarray:
         """Rows whose replicas are islands (spec/diloco.py), which sum no gradients."""
-        return np.asarray((self.trainer("inner_steps") > 0) & (self.table.dp_replicate > 1))
+        return np.asarray((self.trainer.inner_steps > 0) & (self.table.dp_replicate > 1))
 
     @cached_property
     def summing(self) -> np.ndarray:
@@ -113,14 +122,73 @@ class Columns:
         return np.where(self.table.schedules("both_ways"), 1.0, self.table.virtual_stages)
 
     @cached_property
-    def links(self) -> Wires:
-        """The links under every row."""
-        return wires(self.facts.chips, self.table.unit, self.table.devices, self.c)
-
-    @cached_property
     def memory_rate(self) -> np.ndarray:
         """Bytes/s that kernels reach in a device's memory."""
-        return np.asarray(self.chip("memory_rate") * self.c["memory.rate"])
+        return np.asarray(self.chip.memory_rate * self.c["memory.rate"])
+
+    @cached_property
+    def own(self) -> np.ndarray:
+        """Rows of this package's own trainer."""
+        return np.asarray(self.trainer.own > 0)
+
+    @cached_property
+    def padded(self) -> Padded:
+        """Sums over this package's own tensors; asked for only where a table has rows of its trainer."""
+        return padded(self.table)
+
+    @cached_property
+    def budget(self) -> tuple[np.ndarray, np.ndarray]:
+        """Under a budget: bytes that an average block keeps, and the share of its FLOPs that runs again.
+
+        Rows with no budget get zeros.
+        """
+        t = self.table
+        kept, again = np.zeros(len(t)), np.zeros(len(t))
+        for row in np.flatnonzero(t.recompute == RECOMPUTE.index("budget")):
+            unit = t.units[int(t.unit[row])]
+            kept[row], again[row] = _budget(unit.model, unit.sizes, float(t.share[row]))
+        return kept, again
+
+    @cached_property
+    def shares(self) -> Shares:
+        """What the fullest rank holds, whole, and over how many ranks it may be shared."""
+        t, n, works = self.table, self.fullest, self.facts.works
+        before, block, after, extra = (self.region(works.dense, region) for region in range(REGIONS))
+        ends = np.where(t.pp > 1, np.maximum(before, after + self.work.tied), before + after)
+        return Shares(
+            dense=n * block + ends + extra,
+            expert=n * self.region(works.expert, BLOCK) + self.region(works.expert, EXTRA),
+            group=self.summing,
+            shard=t.dp * t.cp / t.dp_replicate,
+        )
+
+    @cached_property
+    def rerun(self) -> np.ndarray:
+        """The share of the blocks whose whole forward runs again in the backward."""
+        kind, c = self.table.recompute, self.c
+        whole = np.array([float(name == "full") for name in RECOMPUTE])
+        shares = np.where(kind == RECOMPUTE.index("share"), self.table.share, whole[kind])
+        if (policy := kind == RECOMPUTE.index("policy")).any():
+            compiled = self.trainer.kernels == KERNELS.index("xla")
+            kept = np.where(compiled, c["recompute.policy"], c["recompute.ops"])
+            shares = np.where(policy, kept, shares)
+        if (kind == RECOMPUTE.index("budget")).any():
+            shares = np.where(kind == RECOMPUTE.index("budget"), self.budget[1], shares)
+        return np.asarray(shares)
+
+    @cached_property
+    def rerun_parts(self) -> np.ndarray:
+        """Parts of every block that run again [rows, PARTS], 1 or 0: attention's core, or some modules."""
+        modules = (self.table.recompute == RECOMPUTE.index("modules"))[:, None]
+        return np.asarray(np.where(modules, self.trainer.reruns, _CORE[self.table.recompute]))
+
+
+class PricedColumns(Columns):
+    """The same with the seconds of their units' kernels."""
+
+    def __init__(self, table: Table, facts: Facts, c: Constants, prices: Prices) -> None:
+        super().__init__(table, facts, c)
+        self.prices = prices
 
     @cached_property
     def forward(self) -> np.ndarray:
@@ -137,29 +205,19 @@ class Columns:
         """Seconds of a whole backward [units, REGIONS]."""
         return np.asarray(self.prices.seconds[:, :, INPUT] + self.weight)
 
-    @cached_property
-    def rerun(self) -> np.ndarray:
-        """The share of the blocks whose whole forward runs again in the backward."""
-        kind, c = self.table.recompute, self.c
-        whole = np.array([float(name == "full") for name in RECOMPUTE])
-        shares = np.where(kind == RECOMPUTE.index("share"), self.table.share, whole[kind])
-        if (policy := kind == RECOMPUTE.index("policy")).any():
-            compiled = self.trainer("kernels") == KERNELS.index("xla")
-            kept = np.where(compiled, c["recompute.policy"], c["recompute.ops"])
-            shares = np.where(policy, kept, shares)
-        if (kind == RECOMPUTE.index("budget")).any():
-            shares = np.where(kind == RECOMPUTE.index("budget"), budgets(self.table)[1], shares)
-        return np.asarray(shares)
-
-    @cached_property
-    def rerun_parts(self) -> np.ndarray:
-        """Parts of every block that run again [rows, PARTS], 1 or 0: attention's core, or some modules."""
-        modules = (self.table.recompute == RECOMPUTE.index("modules"))[:, None]
-        return np.asarray(
-            np.where(modules, self.facts.trainers["reruns"][self.table.unit], _CORE[self.table.recompute])
-        )
-
 
 _CORE = np.array(
     [[float(name in ("core", "selective") and part == "core") for part in PARTS] for name in RECOMPUTE]
 )
+
+
+@lru_cache(maxsize=4096)
+def _budget(model: ModelSpec, sizes: Sizes, budget: float) -> tuple[float, float]:
+    kept = again = 0.0
+    for layer, many in layer_kinds(model):
+        share = many / model.num_hidden_layers
+        operators = tuple(block(model, sizes, layer))
+        choice = choose(model, replace(sizes, kernels="fused", documents=False), layer, budget)
+        kept += share * (sum(o.saved for o in operators) if choice.whole else choice.bytes)
+        again += share * choice.flops_causal / sum(o.flops_causal for o in operators)
+    return kept, again

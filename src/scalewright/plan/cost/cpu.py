@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from scalewright.plan.cost.columns import Columns
+from scalewright.plan.cost.columns import Columns, PricedColumns
 from scalewright.plan.cost.cpu_kernels import unit_seconds
 from scalewright.plan.cost.links import groups
-from scalewright.plan.cost.matrices import products, way
-from scalewright.plan.cost.shares import Shares
+from scalewright.plan.cost.optimizer import products, way
 from scalewright.plan.cost.table import RECOMPUTE
 from scalewright.plan.curves import curves_of
 from scalewright.spec.hardware.timings import Timings
@@ -119,7 +118,7 @@ class Cpu:
 
     beside = 0.0
 
-    def __init__(self, at: Columns, timings: Timings) -> None:
+    def __init__(self, at: PricedColumns, timings: Timings) -> None:
         self.at, self.curves, self.network = at, curves_of(timings), Loopback(at, timings)
         together = np.minimum(at.table.devices, timings.processes) * timings.threads
         self.crowd = np.maximum(together / (timings.cores or np.inf), 1.0)
@@ -141,18 +140,19 @@ class Cpu:
         call = call + (t.recompute == RECOMPUTE.index("selective")) * watched
         return np.asarray(blocks * self.operators * call)
 
-    def update(self, held: Shares) -> np.ndarray:
+    def update(self) -> np.ndarray:
         """AdamW over this rank's shard, as the probe timed it, and new copies in 16 bits."""
+        held = self.at.shares
         ranks = np.where(self.at.table.zero_stage >= 1, np.maximum(held.shard, 1.0), 1.0)
         shard = (held.dense + held.expert) / ranks
         copies = np.where(self.narrow, self._pass(shard, "add"), 0.0)
-        update = self._pass(shard, "optimizer") * self.at.trainer("update_on_host")
-        matrices = self.crowd * products(self.at) + way(self.at, held, self.network)
+        update = self._pass(shard, "optimizer") * self.at.trainer.update_on_host
+        matrices = self.crowd * products(self.at) + way(self.at, self.network)
         return np.asarray(self.crowd * (update + copies) + matrices)
 
-    def fixed(self, held: Shares) -> np.ndarray:
+    def fixed(self) -> np.ndarray:
         """Gradients that are added up, small sums over all ranks, and a step's bookkeeping."""
-        t = self.at.table
+        t, held = self.at.table, self.at.shares
         added = t.accumulation - np.where((t.zero_stage == 0) & (held.group > 1), 0.0, 1.0)
         shards = np.where(t.zero_stage >= 2, np.maximum(held.shard, 1.0), 1.0)
         adds = added / shards * self._pass(held.dense + held.expert, "add")

@@ -13,8 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from scalewright.plan.cost.parts import REST, part_of
-from scalewright.plan.cost.work import BLOCK, REGIONS, regions
+from scalewright.plan.cost.work import BLOCK, REGIONS, REST, part_of, regions
 from scalewright.plan.curves import Curves, curves_of
 from scalewright.spec.hardware.timings import Timings
 from scalewright.spec.model import ModelSpec

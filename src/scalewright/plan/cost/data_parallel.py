@@ -2,7 +2,7 @@
 
     hides behind         traffic                                         exposed
     forward, backward    ZeRO 1, 2: parameters; ZeRO 0 to 2: gradients   what overlap · the pass doesn't hide,
-                                                                         and LEAST of it
+                                                                         and a last bucket
     all                  ZeRO 3, FSDP: gathers and reductions by block   what overlap · micro-batch doesn't,
                                                                          first gather and last reduction
     nothing              FSDP's roots; sums of partial gradients         all; between HSDP's replicas half
@@ -28,27 +28,24 @@ import numpy as np
 
 from scalewright.plan.cost.columns import Columns
 from scalewright.plan.cost.price_list import PriceList
-from scalewright.plan.cost.shares import shares
 from scalewright.spec.volumes import During, Transfer
 
 BACKWARD = 2 / 3  # of a micro-batch's time
-LEAST = 0.05  # of the traffic that stays exposed: the last bucket
-REPLICAS = 0.5  # of the sum between replicas, which follows the reductions of the last backward
 # Bytes a number that compressing reads and writes, by COMPRESSED: parallel/half_buckets.py, power_sgd.py
 PACKING = np.array([0.0, 30.0, 46.0, 44.0])
 
 
 def data_parallel(at: Columns, sent: Sequence[Transfer], micro: np.ndarray, prices: PriceList) -> np.ndarray:
     """Exposed seconds of a step; `micro`: seconds of a micro-batch on the slowest rank."""
-    zero1 = np.where(at.table.zero_stage >= 1, at.trainer("overlap_zero1"), 1.0)
+    zero1 = np.where(at.table.zero_stage >= 1, at.trainer.overlap_zero1, 1.0)
     micro = prices.beside * micro
-    micro = np.where((at.trainer("pipe_engine") > 0) & (at.table.pp > 1), 0.0, micro)
-    forward = (1 - BACKWARD) * at.c["overlap.dp"] * at.trainer("overlap_params")
-    backward = BACKWARD * at.c["overlap.dp"] * zero1 * at.trainer("overlap_grads")
-    priced = [_Priced(part, prices) for part in sent if np.any(part.calls)]
+    micro = np.where((at.trainer.pipe_engine > 0) & (at.table.pp > 1), 0.0, micro)
+    forward = (1 - BACKWARD) * at.c["overlap.dp"] * at.trainer.overlap_params
+    backward = BACKWARD * at.c["overlap.dp"] * zero1 * at.trainer.overlap_grads
+    priced = [_Priced(at, part, prices) for part in sent if np.any(part.calls)]
     return np.asarray(
-        _behind(priced, "forward", micro * forward)
-        + _behind(priced, "backward", micro * backward)
+        _behind(at, priced, "forward", micro * forward)
+        + _behind(at, priced, "backward", micro * backward)
         + _by_block(at, priced, micro)
         + prices.beside * _copies(at, priced)
         + _packing(at)
@@ -69,18 +66,18 @@ def _outer(at: Columns, priced: Sequence[_Priced], micro: np.ndarray) -> np.ndar
     outer = [part.seconds for part in priced if part.transfer.axis == "islands"]
     if not outer:
         return np.zeros(len(at.table))
-    often = at.trainer("fragments") * at.trainer("overlap") / np.maximum(at.trainer("inner_steps"), 1.0)
+    often = at.trainer.fragments * at.trainer.outer_overlap / np.maximum(at.trainer.inner_steps, 1.0)
     return np.asarray(np.maximum(sum(outer) - often * at.table.accumulation * micro, 0.0))
 
 
 class _Priced:
     """A transfer and the seconds of its calls."""
 
-    def __init__(self, transfer: Transfer, prices: PriceList) -> None:
+    def __init__(self, at: Columns, transfer: Transfer, prices: PriceList) -> None:
         self.transfer, call = transfer, prices.network(transfer)
         self.seconds = transfer.calls * call
         self.rounds = transfer.rounds * (np.asarray(transfer.calls) > 0)
-        self.share = 1 - REPLICAS * prices.beside * (transfer.axis == "dp_replicate")
+        self.share = 1 - at.c["overlap.replicas"] * prices.beside * (transfer.axis == "dp_replicate")
         self.edge = np.minimum(self.rounds * call, self.seconds)  # the first gather, the last reduction
 
 
@@ -97,17 +94,17 @@ def _fill(at: Columns, priced: Sequence[_Priced]) -> np.ndarray:
 
 def _packing(at: Columns) -> np.ndarray:
     """Seconds of the passes over gradients that whole replicas compress (spec/compress.py)."""
-    moved = PACKING[at.trainer("compress").astype(int)]
+    moved = PACKING[at.trainer.compress]
     if not moved.any():
         return np.zeros(len(at.table))
-    held = shares(at)
+    held = at.shares
     return np.asarray(moved * (held.dense + held.expert) * (held.group > 1) / at.memory_rate)
 
 
-def _behind(priced: Sequence[_Priced], during: During, cover: np.ndarray) -> np.ndarray:
+def _behind(at: Columns, priced: Sequence[_Priced], during: During, cover: np.ndarray) -> np.ndarray:
     """What a pass of a micro-batch doesn't hide of its traffic."""
     traffic, rounds = _traffic(priced, during)
-    return np.asarray(np.maximum(traffic - rounds * cover, LEAST * traffic))
+    return np.asarray(np.maximum(traffic - rounds * cover, at.c["overlap.last_bucket"] * traffic))
 
 
 def _traffic(priced: Sequence[_Priced], during: During) -> tuple[np.ndarray, np.ndarray]:
@@ -125,7 +122,7 @@ def _copies(at: Columns, priced: Sequence[_Priced]) -> np.ndarray:
         if transfer.axis in ("fsdp", "efsdp") or (transfer.axis == "expert" and transfer.during == "all"):
             times = 2.0 if transfer.kind == "all_gather" else 1.5 * at.c["overlap.slow"]
             moved = moved + times * transfer.calls * transfer.bytes
-    return np.asarray(at.trainer("fsdp_copies") * moved / at.memory_rate)
+    return np.asarray(at.trainer.fsdp_copies * moved / at.memory_rate)
 
 
 def _by_block(at: Columns, priced: Sequence[_Priced], micro: np.ndarray) -> np.ndarray:

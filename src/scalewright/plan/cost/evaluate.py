@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from scalewright.plan.constants import Constants, constants
-from scalewright.plan.cost.kernel_table import Flat, flatten
-from scalewright.plan.cost.kernels import price
+from scalewright.plan.cost.columns import Columns, PricedColumns
+from scalewright.plan.cost.facts import Facts, unit_facts
+from scalewright.plan.cost.kernels import Flat, flatten, price
 from scalewright.plan.cost.memory import Memory, memory
-from scalewright.plan.cost.table import RECOMPUTE, Facts, Table, table, unit_facts
+from scalewright.plan.cost.table import RECOMPUTE, Table, table
 from scalewright.plan.cost.timeline import Step, step
 from scalewright.plan.frameworks import KERNELS
 from scalewright.plan.request import Request
@@ -52,12 +53,18 @@ def prepare(requests: Sequence[Request], c: Constants | None = None) -> Prepared
 
 def evaluate(prepared: Prepared, c: Constants) -> Outcome:
     """Prices everything."""
-    return Outcome(evaluate_time(prepared, c), memory(prepared.table, prepared.facts, c))
+    timed = evaluate_time(prepared, c)
+    return Outcome(timed, memory(timed.at))
 
 
 def evaluate_time(prepared: Prepared, c: Constants) -> Step:
     """Prices the time alone."""
-    return step(prepared.table, prepared.facts, price(prepared.flat, c), c)
+    return step(PricedColumns(prepared.table, prepared.facts, c, price(prepared.flat, c)))
+
+
+def evaluate_memory(prepared: Prepared, c: Constants) -> Memory:
+    """Prices the memory alone."""
+    return memory(Columns(prepared.table, prepared.facts, c))
 
 
 def _least(built: Table, facts: Facts, unknown: np.ndarray, c: Constants) -> np.ndarray:
@@ -66,12 +73,13 @@ def _least(built: Table, facts: Facts, unknown: np.ndarray, c: Constants) -> np.
     The last rung is whole blocks, or what the trainer's generation does instead: Megatron's recipes of
     2024 and later rebuild some modules, XLA keeps what a policy says.
     """
-    kernels = built.gather(facts.trainers["kernels"])
-    modules = (kernels == KERNELS.index("modern")) & (built.gather(facts.trainers["year"]) >= 2024)
+    trainer = facts.trainers.take(built.unit)
+    kernels = trainer.kernels
+    modules = (kernels == KERNELS.index("modern")) & (trainer.year >= 2024)
     last = np.where(modules, RECOMPUTE.index("modules"), RECOMPUTE.index("full"))
     last = np.where(kernels == KERNELS.index("xla"), RECOMPUTE.index("policy"), last)
     chosen, open_rows = built.recompute.copy(), unknown.copy()
     for rung in LADDER:
         chosen = np.where(open_rows, RECOMPUTE.index(rung), chosen)
-        open_rows &= ~memory(replace(built, recompute=chosen), facts, c).fits
+        open_rows &= ~memory(Columns(replace(built, recompute=chosen), facts, c)).fits
     return np.where(open_rows, last, chosen)

@@ -1,4 +1,4 @@
-"""Seconds of a transfer over links with a delay and a rate (collectives.py): which ranks take part, and how.
+"""Seconds of a transfer over levels of links with a delay and a rate: which ranks take part, and how.
 
 axis           ranks                          stride
 fsdp           a replica's data-parallel      tp
@@ -14,27 +14,145 @@ islands        the same                       the same
 tp, kv         tp                             1
 tie            the pipeline's two ends        pp - 1 pipeline ranks
 world          all                            1
-pp             a sender and a receiver        collectives.py: `send`
+pp             a sender and a receiver        `send`
+
+    group of g ranks, every s-th rank          inside a domain: k = min(g, domain / s) of them; g / k domains
+
+    gather, scatter   ring: (g-1)/g · B over the slower of the fast links and k shares of the fabric, g-1 hops
+                      (Patarasuk and Yuan 2009)
+    all-reduce        both, one after the other; by a double binary tree, whose delay is 2 log2 hops, where
+                      that is less (Sanders et al. 2009; NCCL 2.4)
+    all-to-all        the part that stays inside, and the part that leaves over one share of the fabric
+
+B: bytes of the whole tensor (gather's output, scatter's input). k ranks of a domain drive k NICs, so that a
+group that spans nodes has the sum of their rates, as NCCL's rings do: a flat ring over one NIC is twice to
+eight times too slow. In-network reduction (SHARP) and congestion are left out.
+
+A torus whose axes are too short to close, as small slices of a TPU pod, sends one way round: half the rate
+(scaling book, part 3). A group that doesn't fill its slice is taken as laid over all axes.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from scalewright.plan.cost.collectives import all_reduce, all_to_all, gather, send
 from scalewright.plan.cost.columns import Columns
 from scalewright.spec.volumes import Transfer
+
+LONGEST = 127  # ranks of a ring whose delays add up; larger groups are cut into levels
+
+
+@dataclass(frozen=True)
+class Wires:
+    """The links under a table's rows; a number a row."""
+
+    domain: np.ndarray
+    fast: np.ndarray  # bytes/s one way that a device reaches inside its domain
+    fast_delay: np.ndarray
+    slow: np.ndarray  # bytes/s one way of a device's share of the fabric
+    slow_delay: np.ndarray
+    start: float  # s
+    hop: float  # s
+    torus: Torus | None = None
+
+
+@dataclass(frozen=True)
+class Torus:
+    """The torus under a table's rows; a number a row, `axes` 0 where there is none."""
+
+    axes: np.ndarray
+    wraps_at: np.ndarray  # length from which an axis closes
+    slice: np.ndarray  # devices of the job that share one torus
+
+    def share(self, group: np.ndarray, stride: np.ndarray) -> np.ndarray:
+        """The share of a device's rate that a group has: half where it fills a slice too short to close."""
+        side = np.rint(self.slice ** (1 / np.maximum(self.axes, 1.0)))
+        opened = (self.axes > 0) & (group * stride >= self.slice) & (side < self.wraps_at)
+        return np.where(opened, 0.5, 1.0)
+
+
+def wires(at: Columns) -> Wires:
+    """The links of every row, at the rates that collectives reach on them."""
+    chip, c = at.chip, at.c
+    torus = None
+    if chip.torus_axes.any():
+        torus = Torus(chip.torus_axes, chip.wraps_at, np.minimum(at.table.devices, chip.domain))
+    return Wires(
+        domain=chip.domain,
+        fast=chip.link_rate * c["link.fast"] * np.where(chip.staged > 0, c["link.staged"], 1.0),
+        fast_delay=chip.link_delay * c["link.delay"],
+        slow=chip.fabric_rate * c["link.fabric"],
+        slow_delay=chip.fabric_delay,
+        start=c["link.start"],
+        hop=c["link.hop"],
+        torus=torus,
+    )
+
+
+def inside(group: np.ndarray, stride: np.ndarray, links: Wires) -> np.ndarray:
+    """Ranks of a group that share a domain."""
+    return np.asarray(np.clip(np.floor(links.domain / stride), 1, group))
+
+
+def inside_rate(group: np.ndarray, stride: np.ndarray, links: Wires) -> np.ndarray:
+    """Bytes/s one way that a rank of a group has inside its domain."""
+    if links.torus is None:
+        return links.fast
+    return np.asarray(links.fast * links.torus.share(group, stride))
+
+
+def gather(size: np.ndarray, group: np.ndarray, stride: np.ndarray, links: Wires) -> np.ndarray:
+    """Seconds of an all-gather that makes `size` bytes on every rank, or of a reduce-scatter of as many."""
+    k, nodes = inside(group, stride, links), group / inside(group, stride, links)
+    share, fast = (group - 1) / group, inside_rate(group, stride, links)
+    rate = np.where(nodes > 1, np.minimum(np.where(k > 1, fast, np.inf), links.slow * k), fast)
+    hops = np.where(nodes > 1, np.minimum(group - 1, LONGEST) * links.hop, (k - 1) * links.fast_delay)
+    return np.where((group > 1) & (size > 0), size * share / rate + (links.start + hops), 0.0)
+
+
+def all_reduce(size: np.ndarray, group: np.ndarray, stride: np.ndarray, links: Wires) -> np.ndarray:
+    """Seconds of an all-reduce of `size` bytes: a scatter and a gather, with a tree's delay where less."""
+    k = inside(group, stride, links)
+    ring = 2 * gather(size, group, stride, links) - links.start
+    nodes = group / k
+    hops = np.where(nodes > 1, np.minimum(group - 1, LONGEST) * links.hop, (k - 1) * links.fast_delay)
+    tree = np.log2(np.maximum(nodes, 1)) * links.slow_delay + (k - 1) * links.fast_delay
+    return np.where((group > 1) & (size > 0), ring - 2 * np.maximum(hops - tree, 0.0), 0.0)
+
+
+def all_to_all(
+    size: np.ndarray, group: np.ndarray, stride: np.ndarray, links: Wires, leaves: np.ndarray | float = 1.0
+) -> np.ndarray:
+    """Seconds until every rank has sent `size` bytes, spread evenly over the group.
+
+    `leaves`: the share of what is meant for other domains that has to go there, copies being made on arrival.
+    """
+    k = inside(group, stride, links)
+    near, far = size * (k - 1) / group, leaves * size * (group - k) / group
+    delay = np.where(group > k, links.slow_delay, links.fast_delay)
+    return np.where(
+        group > 1,
+        np.maximum(near / inside_rate(group, stride, links), far / links.slow) + links.start + delay,
+        0.0,
+    )
+
+
+def send(size: np.ndarray, stride: np.ndarray, span: np.ndarray, links: Wires) -> np.ndarray:
+    """Seconds of one message to a rank `stride` away, in a row of `span` devices."""
+    near = (span <= links.domain) | (stride < links.domain / 2)
+    return size / np.where(near, links.fast, links.slow) + np.where(near, links.fast_delay, links.slow_delay)
 
 
 class Links:
     """The links under a table's rows; of groups that are given, the collectives over them."""
 
     def __init__(self, at: Columns) -> None:
-        self.at = at
-        self.send, self.gather = partial(send, links=at.links), partial(gather, links=at.links)
-        self.all_to_all = partial(all_to_all, links=at.links)
+        self.at, self.links = at, wires(at)
+        self.send, self.gather = partial(send, links=self.links), partial(gather, links=self.links)
+        self.all_to_all = partial(all_to_all, links=self.links)
         self._priced: dict[tuple[str, str, int], tuple[np.ndarray, np.ndarray]] = {}
 
     def __call__(self, transfer: Transfer) -> np.ndarray:
@@ -55,11 +173,10 @@ class Links:
             return np.asarray(self.all_to_all(size, group, stride))
         if transfer.kind != "all_reduce":
             return self.gather(size, group, stride)
-        tree = all_reduce(size, group, stride, self.at.links)
+        tree = all_reduce(size, group, stride, self.links)
         if transfer.axis not in ("gradient", "expert"):
             return tree
-        # the constants of other trainers were fitted with rings for gradients, there and back
-        return np.where(self.at.trainer("own") > 0, tree, 2 * self.gather(size, group, stride))
+        return np.where(self.at.trainer.by_tree > 0, tree, 2 * self.gather(size, group, stride))
 
 
 def groups(at: Columns, axis: str) -> tuple[np.ndarray, np.ndarray]:
@@ -93,5 +210,5 @@ def groups(at: Columns, axis: str) -> tuple[np.ndarray, np.ndarray]:
 def message_bytes(at: Columns) -> np.ndarray:
     """Bytes of one activation that a rank sends: its part, or all of it where tp ranks repeat each other."""
     t = at.table
-    whole = (at.trainer("whole_p2p") > 0) | ((at.trainer("own") > 0) & (t.sp == 0))
-    return np.floor(at.work("stream") / np.where(whole, 1.0, t.tp))
+    whole = np.where(t.sp > 0, at.trainer.whole_p2p, at.trainer.whole_without_sp) > 0
+    return np.floor(at.work.stream / np.where(whole, 1.0, t.tp))

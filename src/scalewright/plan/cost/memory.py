@@ -7,30 +7,46 @@
 
 The first pipeline rank has the most micro-batches under way, the last one the logits: both are looked at, and
 the rank between that holds the most.
+
+Three numbers are all called memory: what tensors take, the allocator holds, and the driver shows.
+
+    allocated   the peak                                 torch.cuda.max_memory_allocated
+    reserved    + what comes and goes, in pieces that    torch.cuda.max_memory_reserved
+                can't be reused (memory.pieces)
+    smi         + the device's context and kernels, and  nvidia-smi, rocm-smi
+                NCCL's buffers of every group of ranks
+
+A measured number is compared with the one of its kind; a table that names none is taken for allocated. Only
+GPUs have the latter two: elsewhere they are the first. How sure a peak is, and the risk that follows:
+
+    p10 = peak · exp(-1.2816 s)        usable >= p90    fits         usable >= peak   likely
+    p90 = peak · exp(1.2816 s)         usable >= p10    unlikely     less             no
+
+s is the trainer's `memory_spread` in data/frameworks.yaml: the root mean square of log(measured / predicted)
+over the runs whose memory is in the table, and a wider one for a trainer that has none there.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
-from scalewright.plan.constants import Constants
-from scalewright.plan.cost.activations import block_bytes, under_way
-from scalewright.plan.cost.columns import PipelineRank, places
-from scalewright.plan.cost.memory_band import memory_band
-from scalewright.plan.cost.memory_kinds import MemoryKind, memory_kinds
-from scalewright.plan.cost.optimizer import activations_away, offloaded
+from scalewright.plan.cost.activations import block_bytes, own_kept, under_way
+from scalewright.plan.cost.columns import Columns, PipelineRank, places
+from scalewright.plan.cost.optimizer import activations_away
 from scalewright.plan.cost.own_memory import own_memory
-from scalewright.plan.cost.peak_moments import Kept
-from scalewright.plan.cost.states import Padded, elements, padded_sums, states
-from scalewright.plan.cost.table import RECOMPUTE, Facts, Table
+from scalewright.plan.cost.states import elements, states
 from scalewright.plan.cost.work import AFTER, BEFORE, BLOCK, EXTRA
 
+MemoryKind = Literal["allocated", "reserved", "smi"]
+Risk = Literal["fits", "likely", "unlikely", "no"]
+SIGMA = 1.2816  # of a normal: 10% lie below -1.2816 s
+COMES_AND_GOES = ("activations", "buffers", "other")
 KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers", "other")
 GIB = float(2**30)
 GATHERED = 2  # blocks whose weights FSDP holds whole at once: the one that works and the next
-ON_WAY = 0.1  # of offloaded activations that are on the device all the same
 
 
 @dataclass
@@ -41,7 +57,7 @@ class Memory:
     peak: np.ndarray
     stages: np.ndarray  # [rows, 3 to 6]: fullest between the ends, first, last, and others where they differ
     usable: np.ndarray
-    low: np.ndarray  # the band of the peak: p10 and p90 (memory_band.py)
+    low: np.ndarray  # the band of the peak: p10 and p90
     high: np.ndarray
     kinds: dict[MemoryKind, np.ndarray]  # the peak as allocated, as reserved, as nvidia-smi shows it
 
@@ -51,97 +67,105 @@ class Memory:
         return self.peak <= self.usable
 
 
-def memory(table: Table, facts: Facts, c: Constants) -> Memory:
+def memory(at: Columns) -> Memory:
     """The memory of every row."""
-    block, sums = block_bytes(table, facts, c), padded_sums(table, facts)
+    table, block = at.table, block_bytes(at)
     between, first, last = places(table)
-    ranks = [rank_memory(table, facts, c, place, block, sums) for place in (between, first, last)]
+    ranks = [rank_memory(at, place, block) for place in (between, first, last)]
     # less full than another between the ends, but with more under way; or with more that waits
     p, inner = table.pp, table.pp > 2
     further = [(np.minimum(1.0, p - 1), table.stages[:, 3])]
-    if sums is not None and table.schedules("splits").any():
+    if at.own.any() and table.schedules("splits").any():
         further += [(np.maximum(p - 2, 0.0), table.stages[:, 5]), (table.stages[:, 6], between.blocks)]
     for rank, blocks in further:
         if (blocks != between.blocks).any() or (rank != between.rank).any():
-            ranks.append(
-                rank_memory(table, facts, c, replace(between, rank=rank, blocks=blocks), block, sums)
-            )
+            ranks.append(rank_memory(at, replace(between, rank=rank, blocks=blocks), block))
     totals = np.stack([np.asarray(sum(parts.values())) for parts in ranks], 1)
     for column in (0, *range(3, len(ranks))):  # there is none between two
         totals[:, column] = np.where(inner, totals[:, column], 0.0)
     worst = totals.argmax(1)
     parts = {kind: np.choose(worst, [rank[kind] for rank in ranks]) for kind in KINDS}
-    usable = table.gather(facts.chips["capacity"] * facts.trainers["usable"])
+    usable = at.chip.capacity * at.trainer.usable
     peak = totals.max(1)
-    kinds = memory_kinds(table, facts, parts, peak, c)
-    return Memory(parts, peak, totals, usable, *memory_band(table, facts, peak), kinds)
+    return Memory(parts, peak, totals, usable, *memory_band(at, peak), memory_kinds(at, parts, peak))
 
 
 def rank_memory(
-    table: Table,
-    facts: Facts,
-    c: Constants,
-    at: PipelineRank,
-    block: tuple[np.ndarray, np.ndarray],
-    sums: Padded | None,
+    at: Columns, place: PipelineRank, block: tuple[np.ndarray, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """Bytes by kind on one pipeline rank.
 
-    `block`: what one keeps, and takes to rebuild (`block_bytes`); `sums`: `padded_sums`.
+    `block`: what one keeps, and takes to rebuild (`block_bytes`).
     """
-    u, works, trainers = table.unit, facts.works, facts.trainers
-    held = states(table, facts, at, sums)
-    alive = under_way(table, at.rank)
+    table, c = at.table, at.c
+    held = states(at, place)
+    alive = under_way(table, place.rank)
     kept, rebuilt = block
-    blocks = kept * at.blocks * alive
-    ends = works["kept"][:, :, 0]
-    first, last = at.first > 0, at.last > 0
-    edge = first * ends[:, BEFORE][u] * alive
+    blocks = kept * place.blocks * alive
+    first, last = place.first > 0, place.last > 0
+    edge = first * at.kept(BEFORE) * alive
     # the loss lets one micro-batch's logits go before the next one's come
-    logits = last * ((ends[:, AFTER] + ends[:, EXTRA]) * trainers["logits"] / 4.0)[u] * c["memory.logits"]
+    logits = last * ((at.kept(AFTER) + at.kept(EXTRA)) * at.trainer.logits / 4.0) * c["memory.logits"]
     slack = c["memory.slack"] * (blocks + edge)
-    away = activations_away(table, facts)
+    away = activations_away(at)
     usual = {
         "parameters": held.parameters,
         "gradients": held.gradients,
         "optimizer": held.optimizer,
-        "activations": blocks * (1 - away * (1 - ON_WAY)) + edge + logits,
-        "buffers": held.gathered + _buffers(table, facts, at),
+        "activations": blocks * (1 - away * (1 - c["memory.on_way"])) + edge + logits,
+        "buffers": held.gathered + _buffers(at, place),
         "other": rebuilt + slack,
     }
-    if sums is None:
+    if not at.own.any():
         return usual
-    at = at.with_predictions(works["mtp"][u])
-    own = own_memory(table, facts, at, held, sums, _own_kept(table, at, kept, rebuilt, alive), alive)
-    return {kind: np.where(sums.own, own[kind], usual[kind]) for kind in KINDS}
+    place = place.with_predictions(at.work.mtp)
+    own = own_memory(at, place, held, own_kept(table, place, kept, rebuilt, alive), alive)
+    return {kind: np.where(at.own, own[kind], usual[kind]) for kind in KINDS}
 
 
-def _own_kept(
-    table: Table, at: PipelineRank, kept: np.ndarray, rebuilt: np.ndarray, alive: np.ndarray
-) -> Kept:
-    """What this package's own blocks keep; where every k-th recomputes, the first of each stage does.
-
-    Offloaded blocks keep nothing but two: one that leaves or comes back while another runs.
-    """
-    shared = table.recompute == RECOMPUTE.index("share")
-    share = np.where(shared, table.share, 1.0)
-    whole = rebuilt / share
-    index = np.maximum(np.ceil(at.blocks / table.virtual_stages), 1.0) - 1
-    again = index % np.rint(1 / share) == 0
-    last = np.where(shared, kept + rebuilt - np.where(again, whole, 0.0), kept)
-    two = np.minimum(2.0 / np.maximum(alive * at.blocks, 1.0), 1.0)
-    scale = np.where(offloaded(table.offload, "activations"), two, 1.0)
-    return Kept(kept * scale, np.where(again, whole, 0.0), last * scale)
-
-
-def _buffers(table: Table, facts: Facts, at: PipelineRank) -> np.ndarray:
+def _buffers(at: Columns, place: PipelineRank) -> np.ndarray:
     """What FSDP gathers and reduces at once, a trainer's buckets, and workspace that is always there."""
-    u, trainers = table.unit, facts.trainers
-    weights = (facts.works["dense"][:, BLOCK] + facts.works["expert"][:, BLOCK]) * (2.0 + trainers["grads"])
-    gathered = np.where(table.zero_stage >= 3, GATHERED * weights[u], 0.0)
-    shared = trainers["shared"][u]
-    buffers = gathered + (trainers["buffers_gib"] * GIB)[u] * (table.devices > 1)
+    table, works, shared = at.table, at.facts.works, at.trainer.shared
+    weights = at.region(works.dense + works.expert, BLOCK) * (2.0 + at.trainer.grads)
+    gathered = np.where(table.zero_stage >= 3, GATHERED * weights, 0.0)
+    buffers = gathered + at.trainer.buffers_gib * GIB * (table.devices > 1)
     if shared.any():
-        dense, expert = elements(table, facts, at)
+        dense, expert = elements(at, place)
         buffers = buffers + np.where((table.dp > 1) & (table.zero_stage < 3), (dense + expert) * shared, 0.0)
     return np.asarray(buffers)
+
+
+# -- what is called memory, and how sure it is ------------------------------------------------------
+
+
+def memory_kinds(at: Columns, parts: dict[str, np.ndarray], peak: np.ndarray) -> dict[MemoryKind, np.ndarray]:
+    """Bytes of the worst rank, by kind of number."""
+    t, c, gpu = at.table, at.c, at.chip.gpu > 0
+    reserved = peak + c["memory.pieces"] * sum(parts[kind] for kind in COMES_AND_GOES)
+    axes = (t.tp, t.cp, t.pp, t.dp * t.cp, t.ep, t.devices)
+    groups = sum(1.0 * (ranks > 1) for ranks in axes)
+    smi = reserved + GIB * (c["memory.context"] + c["memory.group"] * groups)
+    return {"allocated": peak, "reserved": np.where(gpu, reserved, peak), "smi": np.where(gpu, smi, peak)}
+
+
+def kind_of(notes: str) -> MemoryKind:
+    """The kind of a row's memory, by its notes."""
+    text = notes.lower()
+    if "nvidia-smi" in text:
+        return "smi"
+    return "reserved" if "max reserved" in text else "allocated"
+
+
+def memory_band(at: Columns, peak: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Bytes that 1 of 10 and 9 of 10 runs stay below on their fullest rank."""
+    width = np.exp(SIGMA * at.trainer.memory_spread)
+    return peak / width, peak * width
+
+
+def risk(usable: float, low: float, peak: float, high: float) -> Risk:
+    """The risk of a band that is to fit into `usable` bytes (or GiB, as the band)."""
+    if usable >= high:
+        return "fits"
+    if usable >= peak:
+        return "likely"
+    return "unlikely" if usable >= low else "no"

@@ -16,13 +16,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalewright.plan.cost.columns import Columns, PipelineRank
+from scalewright.plan.cost.columns import Columns, PipelineRank, PricedColumns
 from scalewright.plan.cost.exchange import beside_experts, context_parallel, expert_parallel
-from scalewright.plan.cost.parts import PARTS
 from scalewright.plan.cost.price_list import PriceList, price_list
 from scalewright.plan.cost.table import RECOMPUTE
 from scalewright.plan.cost.volumes import Volumes
-from scalewright.plan.cost.work import AFTER, BEFORE, BLOCK, EXTRA
+from scalewright.plan.cost.work import AFTER, BEFORE, BLOCK, EXTRA, PARTS
 from scalewright.plan.request import CP_KINDS
 from scalewright.spec.schedules.unequal import RankCost
 from scalewright.spec.volumes import During
@@ -42,7 +41,7 @@ class Exchanges:
     prices: PriceList
 
 
-def exchanges(at: Columns) -> Exchanges:
+def exchanges(at: PricedColumns) -> Exchanges:
     """Made once for all ranks of a pipeline."""
     prices = price_list(at)
     return Exchanges(context_parallel(at, prices), expert_parallel(at, prices), Volumes(at), prices)
@@ -78,10 +77,10 @@ class Micro:
         return RankCost(self.front * slower, (self.device - self.front) * slower, self.weight * slower)
 
 
-def micro(at: Columns, place: PipelineRank, sent: Exchanges) -> Micro:
+def micro(at: PricedColumns, place: PipelineRank, sent: Exchanges) -> Micro:
     """A micro-batch on a pipeline rank."""
     n = place.blocks
-    several = place.with_predictions(at.work("mtp")).blocks  # whose forward and backward EXTRA has
+    several = place.with_predictions(at.work.mtp).blocks  # whose forward and backward EXTRA has
     f, b, wg = (at.region(seconds, BLOCK) for seconds in (at.forward, at.backward, at.weight))
     parts = at.prices.parts[at.table.unit]
     front, back, weight = n * f, n * b, n * wg
@@ -116,7 +115,7 @@ def micro(at: Columns, place: PipelineRank, sent: Exchanges) -> Micro:
 
 
 def experts(
-    at: Columns, place: PipelineRank, sent: Exchanges, front: np.ndarray, whole: np.ndarray
+    at: PricedColumns, place: PipelineRank, sent: Exchanges, front: np.ndarray, whole: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Exposed seconds of tokens on their way to experts and back: of a micro-batch's forward, and of it all.
 
@@ -148,6 +147,6 @@ def tensor_parallel(at: Columns, place: PipelineRank, sent: Exchanges) -> tuple[
             taken = transfer.calls * sent.prices.network(transfer)
             whole = whole + taken
             front = front + taken if transfer.during == "forward" else front
-    hidden = sent.prices.beside * at.c["overlap.tp"] * at.trainer("overlap_tp")
+    hidden = sent.prices.beside * at.c["overlap.tp"] * at.trainer.overlap_tp
     exposed = (1 - hidden) / np.maximum(at.table.accumulation, 1.0)
     return exposed * front, exposed * whole

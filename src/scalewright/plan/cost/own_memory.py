@@ -23,17 +23,16 @@ Of experts, which are units by themselves, and of dualpipe, which is only planne
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from scalewright.plan.cost.columns import PipelineRank
-from scalewright.plan.cost.optimizer import offloaded
-from scalewright.plan.cost.padded import ALL, TIED
-from scalewright.plan.cost.peak_moments import Kept, Moment, with_outer
-from scalewright.plan.cost.states import Padded, States
-from scalewright.plan.cost.table import Facts, Table
-from scalewright.plan.cost.work import AFTER, BEFORE, BLOCK, EXTRA, KEPT
+from scalewright.plan.cost.activations import Kept
+from scalewright.plan.cost.columns import Columns, PipelineRank
+from scalewright.plan.cost.padded import TIED
+from scalewright.plan.cost.states import States
+from scalewright.plan.cost.work import AFTER, BEFORE, BLOCK, EXTRA
 from scalewright.plan.request import SCHEDULES
 from scalewright.spec.loss_chunks import LOGITS_AT_ONCE, head_tokens
 from scalewright.spec.memory import FP32
@@ -41,12 +40,27 @@ from scalewright.spec.memory import FP32
 GPIPE = SCHEDULES.index("gpipe")
 
 
+@dataclass(frozen=True)
+class Moment:
+    """Bytes beside parameters and optimizer states, a number a row."""
+
+    activations: np.ndarray
+    buffers: np.ndarray
+    gradients: np.ndarray
+    other: np.ndarray
+
+    @property
+    def total(self) -> np.ndarray:
+        """Their sum."""
+        return np.asarray(self.activations + self.buffers + self.gradients + self.other)
+
+
 def own_memory(
-    table: Table, facts: Facts, at: PipelineRank, held: States, sums: Padded, kept: Kept, alive: np.ndarray
+    at: Columns, place: PipelineRank, held: States, kept: Kept, alive: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Bytes by kind at the highest moment; `alive`: micro-batches under way on the rank."""
-    moments = own_moments(table, facts, at, held, sums, kept, alive)
-    moments = with_outer(table, facts, held, moments)
+    moments = own_moments(at, place, held, kept, alive)
+    moments = with_outer(at, held, moments)
     highest = np.stack([moment.total for moment in moments]).argmax(0)
 
     def bytes_of(kind: str) -> np.ndarray:
@@ -58,10 +72,10 @@ def own_memory(
 
 
 def own_moments(
-    table: Table, facts: Facts, at: PipelineRank, held: States, sums: Padded, kept: Kept, alive: np.ndarray
+    at: Columns, place: PipelineRank, held: States, kept: Kept, alive: np.ndarray
 ) -> tuple[Moment, ...]:
     """The moments of a step when a rank may hold the most."""
-    rank = _Rank(table, facts, at, held, sums, kept, alive)
+    rank = _Rank(at, place, held, kept, alive)
     return (
         rank.loss(),
         rank.backward_of_head(),
@@ -79,89 +93,95 @@ def own_moments(
     )
 
 
+def with_outer(at: Columns, held: States, moments: tuple[Moment, ...]) -> tuple[Moment, ...]:
+    """The moments of a rank of an island: an outer step's own beside them, and what overlapped ones add.
+
+    train/diloco.py: a fragment's difference to the outer weights, in fp32. Where less than fp32 travels,
+    `Mean` (parallel/wire.py) has a padded sum, its packed form, and that unpacked, beside it.
+    """
+    trainer, there = at.trainer, at.islands
+    if not there.any():
+        return moments
+    narrow, wire = trainer.narrow_wire, trainer.wire_bytes
+    part = np.where(there, held.gradients / FP32 / trainer.fragments, 0.0)  # numbers: gradients are fp32
+    made = narrow * part * (2 * FP32 + 2 * wire)
+    way = trainer.outer_under_way * part * (FP32 + narrow * 2 * wire)
+    nothing = np.zeros(len(part))
+    outer = Moment(nothing, part * FP32 + narrow * part * wire, held.gradients * there, made)
+    return (*(replace(moment, buffers=moment.buffers + way) for moment in moments), outer)
+
+
 class _Rank:
     """Sizes of one pipeline rank of every row, and its moments."""
 
-    def __init__(
-        self,
-        table: Table,
-        facts: Facts,
-        at: PipelineRank,
-        held: States,
-        sums: Padded,
-        kept: Kept,
-        alive: np.ndarray,
-    ) -> None:
-        u, works, t = table.unit, facts.works, table
+    def __init__(self, at: Columns, place: PipelineRank, held: States, kept: Kept, alive: np.ndarray) -> None:
+        works, t = at.work, at.table
         self.t, self.kept, self.alive, self.shard_gradients = t, kept, alive, held.gradients
-        self.ranks = sums.ranks
+        self.ranks = at.padded.ranks
         here = held.optimizer > 0  # the update of offloaded states is the host's
         self.scratch = here * held.scratch
-        self.stage = np.where(sums.sharded, t.zero_stage, 0)  # 0: whole replicas
+        self.stage = np.where(at.padded.sharded, t.zero_stage, 0)  # 0: whole replicas
         self.piped = t.pp > 1
-        self.split, self.split_all, self.rank = t.schedules("splits"), t.schedules("split_all"), at.rank
+        self.split, self.split_all, self.rank = t.schedules("splits"), t.schedules("split_all"), place.rank
         self.virtual_stages = np.maximum(t.virtual_stages, 1.0)
         self.several = t.accumulation > np.where(self.piped, alive, 1.0)  # earlier ones have left gradients
-        self.width = np.where(facts.trainers["copies"][u] > 0, 2.0, FP32)  # bytes of a number in compute
+        self.width = np.where(at.trainer.copies > 0, 2.0, FP32)  # bytes of a number in compute
         # elements, padded as FSDP cuts them: of all blocks, and of a stage's root at either end of the model
-        size, last = sums.regions[:, :, ALL], at.last > 0
-        self.last, self.blocks = last, at.blocks
-        self.block = size[:, BLOCK] + works["expert"][u][:, BLOCK]
-        self.start = (at.first > 0) * size[:, BEFORE]
-        apart = last & (at.first == 0) & (works["tied"][u] > 0)
-        self.tied = np.array([x.model.tie_word_embeddings for x in table.units])[u] & (t.pp == 1)
+        size, last = at.padded.regions.elements, place.last > 0
+        self.last, self.blocks = last, place.blocks
+        self.block = size[:, BLOCK] + at.region(at.facts.works.expert, BLOCK)
+        self.start = (place.first > 0) * size[:, BEFORE]
+        apart = last & (place.first == 0) & (works.tied > 0)
+        self.tied = (works.tied_head > 0) & (t.pp == 1)
         # prediction modules: their blocks are among the last rank's, the rest in its root
-        self.modules = modules = works["mtp"][u]
-        extra = size[:, EXTRA] + works["expert"][u][:, EXTRA] - modules * self.block
+        self.modules = modules = works.mtp
+        extra = size[:, EXTRA] + at.region(at.facts.works.expert, EXTRA) - modules * self.block
         extra = np.where(modules > 0, np.maximum(extra, 0.0), 0.0)
         self.end = last * (size[:, AFTER] + extra) + apart * size[:, TIED]
-        beside = [x.model.positions == "learned" or x.model.embedding_norm for x in table.units]
-        self.last_made = np.where(np.array(beside)[u], 0.0, self.start)
+        self.last_made = np.where(works.beside_embedding > 0, 0.0, self.start)
         # one rank's head is a unit beside its root, unless it is tied to the embedding, or modules use it
-        unit = (self.stage > 0) & (t.pp == 1) & (works["tied"][u] == 0)
+        unit = (self.stage > 0) & (t.pp == 1) & (works.tied == 0)
         self.head_unit, end = np.where(unit, self.end, 0.0), np.where(unit, 0.0, self.end)
         self.roots, self.larger_root = self.start + end, np.maximum(self.start, end)
         self.elements = self.blocks * self.block + self.roots + self.head_unit
         # bytes of a micro-batch
-        region, column = works["kept"][u], KEPT.index
-        kept_extra = np.where(modules > 0, region[:, EXTRA, 0] - modules * region[:, BLOCK, 0], 0.0)
-        self.after, self.stream = region[:, AFTER, 0] + kept_extra, works["stream"][u]
-        self.widest = region[:, BLOCK, column("widest")]
-        self.logits = last * works["logits"][u]  # numbers
-        capped = np.array([x.model.logit_softcap is not None for x in table.units])[u]
-        self.in_chunks = last & (works["head_in_chunks"][u] > 0)
+        kept_extra = np.where(modules > 0, at.kept(EXTRA) - modules * at.kept(BLOCK), 0.0)
+        self.after, self.stream = at.kept(AFTER) + kept_extra, works.stream
+        self.widest = at.kept(BLOCK, "widest")
+        self.logits = last * works.logits  # numbers
+        self.in_chunks = last & (works.head_in_chunks > 0)
         # probabilities of a chunk in fp32: log_softmax makes them from an fp32 copy, vocabulary.py from none
         chunk = np.where((self.width < FP32) & (t.tp == 1), 2.0, 1.0) * FP32
         # or the slope of the logits' cap lies beside them
-        chunk = np.maximum(chunk, FP32 + capped * self.width)
+        chunk = np.maximum(chunk, FP32 + works.capped * self.width)
         chunk = chunk * np.minimum(self.logits, last * LOGITS_AT_ONCE)
         # a head in chunks has its chunk's logits, too, and its own input
         tokens = np.maximum(t.micro_batch * t.seq_len / t.cp, 1.0)
-        columns = np.maximum(works["logits"][u] / tokens, 1.0)
+        columns = np.maximum(works.logits / tokens, 1.0)
         chunk_logits = columns * self.width * head_tokens(columns)
         self.chunk = chunk + self.in_chunks * (chunk_logits + self.stream)
-        self.head = last * region[:, AFTER, column("weight")]
-        self.weight = region[:, BLOCK, column("weight")]
-        self.gradients_kept = np.where(np.array([x.model.gated for x in table.units])[u], 3.0, 2.0)
+        self.head = last * at.kept(AFTER, "weight")
+        self.weight = at.kept(BLOCK, "weight")
+        self.gradients_kept = np.where(works.gated > 0, 3.0, 2.0)
         each = kept.block * self.blocks
-        self.under_way = alive * (each + (at.first > 0) * region[:, BEFORE, 0])
+        self.under_way = alive * (each + (place.first > 0) * at.kept(BEFORE))
         # offloaded ones have left by the time that the head is done
-        self.beside_head = np.where(offloaded(t.offload, "activations"), 0.0, self.under_way)
+        self.beside_head = np.where(t.offloads("activations"), 0.0, self.under_way)
         losses = np.where((t.schedule == GPIPE) & self.piped, t.accumulation, 1.0)
         self.losses = np.where(last, losses, 0.0)  # whose backward hasn't begun
         # gradients of a stage's outputs, which wait for a weight part
-        outputs = region[:, BLOCK, column("products")] * self.blocks / self.virtual_stages
+        outputs = at.kept(BLOCK, "products") * self.blocks / self.virtual_stages
         self.outputs = np.where(self.split, outputs, 0.0)
         # the gradient of the head's weight, where the backward makes it, or rounds the forward's sum to it
         scaled = self.in_chunks & (self.width == FP32)
         self.head_made = np.where(scaled, 0.0, self.width * self.head)
-        # theirs lie in their place; or the sum of the head's weight is its gradient
+        # other heads' lie in their place; or the sum of the head's weight is its gradient
         late = np.where(self.in_chunks, self.width * self.head - self.head_made, self.logits * self.width)
         late = (1.0 + modules) * late  # of each head
         self.late_logits = np.where(self.split, late, 0.0)
         self.rounded = np.where(self.in_chunks, self.head_made, 0.0)
         # micro-batches of a stage that wait, when the most activations are alive
-        waiting = np.where(t.schedules("folded"), 0.0, np.minimum(at.rank, t.accumulation))
+        waiting = np.where(t.schedules("folded"), 0.0, np.minimum(place.rank, t.accumulation))
         self.waiting = waiting * (self.outputs + np.where(self.split, self.rounded, 0.0))
         self.waiting_logits = waiting * self.late_logits
         # gathered parameters that stay for the whole pass: all in ZeRO 1 and 2, the roots in 3, a head until

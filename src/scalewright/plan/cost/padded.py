@@ -8,11 +8,12 @@ From the spec's placements: one sum a model, tp, number of ranks, optimizer and 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
-from scalewright.plan.cost.columns import PipelineRank
 from scalewright.plan.cost.table import Table
 from scalewright.plan.cost.units import Unit
 from scalewright.plan.cost.work import AFTER, BEFORE, BLOCK, EXTRA, REGIONS
@@ -25,32 +26,59 @@ from scalewright.spec.placement import local_shape, place
 from scalewright.spec.tensors import TensorSpec
 
 TIED = REGIONS  # a region more: the embedding, where the last stage is on another rank and uses it, too
-# What is summed: elements; those whose gradients tp ranks, and kv ranks, have yet to sum; those of tensors
-# that are no matrix of a block (spec/optimizers.py); bytes of a rank's optimizer states; of gradients that
-# PowerSGD compresses the numbers, those of their P, and those of their Q
-SUMS = 8
-ALL, SUM_TP, SUM_KV, REST, STATES, SHRUNK, SENT_P, SENT_Q = range(SUMS)
-# The same of experts; in place of tp's sum and kv's etp's
-EXPERT_SUMS = 6
-EXPERTS, SUM_ETP, EXPERT_STATES, EXPERT_SHRUNK, EXPERT_P, EXPERT_Q = range(EXPERT_SUMS)
 
 
-def padded(table: Table, ranks: np.ndarray) -> np.ndarray:
-    """[rows, REGIONS + 1, SUMS]: every row's sums, `ranks` to share each tensor; of blocks an average one."""
+class Sums(NamedTuple):
+    """Sums over dense tensors by region [rows, REGIONS + 1]; of blocks an average one's."""
 
-    def sums(u: Unit, shards: int) -> np.ndarray:
+    elements: np.ndarray
+    sum_tp: np.ndarray  # elements whose gradients tp ranks have yet to sum
+    sum_kv: np.ndarray  # and kv ranks
+    rest: np.ndarray  # of tensors that are no matrix of a block (spec/optimizers.py)
+    states: np.ndarray  # bytes of a rank's optimizer states
+    shrunk: np.ndarray  # numbers of gradients that PowerSGD compresses
+    sent_p: np.ndarray  # of their P
+    sent_q: np.ndarray  # of their Q
+
+
+class ExpertSums(NamedTuple):
+    """The same of an average block's experts [rows]."""
+
+    elements: np.ndarray
+    sum_etp: np.ndarray
+    states: np.ndarray
+    shrunk: np.ndarray
+    sent_p: np.ndarray
+    sent_q: np.ndarray
+
+
+@dataclass(frozen=True)
+class Padded:
+    """This package's own tensors on the ranks of every row, whichever pipeline rank's."""
+
+    sharded: np.ndarray  # rows whose parameters are FSDP's (spec/memory.py: `is_sharded`)
+    ranks: np.ndarray  # that share a dense tensor
+    expert_ranks: np.ndarray  # that share an expert
+    regions: Sums
+    experts: ExpertSums
+
+
+def padded(table: Table) -> Padded:
+    """What the sums over this package's own tensors are, of every row."""
+    replica = table.dp * table.cp / table.dp_replicate
+    sharded = (table.zero_stage >= 1) & ((replica > 1) | table.offloads("parameters"))
+    ranks = np.where(sharded, replica, 1.0)
+    shared = np.maximum(np.floor(ranks * table.tp / (table.ep * table.etp)), 1.0)  # spec/grid.py: `efsdp`
+    shared = np.where(sharded, shared, 1.0)
+
+    def dense(u: Unit, shards: int) -> np.ndarray:
         return _regions(u.model, u.sizes.tp, u.sizes.sp, shards, u.optimizer, rank_of(u.compress))
 
-    return _by_unit(table, ranks, sums)
-
-
-def padded_experts(table: Table, ranks: np.ndarray) -> np.ndarray:
-    """[rows, EXPERT_SUMS]: the same of an average block's experts, which `ranks` share."""
-
-    def sums(u: Unit, shards: int) -> np.ndarray:
+    def experts(u: Unit, shards: int) -> np.ndarray:
         return _experts(u.model, u.sizes.ep, u.sizes.etp, shards, u.optimizer, rank_of(u.compress))
 
-    return _by_unit(table, ranks, sums)
+    regions = Sums(*np.moveaxis(_by_unit(table, ranks, dense), 2, 0))
+    return Padded(sharded, ranks, shared, regions, ExpertSums(*_by_unit(table, shared, experts).T))
 
 
 def _by_unit(table: Table, ranks: np.ndarray, sums: Callable[[Unit, int], np.ndarray]) -> np.ndarray:
@@ -61,14 +89,9 @@ def _by_unit(table: Table, ranks: np.ndarray, sums: Callable[[Unit, int], np.nda
     return np.array(every)[inverse.reshape(-1)]
 
 
-def expert_ranks(table: Table, ranks: np.ndarray) -> np.ndarray:
-    """The ranks that share an expert, where `ranks` share a dense tensor (spec/grid.py: `efsdp`)."""
-    return np.asarray(np.maximum(np.floor(ranks * table.tp / (table.ep * table.etp)), 1.0))
-
-
 @lru_cache(maxsize=65536)
 def _experts(model: ModelSpec, ep: int, etp: int, ranks: int, optimizer: Optimizer, rank: int) -> np.ndarray:
-    sums = np.zeros(EXPERT_SUMS)
+    sums = np.zeros(len(ExpertSums._fields))
     if model.moe is None:
         return sums
     layout = Layout(devices=ep * etp, ep=ep, etp=etp, zero_stage=0)
@@ -84,7 +107,7 @@ def _experts(model: ModelSpec, ep: int, etp: int, ranks: int, optimizer: Optimiz
 
 @lru_cache(maxsize=65536)
 def _regions(model: ModelSpec, tp: int, sp: bool, ranks: int, optimizer: Optimizer, rank: int) -> np.ndarray:
-    elements = np.zeros((REGIONS + 1, SUMS))
+    elements = np.zeros((REGIONS + 1, len(Sums._fields)))
     layers = model.num_hidden_layers
     for shape, tensor, sums in _local_shapes(model, tp, sp):
         layer, rest = tensor.layer, float(not is_matrix(tensor))
@@ -116,25 +139,3 @@ def _local_shapes(
         for held in place(model, layout)
         if not held.tensor.role.startswith("expert")
     )
-
-
-def shrunk(
-    table: Table,
-    tied: np.ndarray,
-    at: PipelineRank,
-    regions: np.ndarray,
-    what: int,
-    counted: np.ndarray | float = 0,
-) -> np.ndarray:
-    """One sum (SHRUNK, SENT_P, SENT_Q) of a pipeline rank's dense gradients that PowerSGD compresses.
-
-    `counted`: blocks of prediction modules that are among the blocks of `at` already.
-
-    Both ends of a tied head on two ranks (`tied`: whether it is) have yet to be summed, and are sent whole.
-    """
-    first, last = at.first > 0, at.last > 0
-    whole = tied & (table.pp > 1) & ~table.schedules("folded") & first
-    blocks = at.blocks * regions[:, BLOCK, what]
-    modules = regions[:, EXTRA, what] - counted * regions[:, BLOCK, what]
-    ends = first * regions[:, BEFORE, what] + last * (regions[:, AFTER, what] + modules)
-    return np.asarray(blocks + ends - whole * regions[:, TIED, what])

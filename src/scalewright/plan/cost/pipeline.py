@@ -5,16 +5,27 @@
 
 Fill and drain: the first activation goes up over p - 1 borders, the last gradient down. In between a trainer
 with overlap.p2p hides that share. Two ranks with one micro-batch exchange two messages, and no others.
-Machines whose processes were timed: their pipelines are simulated (clocked.py).
+Machines whose processes were timed: their pipelines are simulated, message by message, by the
+clock of the schedule:
+
+    rank 0   F0 > F1 >  .   .  B0 ...      seconds of F, B, W of each rank, and of each border's message,
+    rank 1   ===> F0 B0 > ...              inside a machine or between two: spec/schedules/clock.py
+
+A message travels while both ends compute, yet a 1F1B pipeline waits for it: rank k has p - k micro-batches
+under way, whose forwards and backwards need 2 (p - 1 - k) messages one after the other, so that every p of
+them take at least 2 (p - 1) messages longer. A weight part (zb-h1) fills that wait. No formula here:
+schedules are too many, and borders differ. After 4 p micro-batches a pipeline repeats itself every p; the
+rest follows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
-from scalewright.plan.cost.clocked import TIMED, Border, Sizes, makespans
 from scalewright.plan.cost.columns import Columns, PipelineRank
 from scalewright.plan.cost.cpu import Cpu
 from scalewright.plan.cost.links import message_bytes
@@ -22,6 +33,11 @@ from scalewright.plan.cost.microbatch import Micro
 from scalewright.plan.cost.price_list import PriceList
 from scalewright.plan.cost.volumes import Volumes
 from scalewright.plan.request import SCHEDULES
+from scalewright.spec.schedules.action import Action
+from scalewright.spec.schedules.build import schedule
+from scalewright.spec.schedules.clock import simulate
+from scalewright.spec.schedules.kinds import find_kind
+from scalewright.spec.schedules.order import Schedule
 from scalewright.spec.schedules.unequal import RankCost, step_columns
 from scalewright.spec.volumes import Transfer
 
@@ -49,7 +65,7 @@ def bubble(at: Columns, ranks: tuple[Micro, Micro, Micro], slowest: np.ndarray) 
 def _sums(at: Columns, between: RankCost, first: RankCost, last: RankCost) -> RankCost:
     """Over all ranks. Those between hold what blocks the ends leave, on average less than the fullest."""
     t = at.table
-    left = at.work("blocks") - t.stages[:, 1] - t.stages[:, 2]
+    left = at.work.blocks - t.stages[:, 1] - t.stages[:, 2]
     times = np.clip(left / np.maximum(t.stages[:, 0], 1.0), 0.0, np.maximum(t.pp - 2, 0.0))
     return RankCost(
         first.forward + times * between.forward + last.forward,
@@ -70,7 +86,7 @@ def clocked(
     message: np.ndarray,
     prices: Cpu,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The bubble and the exposed messages of pipelines between machines, by the clock (clocked.py).
+    """The bubble and the exposed messages of pipelines between machines, by the clock.
 
     `fill`, `message`: by formulas; they stay where a schedule isn't run, and inside a machine, whose own
     cores copy every message.
@@ -94,7 +110,7 @@ def clocked(
 
 def unhidden(at: Columns, prices: PriceList) -> np.ndarray:
     """The share of a message that holds up the computation, once the pipeline runs."""
-    return np.asarray(1 - prices.beside * at.c["overlap.p2p"] * at.trainer("overlap_p2p"))
+    return np.asarray(1 - prices.beside * at.c["overlap.p2p"] * at.trainer.overlap_p2p)
 
 
 def message_seconds(at: Columns, prices: PriceList) -> np.ndarray:
@@ -124,3 +140,101 @@ def messages(
     ranks[0] = np.where(t.pp > 2, ranks[0], 0.0)
     fill = 2 * (t.pp - 1) * message
     return np.where(t.pp > 1, fill + np.max(ranks, axis=0) - t.accumulation * totals.max(0), 0.0)
+
+
+# -- pipelines by the clock ------------------------------------------------------------------------
+
+
+FILLED = 4  # micro-batches a rank until the pipeline repeats itself
+TIMED = np.array([find_kind(kind).trained and find_kind(kind).flushes for kind in SCHEDULES])
+_plan = lru_cache(maxsize=512)(schedule)
+
+
+@dataclass(frozen=True)
+class Border:
+    """Seconds of a message [rows] to a neighbour on the same machine, and on another."""
+
+    near: np.ndarray
+    far: np.ndarray
+    stride: np.ndarray  # processes of a pipeline rank
+    node: float  # processes of a machine
+
+    def seconds(self, row: int, rank: int, peer: int) -> float:
+        """Of a message between two pipeline ranks."""
+        stride = self.stride[row]
+        crosses = rank * stride // self.node != peer * stride // self.node
+        return float(self.far[row] if crosses else self.near[row])
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Columns of pipelines: schedule (index), ranks, stages of a rank, micro-batches."""
+
+    kind: np.ndarray
+    ranks: np.ndarray
+    virtual_stages: np.ndarray
+    micro_batches: np.ndarray
+
+
+def makespans(
+    rows: np.ndarray, sizes: Sizes, costs: tuple[RankCost, RankCost, RankCost], sums: RankCost, border: Border
+) -> np.ndarray:
+    """Seconds of these rows' pipelines; `costs`: of the fullest rank between, the first and the last.
+
+    `sums`: over all ranks; those between hold what the ends leave.
+    """
+    times = []
+    for row in rows:
+        p, v, m = (int(column[row]) for column in (sizes.ranks, sizes.virtual_stages, sizes.micro_batches))
+        kind = SCHEDULES[int(sizes.kind[row])]
+        parts = [_rank_parts(row, rank, p, costs, sums, v) for rank in range(p)]
+
+        def time(
+            micros: int, kind: str = kind, p: int = p, v: int = v, row: int = row, parts: list[_Parts] = parts
+        ) -> float:
+            plan = _plan(kind, p, v, micros)
+            return simulate(plan, _cost(plan, parts), _send(plan, border, row)).makespan
+
+        if m <= FILLED * p:
+            times.append(time(m))
+            continue
+        filled, before = time(FILLED * p), time((FILLED - 1) * p)
+        times.append(filled + (m / p - FILLED) * (filled - before))
+    return np.array(times)
+
+
+_Parts = dict[str, float]  # seconds of one stage's computations, by kind
+
+
+def _rank_parts(
+    row: int, rank: int, ranks: int, costs: tuple[RankCost, RankCost, RankCost], sums: RankCost, stages: int
+) -> _Parts:
+    """Seconds of a rank's stages; the second rank is the fullest between, the others share what is left."""
+    between, first, last = costs
+
+    def of(name: str) -> float:
+        column = {0: first, ranks - 1: last}.get(rank, between)
+        seconds = float(getattr(column, name)[row])
+        if 1 < rank < ranks - 1:
+            ends = float(getattr(first, name)[row] + getattr(last, name)[row] + getattr(between, name)[row])
+            seconds = min(seconds, max(float(getattr(sums, name)[row]) - ends, 0.0) / (ranks - 3))
+        return seconds / stages
+
+    forward, backward, weight = of("forward"), of("backward"), of("weight")
+    return {
+        "forward": forward,
+        "backward": backward,
+        "backward_input": max(backward - weight, 0.0),
+        "backward_weight": weight,
+    }
+
+
+def _cost(plan: Schedule, parts: list[_Parts]) -> Callable[[Action], float]:
+    by_stage = [parts[rank] for rank in plan.rank_of]
+    return lambda action: by_stage[action.stage][action.kind]
+
+
+def _send(plan: Schedule, border: Border, row: int) -> Callable[[Action], float]:
+    ranks = range(plan.ranks)
+    seconds = {(rank, peer): border.seconds(row, rank, peer) for rank in ranks for peer in ranks}
+    return lambda action: seconds[plan.rank_of[action.stage], action.peer]

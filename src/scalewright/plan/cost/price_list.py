@@ -1,25 +1,29 @@
 """Prices of a kind of device, one interface: by peaks and links, or by measured curves.
 
                   operators        transfers   waits        update         beside the computation
-    Accelerator   kernels.py       links.py    host.py      optimizer.py   transfers, as far as they overlap
+    Accelerator   kernels.py       links.py    waits        optimizer.py   transfers, as far as they overlap
     Cpu           cpu_kernels.py   cpu.py      cpu.py       cpu.py         nothing: Gloo takes the same cores
 
-Seconds of operators are in `Prices` already, by unit; a row's list is that of its device.
+Seconds of operators are in `Prices` already, by unit; a row's list is that of its device. The host of an
+accelerator launches a micro-batch's kernels:
+
+launch    host.launch a block, times the trainer's kind of host, less what a CUDA graph holds
+waits     (device^6 + host^6)^(1/6) - device: the slower of both, rounded where they are alike; and the
+          share moe.sync of what the host launches after it has read the tokens of every expert
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from scalewright.plan.cost.columns import Columns
+from scalewright.plan.cost.columns import Columns, PricedColumns
 from scalewright.plan.cost.cpu import Cpu
-from scalewright.plan.cost.host import waits
+from scalewright.plan.cost.kernels import immature
 from scalewright.plan.cost.links import Links
-from scalewright.plan.cost.matrices import products, way
-from scalewright.plan.cost.optimizer import optimizer
-from scalewright.plan.cost.shares import Shares
+from scalewright.plan.cost.optimizer import optimizer, products, way
+from scalewright.plan.frameworks import HOSTS
 
-TPU_STEP = 0.3  # of host.step: XLA's host has the next step ready
+CORNER = 6  # how sharply device and host take turns in being the slower
 
 
 class Accelerator:
@@ -27,30 +31,74 @@ class Accelerator:
 
     beside = 1.0  # 1 where transfers run beside the computation, 0 where they stop it
 
-    def __init__(self, at: Columns) -> None:
+    def __init__(self, at: PricedColumns) -> None:
         self.at, self.network = at, Links(at)
         self.crowd, self.sending = np.ones(len(at.table)), np.zeros(len(at.table))
 
     def waits(self, blocks: np.ndarray, device: np.ndarray) -> np.ndarray:
         """Of a micro-batch through so many blocks: what the host adds to the device's seconds."""
-        return waits(self.at, blocks, device)
+        return launch_waits(self.at, blocks, device)
 
-    def update(self, held: Shares) -> np.ndarray:
+    def update(self) -> np.ndarray:
         """Of the optimizer's update."""
-        matrices = products(self.at) + way(self.at, held, self.network)
-        return np.asarray(optimizer(self.at, held) + matrices)
+        return np.asarray(optimizer(self.at) + (products(self.at) + way(self.at, self.network)))
 
-    def fixed(self, held: Shares) -> np.ndarray:
+    def fixed(self) -> np.ndarray:
         """Of what a step always costs beside its micro-batches: the host's part."""
-        return np.asarray(self.at.c["host.step"] * np.where(self.at.chip("tpu") > 0, TPU_STEP, 1.0))
+        c = self.at.c
+        return np.asarray(c["host.step"] * np.where(self.at.chip.tpu > 0, c["host.tpu_step"], 1.0))
 
 
 PriceList = Accelerator | Cpu  # seconds that a step takes on one kind of device; a number a row
 
 
-def price_list(at: Columns) -> PriceList:
+def price_list(at: PricedColumns) -> PriceList:
     """The list of these rows, whose devices are of one kind."""
     unit = at.table.units[at.table.unit[0]] if len(at.table) else None
     if unit is not None and unit.chip.timings is not None:
         return Cpu(at, unit.chip.timings)
     return Accelerator(at)
+
+
+# -- launches ---------------------------------------------------------------------------------------
+
+
+def launch_waits(at: Columns, blocks: np.ndarray, device: np.ndarray) -> np.ndarray:
+    """Seconds beyond `device`, the device's own, of a micro-batch through so many blocks."""
+    host, counted = _host_seconds(at, blocks)
+    return np.asarray((device**CORNER + host**CORNER) ** (1 / CORNER) - device + counted)
+
+
+def _launches(at: Columns) -> tuple[np.ndarray, np.ndarray]:
+    """Launches of an average block that no graph holds, over a dense block's: all, and an expert layer's.
+
+    Routing and dispatch take more the older the trainer is; products one by one three launches an expert and
+    pass.
+    """
+    c, sparse = at.c, at.work.sparse
+    plain = at.trainer.launches_mixer + (1 - sparse) * at.trainer.launches_mlp
+    if not sparse.any():
+        return plain, sparse
+    experts = c["host.experts"] * immature(at.trainer.year, at.trainer.kernels, c)
+    experts = experts * np.where(at.trainer.permutes_fused > 0, 1.0, c["host.loose_permute"])
+    experts = experts + at.trainer.one_by_one * at.work.local_experts * c["host.an_expert"]
+    experts = sparse * experts * at.trainer.launches_experts
+    return np.asarray(plain + experts), np.asarray(experts)
+
+
+def _host_seconds(at: Columns, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds that the host needs to launch a micro-batch of so many blocks, and those that never overlap."""
+    c, t = at.c, at.table
+    kind = at.trainer.host
+    launch = c["host.launch"] * c.row("host", HOSTS)[kind]
+    launch = launch * np.where(t.tp > 1, c["host.tp_factor"], 1.0) * (1 + c["host.rerun"] * at.rerun)
+    launched, experts = _launches(at)
+    counted = launch * experts * at.trainer.counts_tokens * c["moe.sync"] * blocks
+    launch = launch * launched + c["host.launch"] * c["host.xla"] * np.maximum(1 - launched, 0.0)
+    # nanotron's runs on several nodes wait for the host with tp and pp together, more with every tp rank
+    node = np.maximum(at.chip.node, 1.0)
+    wide = (kind == HOSTS.index("nanotron")) & (t.pp > 1) & (t.tp > 1) & (t.devices > node)
+    if wide.any():
+        slower = t.tp ** c["host.wide_tp"] * np.maximum(t.tp / node, 1.0) ** c["host.wide_cross"]
+        launch = np.where(wide, c["host.launch"] * c["host.nanotron"] * slower, launch)
+    return np.asarray(launch * (blocks + 1)), np.asarray(counted)

@@ -14,25 +14,9 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from scalewright.plan.cost.columns import PipelineRank
-from scalewright.plan.cost.optimizer import offloaded
-from scalewright.plan.cost.padded import (
-    ALL,
-    EXPERT_Q,
-    EXPERT_SHRUNK,
-    EXPERT_STATES,
-    EXPERTS,
-    REST,
-    SENT_Q,
-    SHRUNK,
-    STATES,
-    TIED,
-    expert_ranks,
-    padded,
-    padded_experts,
-    shrunk,
-)
-from scalewright.plan.cost.table import Facts, Table
+from scalewright.plan.cost.columns import Columns, PipelineRank
+from scalewright.plan.cost.padded import TIED
+from scalewright.plan.cost.table import Table
 from scalewright.plan.cost.work import AFTER, BEFORE, BLOCK, EXTRA
 from scalewright.spec.compress import kept_bytes
 from scalewright.spec.memory import FP32
@@ -59,45 +43,23 @@ class States:
         return States(*(np.where(rows, getattr(self, name), getattr(other, name)) for name in names))
 
 
-def elements(table: Table, facts: Facts, at: PipelineRank) -> tuple[np.ndarray, np.ndarray]:
+def elements(at: Columns, place: PipelineRank) -> tuple[np.ndarray, np.ndarray]:
     """Parameters on a rank: those that data parallelism shares, and those of experts."""
-    u, works = table.unit, facts.works
-    count = _regions(table, at)
-    copy = np.where(_apart(at), works["tied"][u], 0.0)
+    count = _regions(at.table, place)
+    copy = np.where(_apart(place), at.work.tied, 0.0)
     dense, expert = (
-        sum(count[region] * works[kind][:, region][u] for region in count) for kind in ("dense", "expert")
+        sum(count[region] * at.region(sizes, region) for region in count)
+        for sizes in (at.facts.works.dense, at.facts.works.expert)
     )
     return np.asarray(dense + copy), np.asarray(expert)
 
 
-def states(table: Table, facts: Facts, at: PipelineRank, sums: Padded | None) -> States:
-    """What a rank holds all step; `sums` as `padded_sums` gives them."""
-    if sums is None:
-        return _usual(table, facts, at)
-    own = _own(table, facts, at, sums)
-    return own if sums.own.all() else own.where(sums.own, _usual(table, facts, at))
-
-
-@dataclass(frozen=True)
-class Padded:
-    """What the sums over this package's own tensors need, the same for all ranks of a pipeline."""
-
-    own: np.ndarray  # rows that are this package's
-    sharded: np.ndarray
-    ranks: np.ndarray
-    regions: np.ndarray  # as `padded`
-    expert_ranks: np.ndarray
-    experts: np.ndarray  # as `padded_experts`
-
-
-def padded_sums(table: Table, facts: Facts) -> Padded | None:
-    """Sums over this package's own tensors; None where a table has none of its rows."""
-    own = facts.trainers["own"][table.unit] > 0
-    if not own.any():
-        return None
-    sharded, ranks = fsdp(table)
-    shared = np.where(sharded, expert_ranks(table, ranks), 1.0)
-    return Padded(own, sharded, ranks, padded(table, ranks), shared, padded_experts(table, shared))
+def states(at: Columns, place: PipelineRank) -> States:
+    """What a rank holds all step."""
+    if not at.own.any():
+        return _usual(at, place)
+    own = _own(at, place)
+    return own if at.own.all() else own.where(at.own, _usual(at, place))
 
 
 def versions(table: Table, rank: np.ndarray) -> np.ndarray:
@@ -105,31 +67,32 @@ def versions(table: Table, rank: np.ndarray) -> np.ndarray:
     return np.where((table.pp == 1) | table.schedules("flushes"), 1.0, table.pp - rank)
 
 
-def _regions(table: Table, at: PipelineRank) -> dict[int, np.ndarray]:
-    """How often a rank holds each region; dualpipe's ranks hold two stages, whose work `at` counts half."""
+def _regions(table: Table, place: PipelineRank) -> dict[int, np.ndarray]:
+    """How often a rank holds each region; dualpipe's ranks hold two stages, each half in `place`."""
     times = np.where(table.schedules("both_ways"), 2.0, 1.0)
-    first, last = times * at.first, times * at.last
-    return {BEFORE: first, BLOCK: times * at.blocks, AFTER: last, EXTRA: last}
+    first, last = times * place.first, times * place.last
+    return {BEFORE: first, BLOCK: times * place.blocks, AFTER: last, EXTRA: last}
 
 
-def _apart(at: PipelineRank) -> np.ndarray:
+def _apart(place: PipelineRank) -> np.ndarray:
     """Where a tied head's matrix is on a rank that doesn't hold the embedding."""
-    return np.asarray((at.last > 0) & (at.first == 0))
+    return np.asarray((place.last > 0) & (place.first == 0))
 
 
-def _usual(table: Table, facts: Facts, at: PipelineRank) -> States:
+def _usual(at: Columns, place: PipelineRank) -> States:
     """Bytes a parameter, times the rank's share."""
-    u, zero, group = table.unit, table.zero_stage, table.dp * table.cp
-    dense, expert = elements(table, facts, at)
+    table = at.table
+    zero, group = table.zero_stage, table.dp * table.cp
+    dense, expert = elements(at, place)
     shard = np.where(zero >= 3, group / table.dp_replicate, group)
     experts = np.maximum(shard * table.tp / (table.ep * table.etp), 1.0)
     whole, share = dense + expert, dense / shard + expert / experts
-    weights, grads, adam = (facts.trainers[f"held_{name}"][u] for name in ("weights", "grads", "optimizer"))
-    parameters = np.where(zero >= 3, share, whole) * weights * versions(table, at.rank)
+    grads, held = at.trainer.held_grads, np.where(zero >= 1, share, whole) * at.trainer.held_optimizer
+    parameters = np.where(zero >= 3, share, whole) * at.trainer.held_weights * versions(table, place.rank)
     return States(
-        np.where(offloaded(table.offload, "parameters"), 0.0, parameters),
+        np.where(table.offloads("parameters"), 0.0, parameters),
         np.where(zero >= 2, share, whole) * grads,
-        np.where(offloaded(table.offload, "optimizer"), 0.0, np.where(zero >= 1, share, whole) * adam),
+        np.where(table.offloads("optimizer"), 0.0, held),
         # FSDP in a pipeline gathers and reduces once a step (volumes.py): both stay whole
         np.where((zero >= 3) & (table.pp > 1), whole * (2.0 + grads), 0.0),
         np.zeros(len(table)),
@@ -140,57 +103,54 @@ def _usual(table: Table, facts: Facts, at: PipelineRank) -> States:
 # -- this package's own ---------------------------------------------------------------------------
 
 
-def fsdp(table: Table) -> tuple[np.ndarray, np.ndarray]:
-    """Rows whose parameters are FSDP's (spec/memory.py: `is_sharded`), and the ranks that share them."""
-    ranks = table.dp * table.cp / table.dp_replicate
-    sharded = (table.zero_stage >= 1) & ((ranks > 1) | offloaded(table.offload, "parameters"))
-    return sharded, np.where(sharded, ranks, 1.0)
-
-
-def _own(table: Table, facts: Facts, at: PipelineRank, sums: Padded) -> States:
+def _own(at: Columns, place: PipelineRank) -> States:
     """The states of ranks that are 0 along all axes but pp: their shards are largest."""
-    sharded, ranks = sums.sharded, sums.ranks
-    away = offloaded(table.offload, "parameters")
-    dense, rest, adam = _dense(table, at, sums.regions)
-    count = _regions(table, at)
-    blocks, beside = count[BLOCK], count[EXTRA] * facts.works["expert"][:, EXTRA][table.unit]
-    shard = dense / ranks + (blocks * sums.experts[:, EXPERTS] + beside) / sums.expert_ranks
-    each, scratch, at_once, copies = (
-        facts.trainers[name][table.unit] for name in ("held_optimizer", "scratch", "at_once", "copies")
+    table, trainer, own, experts = at.table, at.trainer, at.padded, at.padded.experts
+    sharded, ranks = own.sharded, own.ranks
+    away = table.offloads("parameters")
+    count, copy = _regions(table, place), _apart(place).astype(float)
+    dense, rest, adam = (
+        sum(count[region] * sums[:, region] for region in count) + copy * sums[:, TIED]
+        for sums in (own.regions.elements, own.regions.rest, own.regions.states)
     )
-    outer = np.where(table.dp_replicate > 1, facts.trainers["outer_bytes"][table.unit], 0.0)  # of islands
-    by_matrix = facts.trainers["by_matrix"][table.unit] > 0
+    blocks, beside = count[BLOCK], count[EXTRA] * at.region(at.facts.works.expert, EXTRA)
+    shard = dense / ranks + (blocks * experts.elements + beside) / own.expert_ranks
+    copies = trainer.copies
+    outer = np.where(table.dp_replicate > 1, trainer.outer_bytes, 0.0)  # of islands
+    own_rest = np.where(trainer.by_matrix > 0, rest / ranks, 0.0)
     kept = FP32 * shard + np.where(sharded, 0.0, copies * shard)
-    adam = adam + blocks * sums.experts[:, EXPERT_STATES] + each * beside / sums.expert_ranks
-    adam_away = offloaded(table.offload, "optimizer") & ~away
+    adam = adam + blocks * experts.states + trainer.held_optimizer * beside / own.expert_ranks
+    adam_away = table.offloads("optimizer") & ~away
     kept = np.where(adam_away & ~sharded & (copies > 0), copies * shard, kept)
     return States(
-        np.where(away, 0.0, kept * versions(table, at.rank)),
+        np.where(away, 0.0, kept * versions(table, place.rank)),
         np.where(away, 0.0, FP32 * shard),
         np.where(away | adam_away, 0.0, adam) + outer * shard,
         np.zeros(len(table)),  # own_memory.py: it comes and goes in a step
-        np.where(away, 0.0, scratch * np.minimum(shard - np.where(by_matrix, rest / ranks, 0.0), at_once)),
-        np.where(sharded, 0.0, _errors(table, facts, at, sums)),
+        np.where(away, 0.0, trainer.scratch * np.minimum(shard - own_rest, trainer.at_once)),
+        np.where(sharded, 0.0, _errors(at, place)),
     )
 
 
-def _errors(table: Table, facts: Facts, at: PipelineRank, sums: Padded) -> np.ndarray:
+def _errors(at: Columns, place: PipelineRank) -> np.ndarray:
     """PowerSGD's errors and factors."""
-    tied = facts.works["tied"][table.unit] > 0
-    numbers, columns = (shrunk(table, tied, at, sums.regions, what) for what in (SHRUNK, SENT_Q))
-    dense = kept_bytes(numbers, columns) * (table.dp * table.cp > 1)
-    numbers, columns = (at.blocks * sums.experts[:, what] for what in (EXPERT_SHRUNK, EXPERT_Q))
+    table, regions, experts = at.table, at.padded.regions, at.padded.experts
+    sent = kept_bytes(shrunk(at, place, regions.shrunk), shrunk(at, place, regions.sent_q))
+    dense = sent * (table.dp * table.cp > 1)
+    sent = kept_bytes(place.blocks * experts.shrunk, place.blocks * experts.sent_q)
     replicas = table.dp * table.cp * table.tp / (table.ep * table.etp)
-    return np.asarray(dense + kept_bytes(numbers, columns) * (replicas > 1))
+    return np.asarray(dense + sent * (replicas > 1))
 
 
-def _dense(table: Table, at: PipelineRank, regions: np.ndarray) -> tuple[np.ndarray, ...]:
-    """A rank's padded elements of dense tensors, those that are in no matrix, and bytes of its states."""
-    count = _regions(table, at)
-    copy = _apart(at).astype(float)
-    return tuple(
-        np.asarray(
-            sum(count[region] * regions[:, region, what] for region in count) + copy * regions[:, TIED, what]
-        )
-        for what in (ALL, REST, STATES)
-    )
+def shrunk(at: Columns, place: PipelineRank, sums: np.ndarray, counted: np.ndarray | float = 0) -> np.ndarray:
+    """One sum (shrunk, sent_p, sent_q) of a pipeline rank's dense gradients that PowerSGD compresses.
+
+    `counted`: blocks of prediction modules that are among the blocks of `place` already.
+
+    Both ends of a tied head on two ranks have yet to be summed, and are sent whole.
+    """
+    table, first, last = at.table, place.first > 0, place.last > 0
+    whole = (at.work.tied > 0) & (table.pp > 1) & ~table.schedules("folded") & first
+    modules = sums[:, EXTRA] - counted * sums[:, BLOCK]
+    ends = first * sums[:, BEFORE] + last * (sums[:, AFTER] + modules)
+    return np.asarray(place.blocks * sums[:, BLOCK] + ends - whole * sums[:, TIED])

@@ -14,23 +14,12 @@ from functools import lru_cache
 
 import numpy as np
 
-from scalewright.plan.cost.units import Facts, Unit, unit_facts, unit_of
+from scalewright.plan.cost.units import Unit, unit_of
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES, Request
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import balanced_layers
 from scalewright.spec.schedules.kinds import KINDS, find_kind, stage_ranks
 
-__all__ = [
-    "RECOMPUTE",
-    "Facts",
-    "Table",
-    "Unit",
-    "stage_blocks",
-    "stage_counts",
-    "table",
-    "unit_facts",
-    "unit_of",
-]
 RECOMPUTE = ("none", "core", "selective", "full", "share", "budget", "modules", "policy", "unknown")
 STAGE_COLUMNS = 7
 # columns that a request has by the same name
@@ -80,9 +69,9 @@ class Table:
         values = np.array([bool(getattr(kind, trait)) for kind in KINDS.values()])
         return np.asarray(values[self.schedule] & (self.pp > 1))
 
-    def gather(self, values: np.ndarray) -> np.ndarray:
-        """A number of each unit as a column."""
-        return np.asarray(values[self.unit])
+    def offloads(self, kind: str) -> np.ndarray:
+        """Rows that offload this kind: optimizer, parameters or activations."""
+        return np.asarray((self.offload == OFFLOADS.index(kind)) | (self.offload == OFFLOADS.index("all")))
 
 
 def table(requests: Sequence[Request]) -> Table:

@@ -21,17 +21,13 @@ from functools import cached_property
 
 import numpy as np
 
-from scalewright.plan.constants import Constants
-from scalewright.plan.cost.bytes_by_axis import AXES, bytes_by_axis
-from scalewright.plan.cost.columns import Columns, places
+from scalewright.plan.cost.columns import PricedColumns, places
 from scalewright.plan.cost.cpu import Cpu
 from scalewright.plan.cost.data_parallel import data_parallel
-from scalewright.plan.cost.kernels import Prices
 from scalewright.plan.cost.microbatch import exchanges, micro
 from scalewright.plan.cost.optimizer import offload
 from scalewright.plan.cost.pipeline import bubble, clocked, messages
-from scalewright.plan.cost.shares import shares
-from scalewright.plan.cost.table import Facts, Table
+from scalewright.plan.cost.volumes import AXES, bytes_by_axis
 from scalewright.plan.cost.work import AFTER, BEFORE, BLOCK, EXTRA
 
 __all__ = ["AXES", "PARTS", "Step", "step"]
@@ -51,24 +47,24 @@ class Step:
     flops: np.ndarray  # model FLOPs of a step, on all devices, attention as the mask leaves it
     hardware: np.ndarray  # with recomputation
     host: np.ndarray  # share of the computation that waits for the host
-    at: Columns
+    at: PricedColumns
     detail: dict[str, np.ndarray]  # seconds of the slowest micro-batch, of stragglers, of what is fixed
 
     @cached_property
     def bytes(self) -> dict[str, np.ndarray]:
-        """Bytes that a device sends in a step, by axis (plan/cost/bytes_by_axis.py)."""
+        """Bytes that a device sends in a step, by axis (plan/cost/volumes.py)."""
         return bytes_by_axis(self.at)
 
 
-def step(table: Table, facts: Facts, prices: Prices, c: Constants) -> Step:
+def step(at: PricedColumns) -> Step:
     """The step of every row; rows of a machine that was timed by themselves, by its price list."""
+    table = at.table
     timings = [unit.chip.timings for unit in table.units]
     kinds = {timings[index] for index in np.unique(table.unit)}
-    whole = Columns(table, facts, prices, c)
     if len(kinds) <= 1:
-        return _step(whole)
+        return _step(at)
     groups = [np.flatnonzero([timings[index] == kind for index in table.unit]) for kind in kinds]
-    steps = [_step(Columns(table.take(rows), facts, prices, c)) for rows in groups]
+    steps = [_step(PricedColumns(table.take(rows), at.facts, at.c, at.prices)) for rows in groups]
     order = np.argsort(np.concatenate(groups))
 
     def joined(columns: Sequence[np.ndarray]) -> np.ndarray:
@@ -80,16 +76,16 @@ def step(table: Table, facts: Facts, prices: Prices, c: Constants) -> Step:
         flops=joined([part.flops for part in steps]),
         hardware=joined([part.hardware for part in steps]),
         host=joined([part.host for part in steps]),
-        at=whole,
+        at=at,
         detail={name: joined([part.detail[name] for part in steps]) for name in steps[0].detail},
     )
 
 
-def _step(at: Columns) -> Step:
+def _step(at: PricedColumns) -> Step:
     """The step of rows that share a price list."""
     table, c = at.table, at.c
     sent, m = exchanges(at), table.accumulation
-    prices, volumes, held = sent.prices, sent.volumes, shares(at)
+    prices, volumes = sent.prices, sent.volumes
     seats = places(table)
     ranks = [micro(at, place, sent) for place in seats]
     totals = np.stack([rank.total for rank in ranks])
@@ -102,15 +98,15 @@ def _step(at: Columns) -> Step:
     counted = seats if volumes.any_own and (table.pp > 1).any() else seats[:1]
     shared = [data_parallel(at, volumes.data_parallel(place), slow, prices) for place in counted]
     dp = np.max(shared, axis=0)
-    states = prices.update(held) + offload(at, held, slow)
-    fixed = prices.fixed(held)
+    states = prices.update() + offload(at, slow)
+    fixed = prices.fixed()
     of = {
         name: m * np.choose(which, [getattr(rank, name) for rank in ranks])
         for name in ("compute", "recompute", "tp", "cp", "ep", "host")
     }
     turns = crowded(prices.crowd, of["compute"] + of["recompute"] + of["host"], fill)
     plain = m * slow + fill + turns + message + dp + states + fixed
-    nodes = np.maximum(table.devices / np.maximum(at.chip("node"), 1.0), 1.0)
+    nodes = np.maximum(table.devices / np.maximum(at.chip.node, 1.0), 1.0)
     late = plain * c["wait.straggler"] * np.log2(nodes)
     parts = {
         "compute": of["compute"] + turns,
@@ -138,11 +134,11 @@ def crowded(crowd: np.ndarray, work: np.ndarray, fill: np.ndarray) -> np.ndarray
     return np.asarray(np.maximum((crowd - 1) * work - fill, 0.0))
 
 
-def flops(at: Columns) -> tuple[np.ndarray, np.ndarray]:
+def flops(at: PricedColumns) -> tuple[np.ndarray, np.ndarray]:
     """Model FLOPs of a step on all devices together, and with what recomputation adds."""
     t, per = at.table, at.prices.flops
     ranks = t.tp * t.cp * t.dp * t.accumulation
-    blocks = at.work("blocks") * ranks
+    blocks = at.work.blocks * ranks
     block = at.region(per, BLOCK) * blocks
     ends = sum(at.region(per, region) for region in (BEFORE, AFTER, EXTRA))
     forward = block + ends * ranks

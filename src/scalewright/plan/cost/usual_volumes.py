@@ -19,24 +19,23 @@ import numpy as np
 
 from scalewright.plan.cost.columns import Columns, PipelineRank
 from scalewright.plan.cost.links import message_bytes
-from scalewright.plan.cost.shares import shares, weight_bytes
 from scalewright.spec.volumes import Collective, During, Transfer
 
 
 def data_parallel(at: Columns) -> Iterator[Transfer]:
     """Of the fullest rank: dense parameters over their group, experts' over theirs; and between replicas."""
-    held, t = shares(at), at.table
+    held, t = at.shares, at.table
     yield from _shared(at, "dense", held.dense, held.group, held.shard)
     if held.expert.any():
         yield from _shared(at, "expert", held.expert, held.group, held.shard)
-    part = held.dense * at.trainer("grads") / np.maximum(held.shard, 1)
+    part = held.dense * at.trainer.grads / np.maximum(held.shard, 1)
     across = 1.0 * ((t.zero_stage >= 3) & (t.dp_replicate > 1))
     yield Transfer("dp_replicate", "all_reduce", part, across * ~at.islands, "nothing")
 
 
 def numbers(at: Columns) -> np.ndarray:
     """The numbers that the fullest rank holds of its tensors."""
-    held = shares(at)
+    held = at.shares
     shards = np.where(at.table.zero_stage >= 1, np.maximum(held.shard, 1.0), 1.0)
     return np.asarray((held.dense + held.expert) / shards)
 
@@ -45,16 +44,16 @@ def _shared(
     at: Columns, what: str, elements: np.ndarray, group: np.ndarray, shard: np.ndarray
 ) -> Iterator[Transfer]:
     """Gradients and parameters of either sort."""
-    t = at.table
-    grads, weights = elements * at.trainer("grads"), elements * weight_bytes(at)
+    t, each = at.table, at.trainer.each_micro_batch
+    grads, weights = elements * at.trainer.grads, elements * at.trainer.weight_bytes
     three = t.zero_stage >= 3
     pieces = np.where(three, np.maximum(at.fullest, 1.0), 1.0)
-    pieces = np.where(~three & (at.trainer("by_block") > 0), at.fullest, pieces)
+    pieces = np.where(~three & (at.trainer.by_block > 0), at.fullest, pieces)
     grads, weights = grads / np.maximum(pieces, 1.0), weights / np.maximum(pieces, 1.0)
-    rounds = np.where((t.pp > 1) * (1 - at.trainer("own")) > 0, 1.0, t.accumulation)
+    rounds = np.where((t.pp > 1) & (each == 0), 1.0, t.accumulation)
     sums, shared = pieces * (group > 1) * ~three, pieces * (shard > 1) * three * rounds
-    # this package's own ZeRO 2 reduces after every micro-batch, beside its backward
-    times = np.where((at.trainer("own") > 0) & (t.zero_stage == 2), t.accumulation, 1.0)
+    # ZeRO 2 may reduce after every micro-batch, beside its backward
+    times = np.where((each > 0) & (t.zero_stage == 2), t.accumulation, 1.0)
     if what == "expert":  # ranks that share an expert: none, where each has its own
         several = at.summing * t.tp > t.ep * t.etp
         sums, shared = sums * several, shared * several
@@ -69,8 +68,8 @@ def _shared(
 
 def tensor_parallel(at: Columns, place: PipelineRank) -> Iterator[Transfer]:
     """Sums of the residual stream, forward, backward and in what runs again."""
-    t, sparse = at.table, at.work("sparse")
-    times = at.work("exchanges") + sparse * (t.etp > 1)
+    t, sparse = at.table, at.work.sparse
+    times = at.work.exchanges + sparse * (t.etp > 1)
     calls = times * place.blocks * t.accumulation * (t.tp > 1)
     kinds: tuple[tuple[Collective, np.ndarray], ...] = (
         ("all_reduce", 1.0 * (t.sp <= 0)),
@@ -84,11 +83,9 @@ def tensor_parallel(at: Columns, place: PipelineRank) -> Iterator[Transfer]:
     )
     for kind, used in kinds:
         for during, share in phases:
-            yield Transfer("tp", kind, at.work("stream"), calls * used * share, during, t.accumulation)
-    kept = (
-        at.rerun * place.blocks * t.accumulation * (t.tp > 1) * (t.sp <= 0) * (at.trainer("partitions") > 0)
-    )
-    yield Transfer("tp", "all_gather", at.work("stream"), kept, "recompute", t.accumulation)
+            yield Transfer("tp", kind, at.work.stream, calls * used * share, during, t.accumulation)
+    kept = at.rerun * place.blocks * t.accumulation * (t.tp > 1) * (t.sp <= 0) * (at.trainer.partitions > 0)
+    yield Transfer("tp", "all_gather", at.work.stream, kept, "recompute", t.accumulation)
 
 
 def borders(at: Columns, place: PipelineRank) -> np.ndarray:
@@ -105,7 +102,7 @@ def pipeline(at: Columns, place: PipelineRank) -> Iterator[Transfer]:
     piped, m = 1.0 * (t.pp > 1), t.accumulation
     crossed = borders(at, place)
     yield Transfer("pp", "send", message_bytes(at), crossed * m, "all", m)
-    parts = at.trainer("pipe_engine") * (t.tp > 1) * (t.sp <= 0)
-    yield Transfer("tp", "all_gather", at.work("stream"), parts * crossed * m, "nothing", m)
-    part = at.work("tied") * at.trainer("grads")
+    parts = at.trainer.pipe_engine * (t.tp > 1) * (t.sp <= 0)
+    yield Transfer("tp", "all_gather", at.work.stream, parts * crossed * m, "nothing", m)
+    part = at.work.tied * at.trainer.grads
     yield Transfer("tie", "all_reduce", part, piped * ~t.schedules("folded") * (part > 0), "nothing")

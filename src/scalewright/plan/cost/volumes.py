@@ -5,43 +5,33 @@
 
 Tokens on their way to experts are listed for this package's own; of others exchange.py has them. A row has
 no calls in the other kind's list.
+
+Bytes by axis, as users and the trainer's dry run count them:
+
+    dp   gradients, and parameters where they are sharded (dp_shard and dp_replicate); a step's share of
+         islands' outer steps
+    tp   activations; of experts too (etp)       cp   keys and values       ep   routed tokens, there and back
+    pp   activations and their gradients, each boundary, way and micro-batch; the sum of a tied head's ends
+
+An all-reduce counts its tensor, an all-gather its output, a reduce-scatter its input, a send what is sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
 from scalewright.plan.cost import usual_volumes
-from scalewright.plan.cost.columns import Columns, PipelineRank
-from scalewright.plan.cost.exchange import beside_experts, context_rank, expert_rank
+from scalewright.plan.cost.columns import Columns, PipelineRank, places
+from scalewright.plan.cost.exchange import beside_experts, context_rank, expert_bytes, expert_rank
+from scalewright.plan.cost.habits import COMPRESSED
 from scalewright.plan.cost.links import message_bytes
-from scalewright.plan.cost.optimizer import offloaded
-from scalewright.plan.cost.padded import (
-    ALL,
-    EXPERT_P,
-    EXPERT_Q,
-    EXPERT_SHRUNK,
-    EXPERTS,
-    SENT_P,
-    SENT_Q,
-    SHRUNK,
-    SUM_ETP,
-    SUM_KV,
-    SUM_TP,
-    TIED,
-    expert_ranks,
-    padded,
-    padded_experts,
-    shrunk,
-)
-from scalewright.plan.cost.shares import weight_bytes
-from scalewright.plan.cost.states import fsdp
+from scalewright.plan.cost.padded import TIED
+from scalewright.plan.cost.states import shrunk
 from scalewright.plan.cost.table import RECOMPUTE
-from scalewright.plan.cost.units import COMPRESSED
 from scalewright.plan.cost.work import AFTER, BEFORE, BLOCK, EXTRA
 from scalewright.spec import volumes
 from scalewright.spec.compress import half_bytes
@@ -61,6 +51,7 @@ from scalewright.spec.volumes import (
     outer_steps,
 )
 
+Listing = Callable[[], Iterable[Transfer]]
 Message = tuple[Collective, np.ndarray, np.ndarray]  # kind, bytes, calls
 Factors = tuple[np.ndarray, np.ndarray, np.ndarray]  # numbers that PowerSGD shrinks, those of P, those of Q
 
@@ -72,50 +63,52 @@ class Volumes:
         self.at, t = at, at.table
         trained = (t.pp == 1) | t.schedules("trained")
         # of experts in prediction heads nothing is counted
-        heads = at.region(at.facts.works["expert"], EXTRA) > 0
+        heads = at.region(at.facts.works.expert, EXTRA) > 0
         # of this package's own trainer what it can't run yet is an estimate by its habits
-        self.own = np.asarray((at.trainer("own") > 0) & trained & ~heads)
+        self.own = np.asarray((at.trainer.own > 0) & trained & ~heads)
         self.all_own, self.any_own = bool(self.own.all()), bool(self.own.any())
         self._ranks: dict[int, tuple[PipelineRank, Rank]] = {}
 
     def data_parallel(self, place: PipelineRank) -> list[Transfer]:
         """Gradients and parameters, and the sums of gradients that other axes wait for."""
-        transfers: list[Transfer] = []
-        if self.any_own:
+
+        def own() -> Iterator[Transfer]:
             rank = self._rank(place)
-            sent = [*volumes.data_parallel(rank), *volumes.partial_sums(rank), *self._outer(_numbers(rank))]
-            transfers += _only(self.own, sent)
-        if not self.all_own:
-            transfers += _only(~self.own, self._usual_data_parallel)
-        return transfers
+            yield from (
+                *volumes.data_parallel(rank),
+                *volumes.partial_sums(rank),
+                *self._outer(_numbers(rank)),
+            )
+
+        return self._listed(own, lambda: self._usual_data_parallel)
 
     def tensor_parallel(self, place: PipelineRank) -> list[Transfer]:
         """Activations of all micro-batches."""
         if not (self.at.table.tp > 1).any():
             return []
-        transfers: list[Transfer] = []
-        if self.any_own:
-            transfers += _only(self.own, volumes.tensor_parallel(self._rank(place)))
-        if not self.all_own:
-            transfers += _only(~self.own, usual_volumes.tensor_parallel(self.at, place))
-        return transfers
+        return self._listed(
+            lambda: volumes.tensor_parallel(self._rank(place)),
+            lambda: usual_volumes.tensor_parallel(self.at, place),
+        )
 
     def pipeline(self, place: PipelineRank) -> list[Transfer]:
         """Messages to other pipeline ranks."""
         if not (self.at.table.pp > 1).any():
             return []
-        transfers: list[Transfer] = []
-        if self.any_own:
-            transfers += _only(self.own, [volumes.messages(self._rank(place))])
-        if not self.all_own:
-            transfers += _only(~self.own, usual_volumes.pipeline(self.at, place))
-        return transfers
+        return self._listed(
+            lambda: [volumes.messages(self._rank(place))], lambda: usual_volumes.pipeline(self.at, place)
+        )
+
+    def _listed(self, own: Listing, usual: Listing) -> list[Transfer]:
+        """This package's own list in its rows, and the one of trainers in general in the others."""
+        transfers = _only(self.own, own()) if self.any_own else []
+        return transfers if self.all_own else transfers + _only(~self.own, usual())
 
     def context_parallel(self, place: PipelineRank) -> list[Transfer]:
         """Keys and values, or heads, of all micro-batches; the papers' for every trainer."""
         if not (self.at.table.cp > 1).any():
             return []
-        blocks = self._exchanges(place.with_predictions(self.at.work("mtp")))
+        blocks = self._exchanges(place.with_predictions(self.at.work.mtp))
         return list(context_parallel(context_rank(self.at, blocks.blocks, blocks.rerun)))
 
     def expert_parallel(self, place: PipelineRank) -> list[Transfer]:
@@ -127,37 +120,33 @@ class Volumes:
 
     # -- this package's own -----------------------------------------------------------------------
 
-    @cached_property
-    def _sums(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Rows that FSDP shards, over how many ranks, and their padded tensors' sums."""
-        sharded, ranks = fsdp(self.at.table)
-        return sharded, ranks, padded(self.at.table, ranks)
-
     def _rank(self, place: PipelineRank) -> Rank:
         """The numbers of a pipeline rank that spec/volumes.py asks for, counted once a place."""
         if id(place) not in self._ranks:
-            self._ranks[id(place)] = place, self._count(place.with_predictions(self.at.work("mtp")))
+            self._ranks[id(place)] = place, self._count(place.with_predictions(self.at.work.mtp))
         return self._ranks[id(place)][1]
 
     def _count(self, place: PipelineRank) -> Rank:
         at, t = self.at, self.at.table
-        (sharded, ranks, _), groups = self._sums, self._groups(place)
+        own, groups = at.padded, self._groups(place)
         whole = sum(group.elements * group.count for group in groups)
-        plain = np.where(~sharded & (at.summing > 1), FP32 * whole, 0.0)
+        plain = np.where(~own.sharded & (at.summing > 1), FP32 * whole, 0.0)
+        compressed = (own.regions.shrunk, own.regions.sent_p, own.regions.sent_q)
+        numbers, p, q = (shrunk(at, place, sums, at.work.mtp) for sums in compressed)
         return Rank(
             zero_stage=t.zero_stage,
             pp=t.pp,
             tp=t.tp,
             accumulation=t.accumulation,
-            fsdp=ranks,
+            fsdp=own.ranks,
             replicas=np.where(at.islands, 1.0, t.dp_replicate),
-            sharded=sharded.astype(float),
-            width=weight_bytes(at),
+            sharded=own.sharded.astype(float),
+            width=at.trainer.weight_bytes,
             groups=groups,
-            buckets=self._messages(plain, at.summing, self._shrunk(place)),
+            buckets=self._messages(plain, at.summing, (numbers, p, q)),
             partial=tuple(self._partial(place)),
             exchanges=self._exchanges(place),
-            stream=at.work("stream"),
+            stream=at.work.stream,
             tokens=t.micro_batch * t.seq_len / t.cp,
             message=message_bytes(at),
             borders=usual_volumes.borders(at, place),
@@ -167,7 +156,7 @@ class Volumes:
     def _messages(self, plain: np.ndarray, ranks: np.ndarray, factors: Factors) -> tuple[Message, ...]:
         """Messages of `ranks` replicas' gradients, `plain` bytes in fp32, by how they are sent
         (spec/compress.py)."""
-        kind = self.at.trainer("compress")
+        kind = self.at.trainer.compress
         count = np.maximum(np.ceil(plain / BUCKET_BYTES), 1.0)
         sent = np.where(plain > 0, count, 0.0)
         messages: list[Message] = [("all_reduce", plain / count, sent * (kind == COMPRESSED.index("none")))]
@@ -186,56 +175,36 @@ class Volumes:
             ("all_reduce", FP32 * q / count, sent * powers * (q > 0)),
         )
 
-    def _shrunk(self, place: PipelineRank) -> Factors:
-        """Of a rank's dense gradients that PowerSGD compresses: numbers, those of their P, and of their Q."""
-        at, regions = self.at, self._sums[2]
-        tied, modules = at.work("tied") > 0, at.work("mtp")
-        numbers, p, q = (
-            shrunk(at.table, tied, place, regions, what, modules) for what in (SHRUNK, SENT_P, SENT_Q)
-        )
-        return numbers, p, q
-
     def _outer(self, numbers: np.ndarray) -> list[Transfer]:
         """What joins islands: a rank's own numbers, in fragments as good as alike."""
         if not self.at.islands.any():
             return []
         at, t = self.at, self.at.table
-        fragments = at.trainer("fragments")
-        inner_steps = np.maximum(at.trainer("inner_steps"), 1.0)
+        fragments = at.trainer.fragments
+        inner_steps = np.maximum(at.trainer.inner_steps, 1.0)
         steps = outer_steps(
             np.ceil(numbers / fragments),
             t.dp_replicate,
             inner_steps,
-            at.trainer("wire_bytes"),
-            at.trainer("narrow"),
+            at.trainer.wire_bytes,
+            at.trainer.narrow_wire,
         )
         return [replace(x, calls=np.where(at.islands, x.calls * fragments, 0.0)) for x in steps]
 
     def _experts(self, place: PipelineRank) -> Shards:
         """Experts of an average block: a unit of FSDP, or a part of the gradients that their replicas sum."""
-        if not self.at.work("sparse").any():
+        if not self.at.work.sparse.any():
             return Shards()
-        t, (sharded, ranks, _) = self.at.table, self._sums
-        sparse = np.maximum(self.at.work("sparse"), 1e-9)
-        elements = np.rint(self._expert_sums[:, EXPERTS] / sparse)  # all blocks of experts are alike
-        share = place.blocks * self.at.work("sparse")
+        t, own, experts = self.at.table, self.at.padded, self.at.padded.experts
+        sparse = np.maximum(self.at.work.sparse, 1e-9)
+        elements = np.rint(experts.elements / sparse)  # all blocks of experts are alike
+        share = place.blocks * self.at.work.sparse
         group = Group(elements, share, self._computations(place))
         replicas = np.maximum(t.dp * t.cp * t.tp / (t.ep * t.etp), 1.0)
-        plain = np.where(~sharded & (replicas > 1), FP32 * elements * share, 0.0)
-        numbers, p, q = (
-            place.blocks * self._expert_sums[:, what] for what in (EXPERT_SHRUNK, EXPERT_P, EXPERT_Q)
-        )
-        return Shards(
-            np.where(sharded, expert_ranks(t, ranks), 1.0),
-            (group,),
-            self._messages(plain, replicas, (numbers, p, q)),
-        )
-
-    @cached_property
-    def _expert_sums(self) -> np.ndarray:
-        sharded, ranks, _ = self._sums
-        t = self.at.table
-        return padded_experts(t, np.where(sharded, expert_ranks(t, ranks), 1.0))
+        plain = np.where(~own.sharded & (replicas > 1), FP32 * elements * share, 0.0)
+        compressed = (experts.shrunk, experts.sent_p, experts.sent_q)
+        numbers, p, q = (place.blocks * sums for sums in compressed)
+        return Shards(own.expert_ranks, (group,), self._messages(plain, replicas, (numbers, p, q)))
 
     def _computations(self, place: PipelineRank) -> np.ndarray:
         """Forwards and backwards of a stage in a step, parts of split ones counted."""
@@ -247,41 +216,41 @@ class Volumes:
     def _groups(self, place: PipelineRank) -> tuple[Group, ...]:
         """Blocks, and what is held outside of them: a root at either end of a pipeline; otherwise a root and
         a head, or one root where they are tied, or prediction modules use both."""
-        t, tied = self.at.table, self.at.work("tied") > 0
-        start, end = self._roots(place, ALL)
+        t, tied = self.at.table, self.at.work.tied > 0
+        elements = self.at.padded.regions.elements
+        start, end = self._roots(place, elements)
         both, head = np.where((t.pp == 1) & tied, end, 0.0), np.where((t.pp == 1) & ~tied, end, 0.0)
         apart = end - both - head
         both_ends = tied & t.schedules("folded")
         return (
-            Group(self._sums[2][:, BLOCK, ALL], place.blocks, self._computations(place)),
+            Group(elements[:, BLOCK], place.blocks, self._computations(place)),
             Group(head, 1.0 * (head > 0), stays=True),
             Group(start + both, 1.0 * (start + both > 0), stays=True, root=True, both_ends=both_ends),
             Group(apart, 1.0 * (apart > 0), stays=True, root=True),
         )
 
-    def _roots(self, place: PipelineRank, what: int) -> tuple[np.ndarray, np.ndarray]:
+    def _roots(self, place: PipelineRank, sums: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """What a rank's stages hold outside of blocks: at the model's start, at its end."""
-        sizes, first, last = self._sums[2], place.first > 0, place.last > 0
-        apart = last & ~first & (self.at.work("tied") > 0)
-        start = first * sizes[:, BEFORE, what]
+        first, last = place.first > 0, place.last > 0
+        apart = last & ~first & (self.at.work.tied > 0)
+        start = first * sums[:, BEFORE]
         # a prediction module less its block, which is a unit as all blocks are
-        modules = sizes[:, EXTRA, what] - self.at.work("mtp") * sizes[:, BLOCK, what]
-        return start, last * (sizes[:, AFTER, what] + modules) + apart * sizes[:, TIED, what]
+        modules = sums[:, EXTRA] - self.at.work.mtp * sums[:, BLOCK]
+        return start, last * (sums[:, AFTER] + modules) + apart * sums[:, TIED]
 
     def _partial(self, place: PipelineRank) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
         """The rank's own fp32 parts of what tp ranks hold alike, and of a tied head's two ends."""
-        t, (_, ranks, sizes) = self.at.table, self._sums
-        for axis, what in (("tp", SUM_TP), ("kv", SUM_KV)):
-            start, end = self._roots(place, what)
-            part = FP32 * (place.blocks * sizes[:, BLOCK, what] + start + end) / ranks
+        t, own = self.at.table, self.at.padded
+        for axis, sums in (("tp", own.regions.sum_tp), ("kv", own.regions.sum_kv)):
+            start, end = self._roots(place, sums)
+            part = FP32 * (place.blocks * sums[:, BLOCK] + start + end) / own.ranks
             yield axis, part, 1.0 * (t.tp > 1) * (part > 0)
         if (t.etp > 1).any():
-            shared = np.where(self._sums[0], expert_ranks(t, ranks), 1.0)
-            part = FP32 * place.blocks * self._expert_sums[:, SUM_ETP] / shared
+            part = FP32 * place.blocks * own.experts.sum_etp / own.expert_ranks
             yield "etp", part, 1.0 * (part > 0)
         ends = (t.pp > 1) & ~t.schedules("folded") & ((place.first > 0) | (place.last > 0))
-        part = FP32 * sizes[:, TIED, ALL] / ranks
-        yield "tie", part, 1.0 * ends * (self.at.work("tied") > 0) * (part > 0)
+        part = FP32 * own.regions.elements[:, TIED] / own.ranks
+        yield "tie", part, 1.0 * ends * (self.at.work.tied > 0) * (part > 0)
 
     def _exchanges(self, place: PipelineRank) -> Exchanges:
         at, t, n = self.at, self.at.table, place.blocks
@@ -294,28 +263,28 @@ class Volumes:
             sp=1.0 * (t.sp > 0),
             blocks=n,
             rerun=np.where(none, 0.0, again),
-            regathers=1.0 * (none & ~offloaded(t.offload, "activations")),
-            norm_follows=at.work("post_norm"),
-            statistics=at.work("statistics"),
-            latents=(at.work("query_latent"), at.work("latent")),
-            first=1.0 * (place.first > 0) + at.work("mtp") * (place.last > 0),
-            last=(1.0 + at.work("mtp")) * (place.last > 0),
-            loss_chunks=np.ceil(tokens / chunk_tokens(at.work("logits") / tokens)),
+            regathers=1.0 * (none & ~t.offloads("activations")),
+            norm_follows=at.work.post_norm,
+            statistics=at.work.statistics,
+            latents=(at.work.query_latent, at.work.latent),
+            first=1.0 * (place.first > 0) + at.work.mtp * (place.last > 0),
+            last=(1.0 + at.work.mtp) * (place.last > 0),
+            loss_chunks=np.ceil(tokens / chunk_tokens(at.work.logits / tokens)),
             sparse=self._sparse(n, np.where(none, 0.0, again)),
         )
 
     def _sparse(self, blocks: np.ndarray, rerun: np.ndarray) -> SparseBlocks:
         """Of so many average blocks, the part that has experts."""
         at = self.at
-        share, shared, follows = at.work("sparse"), at.work("shared_experts"), at.work("post_norm")
+        share, shared, follows = at.work.sparse, at.work.shared_experts, at.work.post_norm
         beside = beside_experts(at)
         return SparseBlocks(
             blocks=blocks * share,
             rerun=rerun * share,
-            experts=at.work("experts"),
+            experts=at.work.experts,
             shared=shared,
             # what comes last in the block isn't needed again: shared experts, or the routed tokens
-            exit_again=np.maximum(np.maximum(follows, beside), at.work("shared_gate")),
+            exit_again=np.maximum(np.maximum(follows, beside), at.work.shared_gate),
             gather_again=np.maximum(follows, shared * (1 - beside)),
         )
 
@@ -337,3 +306,43 @@ def _only(rows: np.ndarray, transfers: Iterable[Transfer]) -> list[Transfer]:
     if rows.all():
         return list(transfers)
     return [replace(x, calls=np.where(rows, x.calls, 0.0)) for x in transfers]
+
+
+# -- bytes by axis ---------------------------------------------------------------------------------
+
+
+AXES = ("tp", "dp", "cp", "ep", "pp")
+# Axes of transfers (spec/volumes.py) -> what users call them
+_AXIS = {
+    **dict.fromkeys(("gradient", "fsdp", "expert", "efsdp", "dp_replicate", "islands"), "dp"),
+    **dict.fromkeys(("kv", "etp"), "tp"),
+    "tie": "pp",
+}
+
+
+def bytes_by_axis(at: Columns) -> dict[str, np.ndarray]:
+    """Of the busiest pipeline rank on each axis."""
+    between, first, last = places(at.table)
+    second = replace(between, rank=np.minimum(1.0, at.table.pp - 1), blocks=at.table.stages[:, 3])
+    listed, inner = Volumes(at), at.table.pp > 2
+    every = np.full(len(at.table), True)
+    ranks = [(between, inner), (second, inner), (first, every), (last, every)]
+    sizes = {axis: np.zeros(len(at.table)) for axis in AXES}
+    for place, there in ranks:
+        for axis, size in _bytes(listed, place).items():
+            sizes[axis] = np.maximum(sizes[axis], np.where(there, size, 0.0))
+    blocks, whole = at.fullest * at.table.accumulation, at.rerun
+    sizes["ep"] = np.where(listed.own, sizes["ep"], blocks * (2 + whole) * expert_bytes(at))
+    return sizes
+
+
+def _bytes(listed: Volumes, place: PipelineRank) -> dict[str, np.ndarray]:
+    sizes: dict[str, np.ndarray] = {}
+    sent = (
+        *listed.data_parallel(place), *listed.tensor_parallel(place), *listed.context_parallel(place),
+        *listed.expert_parallel(place), *listed.pipeline(place),
+    )  # fmt: skip
+    for transfer in sent:
+        axis = _AXIS.get(transfer.axis, transfer.axis)
+        sizes[axis] = sizes.get(axis, 0.0) + np.asarray(transfer.total, dtype=float)
+    return sizes

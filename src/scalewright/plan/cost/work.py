@@ -6,6 +6,12 @@ Matrix products come three times (forward, and a gradient each for input and wei
 shapes), all others twice. A region is a part that pipeline stages hold whole: before the blocks, an
 average block, after them, and the multi-token-prediction layers. Projections of the same input (q k v;
 gate and up) are one product, as every trainer worth timing writes them.
+
+Parts of a block that trainers recompute by themselves, or keep in 8 bits:
+
+core         attention's scores and softmax      dense, dense_act     an MLP, its activation
+norms        before attention and MLP            experts, expert_act  router to combine, the activation
+latent       MLA's up projections                shared               the shared experts
 """
 
 from __future__ import annotations
@@ -13,17 +19,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
-from scalewright.plan.cost.parts import REST, freed, gate, input_of_product, part_of
 from scalewright.spec import block
 from scalewright.spec.memory import FP32
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.operators import layer_kinds
 from scalewright.spec.primitives import Operator, Sizes
 from scalewright.spec.tensors import TensorSpec, block_tensors, outer_tensors
+from scalewright.spec.volumes import Number
 
+# Parts of a block that trainers recompute by themselves; the rest of it is in none
+PARTS = ("core", "norms", "latent", "dense", "dense_act", "shared", "experts", "expert_act")
+REST = len(PARTS)
+NORMS = ("attention_norm", "mamba_norm", "deltanet_norm", "mlp_norm")
 # regions
 BEFORE, BLOCK, AFTER, EXTRA = range(4)
 REGIONS = 4
@@ -45,27 +56,51 @@ _FUSED = {
     )
     for name in names.split()
 }
-# The columns of a kernel
-Kernel = tuple[float, ...]
-KERNEL = (
-    "kind", "phase", "region", "count", "m", "n", "k", "groups", "flops", "bytes", "mark", "dim", "part",
-    "early",
-)  # fmt: skip
-COLUMN = {name: index for index, name in enumerate(KERNEL)}
+
+
+class Kernel(NamedTuple):
+    """One kernel of a rank's micro-batch, or columns of many."""
+
+    kind: Number
+    phase: Number
+    region: Number
+    share: Number  # of the region
+    flops: Number
+    bytes: Number
+    part: Number  # of a block
+    m: Number = 0.0
+    n: Number = 0.0
+    k: Number = 0.0
+    groups: Number = 1.0
+    mark: Number = 0.0  # a product that never runs below 16 bits; of attention the FLOPs that its mask leaves
+    dim: Number = 0.0  # of a head
+    early: Number = 0.0  # a gradient that the forward makes
+
+
 PRODUCTS = ("linear", "grouped_linear", "head", "router")
-# `early`: a gradient that the forward makes.
-# What a region keeps for the backward, in bytes: by recomputation ("none" to "full"), what eager kernels keep
-# beside; pairs of query and key; outputs of products and norms; the widest activation; elements of the
-# largest product's weight; experts' outputs, which only a trainer keeps that weights them last
-KEPT = ("none", "core", "selective", "full", "eager", "square", "products", "widest", "weight", "outputs")
+
+
+class RegionKept(NamedTuple):
+    """What a region keeps of a micro-batch for the backward, in bytes, or columns of many."""
+
+    none: Number  # by recomputation
+    core: Number
+    selective: Number
+    full: Number
+    eager: Number  # what eager kernels keep beside
+    square: Number  # pairs of query and key
+    products: Number  # outputs of products and norms
+    widest: Number  # the widest activation
+    weight: Number  # elements of the largest product's weight
+    outputs: Number  # of experts, which only a trainer keeps that weights them last
 
 
 @dataclass(frozen=True)
 class Work:
     """One rank's work on one micro-batch; all numbers are this rank's."""
 
-    kernels: np.ndarray  # [kernels, len(KERNEL)]
-    kept: np.ndarray  # [REGIONS, len(KEPT)] bytes
+    kernels: np.ndarray  # [kernels, len(Kernel._fields)]
+    kept: np.ndarray  # [REGIONS, len(RegionKept._fields)] bytes
     dense: np.ndarray  # [REGIONS] parameters that data parallelism shares
     expert: np.ndarray  # [REGIONS] parameters of the experts
     parts: np.ndarray  # [PARTS] bytes that recomputing a part of an average block frees
@@ -129,7 +164,7 @@ def _listed(model: ModelSpec, sizes: Sizes) -> Work:
     """The same, from the operators themselves."""
     layers = model.num_hidden_layers
     rows: list[Kernel] = []
-    kept = np.zeros((REGIONS, len(KEPT)))
+    kept = np.zeros((REGIONS, len(RegionKept._fields)))
     parts, inputs, gates = np.zeros(REST + 1), np.zeros(REST + 1), np.zeros(REST + 1)
     # a norm with 1 + w works in fp32, and so does the gradient that it waits with
     widened = FP32 / sizes.width if model.norm_type == "rmsnorm_plus_one" else 1.0
@@ -204,16 +239,16 @@ def _kernels(o: Operator, region: int, share: float) -> list[Kernel]:
         rows, keys, heads = o.shape or (0, 0, 1)
         width = o.flops / (2.0 * rows * keys * heads)  # q·k and its product with v, of one head
         left = o.flops_causal / o.flops
-        place = (float(rows), float(keys), float(heads), 1.0)
+        shape = {"m": float(rows), "n": float(keys), "k": float(heads), "mark": left, "dim": width / 2}
         return [
-            (ATTENTION, phase, region, share, *place, flops, moved, left, width / 2, part, 0.0)
+            Kernel(ATTENTION, phase, region, share, flops, moved, part, **shape)
             for phase, flops in ((FORWARD, o.flops), (INPUT, o.flops_input))
         ]
     kind = LOSS if o.kind == "loss" else PERMUTE if o.kind in ("dispatch", "combine") else MOVE
     # A scan waits for memory, not for its products: on an A100 it takes as long at 2k tokens as
     # FlashAttention-2, which has five times the FLOPs (Dao & Gu 2024, fig. 10)
     return [
-        (kind, phase, region, share, 0.0, 0.0, 0.0, 1.0, flops, moved, 0.0, 0.0, part, 0.0)
+        Kernel(kind, phase, region, share, flops, moved, part)
         for phase, flops in ((FORWARD, o.flops), (INPUT, o.flops_input))
     ]
 
@@ -238,18 +273,17 @@ def _products(o: Operator, region: int, share: float, moved: float, part: float)
     plain = float(o.kind in ("head", "router"))  # never below 16 bits
     early = float(o.summed > 0)
     sizes = ((FORWARD, m, n, k), (INPUT, m, k, n), (WEIGHT, n, k, m))
-    kernels: list[Kernel] = [
-        (kind, phase, region, share, a, b, c, o.groups, o.flops, moved, plain, 0.0, part, early)
+    kernels = [
+        Kernel(kind, phase, region, share, o.flops, moved, part, a, b, c, o.groups, plain, early=early)
         for phase, a, b, c in sizes
     ]
     if early:
-        place = (0.0, 0.0, 0.0, 1.0)
-        kernels.append((MOVE, FORWARD, region, share, *place, 0.0, o.summed, 0.0, 0.0, part, early))
+        kernels.append(Kernel(MOVE, FORWARD, region, share, 0.0, o.summed, part, early=early))
     return kernels
 
 
-def _kept(operators: Sequence[Operator], widened: float) -> tuple[float, ...]:
-    """Bytes that a region keeps for the backward, in the order of KEPT; `widened`: gradients of its norms."""
+def _kept(operators: Sequence[Operator], widened: float) -> RegionKept:
+    """Bytes that a region keeps for the backward; `widened`: gradients of its norms."""
     none = sum(o.saved for o in operators)
     core = sum(o.saved - o.saved_core for o in operators)
     selective = sum(o.saved_selective for o in operators)
@@ -263,7 +297,8 @@ def _kept(operators: Sequence[Operator], widened: float) -> tuple[float, ...]:
     weight = max((float(o.groups * o.shape[1] * o.shape[2]) for o in products if o.shape), default=0.0)
     widest = max((o.written for o in operators if o.kind == "activation"), default=0.0)
     last = sum(o.saved for o in operators if o.name.endswith("experts.down"))
-    return none, core, selective, full, norms + gates, float(pairs), outputs, widest, weight, last
+    eager = norms + gates
+    return RegionKept(none, core, selective, full, eager, float(pairs), outputs, widest, weight, last)
 
 
 @lru_cache(maxsize=4096)
@@ -306,3 +341,43 @@ def tied_elements(model: ModelSpec, tp: int, predicts: bool) -> float:
     for the lookups of prediction modules."""
     used = model.tie_word_embeddings or (predicts and model.mtp_layers > 0)
     return model.vocab_size * model.hidden_size / tp if used else 0.0
+
+
+# -- parts of a block ------------------------------------------------------------------------------
+
+
+def part_of(o: Operator) -> int:
+    """The part of a block that an operator belongs to; REST where it is in none."""
+    owner = o.name.split(".", 2)[-1]
+    if o.kind == "attention":
+        return PARTS.index("core")
+    if owner in NORMS:
+        return PARTS.index("norms")
+    if owner in ("attention.q_up", "attention.kv_up") or (o.kind == "rope" and o.saved):
+        return PARTS.index("latent")
+    if owner.startswith("mlp.shared"):
+        return PARTS.index("shared")
+    if owner.startswith("mlp.experts") or o.kind in ("router", "dispatch", "combine"):
+        return PARTS.index("expert_act" if o.kind == "activation" else "experts")
+    if owner.startswith("mlp."):
+        return PARTS.index("dense_act" if o.kind == "activation" else "dense")
+    return REST
+
+
+def freed(o: Operator) -> float:
+    """Bytes that are not kept where an operator's part is recomputed: a norm's input stays all the same."""
+    if o.kind == "attention":
+        return o.saved_core
+    return min(o.saved, o.written) if o.kind == "norm" else o.saved
+
+
+def input_of_product(o: Operator) -> float:
+    """Bytes that an operator keeps because a product reads them."""
+    if o.kind in ("dispatch", "activation"):
+        return o.saved
+    return min(o.saved, o.written) if o.kind == "norm" else 0.0
+
+
+def gate(o: Operator) -> float:
+    """Bytes that a product keeps because a gated activation reads them."""
+    return o.written if o.name.endswith((".gate", ".up")) and o.saved >= o.written else 0.0

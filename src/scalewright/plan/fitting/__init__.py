@@ -1,6 +1,6 @@
 """The planner compared with measured runs: its errors, and the fit of its constants.
 
 runs.py   the bundled tables: requests and measurements   fit.py        fits the constants
-score.py  errors by source, beside simple baselines       calibrate.py  fits them to one's own machine
-rank.py   ranking of layouts                              facts.py      a measured run as evidence lists it
+score.py  errors by source, beside simple baselines,      calibrate.py  fits them to one's own machine
+          and the ranking of layouts
 """

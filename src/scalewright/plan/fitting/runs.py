@@ -10,16 +10,17 @@ by the convention in their notes and marked (`converted`).
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from scalewright.plan.cost.memory_kinds import kind_of
-from scalewright.plan.predict import resolve_rows
+from scalewright.plan.cost.memory import kind_of
+from scalewright.plan.predict import layout_keys, resolve_rows
+from scalewright.plan.records import MeasuredRun
 from scalewright.plan.request import Request
 from scalewright.plan.rows.cells import Row, number, text
 from scalewright.spec.common.untrusted import open_regular
@@ -29,7 +30,7 @@ from scalewright.spec.operators import flops_per_token
 DATA = Path(__file__).parents[1] / "data"
 MEASURED, OUT_OF_MEMORY = DATA / "measured_runs.csv", DATA / "oom_runs.csv"
 # Cells that all runs of nanotron's sweep share and oom_runs.csv leaves out.
-NANOTRON_SWEEP: dict[str, Any] = {
+NANOTRON_SWEEP: Row = {
     "framework": "nanotron", "model": "", "mlp_mats": 3, "device": "H100-80GB-SXM", "cp": 1, "ep": 1,
     "vpp": 1, "recompute": "none", "precision": "bf16", "flash": 1,
 }  # fmt: skip
@@ -154,7 +155,7 @@ def measured_seconds(row: Row, request: Request) -> tuple[float, bool]:
     return tokens * per_token / (flops * 1e12 * request.held_devices), True
 
 
-def oom_row(row: Row) -> dict[str, Any]:
+def oom_row(row: Row) -> Row:
     """A row of oom_runs.csv in the columns of measured_runs.csv."""
     zero = int(number(row, "zero_stage") or 0)
     stated = {
@@ -164,3 +165,38 @@ def oom_row(row: Row) -> dict[str, Any]:
         "sharding": ("none", "zero1", "zero2", "zero3")[zero],
     }
     return {**NANOTRON_SWEEP, **{key: row[key] for key in (*OOM_COLUMNS, "outcome")}, **stated}
+
+
+# -- as evidence lists them ------------------------------------------------------------------------
+
+
+DAY = re.compile(r"\b(20[12]\d)-(0[1-9]|1[0-2])(?:-\d\d)?\b")
+RELEASE = re.compile(r"\bv?(2[0-9])\.(0[1-9]|1[0-2])(?!\d)")  # NVIDIA's containers and recipes: year.month
+YEAR = re.compile(r"\b(20[12]\d)\b")
+
+
+def run_facts(row: Mapping[str, str], request: Request) -> MeasuredRun:
+    """The keys of `evidence.nearest` for a measured run, without its times."""
+    return {
+        "source": text(row, "source"),
+        "trainer": text(row, "framework") or request.framework.name,
+        "date": stated_date(row) or f"{int(request.framework.year)}",
+        "model": request.model.name,
+        "device": request.chip.name,
+        "n_devices": request.devices,
+        "layout": layout_keys(request),
+        "seq_len": request.seq_len,
+    }
+
+
+def stated_date(row: Mapping[str, str]) -> str:
+    """`2025-05` or `2021`, from the trainer's version, the source or the notes; empty when none states it."""
+    cells = [text(row, key) for key in ("framework", "source_ref", "notes")]
+    for pattern, century in ((RELEASE, "20"), (DAY, "")):
+        for cell in cells:
+            if match := pattern.search(cell):
+                return f"{century}{match[1]}-{match[2]}"
+    for cell in cells[:2]:
+        if match := YEAR.search(cell):
+            return match[1]
+    return ""

@@ -8,12 +8,19 @@
     full recomputation, attention unmasked; with the bubble: · (1 + (p - 1) / (m v))
 
 Rows marked `stall` or `suspect`, and rows converted from TFLOP/s or MFU, are scored apart.
+
+Ranking of layouts, within groups of one model and machine:
+
+    tau      (pairs in the same order - in the opposite order) / sqrt(pairs untied in one x in the other)
+    regret   measured time of the layout that is predicted fastest / shortest measured time - 1
+
+Tau is tau-b (Kendall 1945); a regret of 0.05 is a step 5% longer than necessary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -23,7 +30,6 @@ from scalewright.plan.cost.evaluate import Outcome
 from scalewright.plan.cost.memory import GIB
 from scalewright.plan.cost.table import RECOMPUTE
 from scalewright.plan.fitting.calibrate import held_out_error
-from scalewright.plan.fitting.rank import rankings
 from scalewright.plan.fitting.runs import (
     MEASURED,
     OUT_OF_MEMORY,
@@ -116,7 +122,7 @@ def _times(runs: Runs, predictions: Predictions, predicted: np.ndarray) -> dict[
     return {"overall": _overall(sources, rivals), "sources": sources, "apart": apart}
 
 
-def _overall(sources: Mapping[str, Mapping[str, float]], rivals: Mapping[str, Any]) -> dict[str, Any]:
+def _overall(sources: Mapping[str, Mapping[str, float]], rivals: Iterable[str]) -> dict[str, float | str]:
     """Means over the sources with enough rows (over all where none has), beside the best baseline."""
     counted = [figures for figures in sources.values() if figures["rows"] >= LEAST] or [*sources.values()]
     if not counted:
@@ -137,7 +143,7 @@ def memory_of_kind(runs: Runs, predictions: Predictions) -> np.ndarray:
     return np.asarray(np.choose(kinds, list(found.values())) / GIB)
 
 
-def _memory(runs: Runs, predictions: Predictions) -> dict[str, Any]:
+def _memory(runs: Runs, predictions: Predictions) -> dict[str, object]:
     """Errors of the peak memory, of each source and on average."""
     error = memory_of_kind(runs, predictions) / runs.memory - 1
     sources = {}
@@ -163,7 +169,7 @@ def layout_groups(runs: Runs, predicted: np.ndarray) -> tuple[list[tuple[str, ..
     return keys, predicted[use], runs.seconds[use]
 
 
-def _worst(runs: Runs, predicted: np.ndarray, most: int = 20) -> list[dict[str, Any]]:
+def _worst(runs: Runs, predicted: np.ndarray, most: int = 20) -> list[dict[str, str | float]]:
     """The rows with the largest errors."""
     error = predicted / runs.seconds - 1
     use = np.flatnonzero(np.isfinite(error) & runs.plain)
@@ -207,11 +213,52 @@ def baselines(outcome: Outcome) -> dict[str, np.ndarray]:
     at, t = outcome.step.at, outcome.step.at.table
     block, ends = at.prices.square[t.unit, 1], at.prices.square[t.unit][:, (0, 2, 3)].sum(1)
     ranks = t.tp * t.cp * t.dp * t.accumulation
-    layers = at.work("blocks")
+    layers = at.work.blocks
     model = 3 * (block * layers + ends) * ranks
     full = t.recompute == RECOMPUTE.index("full")
     hardware = model + np.where(full, block * layers * ranks, 0.0)
-    rate = at.chip("peak") * 0.5 * t.devices
+    rate = at.chip.peak * 0.5 * t.devices
     bubble = 1 + (t.pp - 1) / (t.accumulation * t.virtual_stages)
     seconds = (model / rate, hardware / rate, model / rate * bubble, hardware / rate * bubble)
     return dict(zip(BASELINES, seconds, strict=True))
+
+
+# -- ranking ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Tau and regret of one group."""
+
+    group: tuple[str, ...]
+    layouts: int
+    tau: float
+    regret: float
+
+
+def kendall_tau(a: np.ndarray, b: np.ndarray) -> float:
+    """Kendall's tau-b of two arrays; nan where one of them is constant."""
+    upper = np.triu_indices(len(a), 1)
+    x = np.sign(a[:, None] - a[None, :])[upper]
+    y = np.sign(b[:, None] - b[None, :])[upper]
+    untied = float(np.sqrt((x != 0).sum() * (y != 0).sum()))
+    return float((x * y).sum() / untied) if untied else float("nan")
+
+
+def regret(predicted: np.ndarray, measured: np.ndarray) -> float:
+    """The regret of choosing the layout predicted fastest; the mean where predictions tie."""
+    picked = measured[predicted <= predicted.min() * (1 + 1e-9)]
+    return float(picked.mean() / measured.min() - 1)
+
+
+def rankings(
+    groups: Sequence[tuple[str, ...]], predicted: np.ndarray, measured: np.ndarray, least: int = 5
+) -> list[Ranking]:
+    """Tau and regret of every group of at least `least` layouts."""
+    result = []
+    for group in dict.fromkeys(groups):
+        mask = np.array([other == group for other in groups])
+        if (layouts := int(mask.sum())) >= least:
+            pair = predicted[mask], measured[mask]
+            result.append(Ranking(group, layouts, kendall_tau(*pair), regret(*pair)))
+    return result

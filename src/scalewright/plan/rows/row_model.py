@@ -19,7 +19,7 @@ from typing import Any
 
 from scalewright.plan.rows.cells import MOST, Assumptions, number, text
 from scalewright.spec.errors import UserError
-from scalewright.spec.model import ModelSpec
+from scalewright.spec.model import ModelSpec, MoE
 from scalewright.spec.presets import is_preset, load_model_spec
 from scalewright.spec.shapes import new_preset
 from scalewright.spec.tensors import count
@@ -105,10 +105,12 @@ def _build(name: str, dims: Dims) -> tuple[ModelSpec, tuple[str, ...]]:
 
 def _structured(model: ModelSpec, dims: Dims) -> ModelSpec:
     """The model with the expert and multi-token settings of the row's options."""
-    changes: dict[str, Any] = {} if dims.mtp is None else {"mtp_layers": int(dims.mtp)}
+    changes: dict[str, int | MoE] = {} if dims.mtp is None else {"mtp_layers": int(dims.mtp)}
     if model.moe is not None:
         stated = {"every": dims.moe_every, "first_k_dense": dims.dense_layers}
-        experts: dict[str, Any] = {key: int(value) for key, value in stated.items() if value is not None}
+        experts: dict[str, int | None] = {
+            key: int(value) for key, value in stated.items() if value is not None
+        }
         if (shared := dims.shared_ffn) is not None:
             experts["num_shared_experts"] = 1 if shared else 0
             experts["shared_intermediate_size"] = int(shared) or None

@@ -16,7 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from scalewright.plan.cost.table import Unit, stage_blocks, unit_of
+from scalewright.plan.cost.table import stage_blocks
+from scalewright.plan.cost.units import Unit, unit_of
+from scalewright.plan.records import LayoutKeys
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES, Request, recompute_of
 from scalewright.plan.search.space import Space
 from scalewright.spec import layout_check
@@ -144,7 +146,7 @@ def _meshes(template: Request, axes: AxisValues) -> Iterator[tuple[int, bool, in
                         yield tp, sp, cp, kind
 
 
-def _has_budgets(template: Request, keys: dict[str, Any], axes: AxisValues) -> bool:
+def _has_budgets(template: Request, keys: LayoutKeys, axes: AxisValues) -> bool:
     """Whether blocks of these sizes can keep within the fixed recompute budgets."""
     budgets = [value for value in axes.get("recompute", ()) if isinstance(value, dict) and "budget" in value]
     return all(is_legal(template.model, template.seq_len, **keys, recompute=value) for value in budgets)

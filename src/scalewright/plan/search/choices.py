@@ -6,7 +6,7 @@ ChoiceMaker    converts rows of a space to choices
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scalewright.plan.capabilities import why_untrainable
@@ -134,7 +134,10 @@ class ChoiceMaker:
     def choices(self, priced: Priced) -> list[Choice]:
         """Choices in the rows' order."""
         layouts = [Layout.parse(self.space.keys(priced.rows, i)) for i in range(len(priced))]
-        requests = [from_question(self.question, layout) for layout in layouts]
+        requests = [
+            replace(from_question(self.question, layout), compress=self.template.compress)
+            for layout in layouts
+        ]  # as the space was priced
         predictions = predict_table(requests, self.goal.c) if requests else ()
         columns = zip(predictions, layouts, priced.score, strict=True)
         return [self._choice(prediction, layout, float(score)) for prediction, layout, score in columns]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from scalewright.plan.cost.table import RECOMPUTE, Table
-from scalewright.plan.cost.timeline import Step, step
+from scalewright.plan.cost.timeline import Step
 from scalewright.plan.request import OFFLOADS, SCHEDULES
 from scalewright.plan.search.pricer import BATCH, Priced, Pricer
 from scalewright.plan.search.space import Rows
@@ -103,7 +103,7 @@ class Finder:
             scores = []
             for kind in ("1f1b", "dualpipe"):  # embedding and head on a rank each, or half of both on each
                 table.schedule = np.full(len(cores), SCHEDULES.index(kind))
-                times = step(table, self.pricer.facts, self.pricer.prices, self.pricer.c)
+                times = self.pricer.step(table)
                 scores.append(self._bound(times, ("compute", "tp_exposed", "cp_exposed")))
             bounds.append(np.minimum(*scores))
         return np.concatenate(bounds)
@@ -121,7 +121,7 @@ class Finder:
             return rows
         table = self.space.table(rows)
         _without_extras(table)
-        times = step(table, self.pricer.facts, self.pricer.prices, self.pricer.c)
+        times = self.pricer.step(table)
         parts = ("compute", "tp_exposed", "cp_exposed", "ep_exposed", "pp_bubble", "pp_exposed")
         return rows.take(self._bound(times, parts) <= self.cutoff)
 

@@ -11,11 +11,12 @@ import numpy as np
 
 from scalewright.plan.chips import constants_of
 from scalewright.plan.constants import Constants
-from scalewright.plan.cost.kernel_table import flatten
-from scalewright.plan.cost.kernels import Prices, price
+from scalewright.plan.cost.columns import Columns, PricedColumns
+from scalewright.plan.cost.facts import Facts, unit_facts
+from scalewright.plan.cost.kernels import Prices, flatten, price
 from scalewright.plan.cost.memory import Memory, memory
-from scalewright.plan.cost.table import Facts, Table, unit_facts
-from scalewright.plan.cost.timeline import step
+from scalewright.plan.cost.table import Table
+from scalewright.plan.cost.timeline import Step, step
 from scalewright.plan.request import OFFLOADS
 from scalewright.plan.search.objective import Objective
 from scalewright.plan.search.space import Rows, Space
@@ -75,7 +76,11 @@ class Pricer:
 
     def memory(self, rows: Rows) -> Memory:
         """The memory use of rows."""
-        return memory(self.space.table(rows), self.facts, self.c)
+        return memory(Columns(self.space.table(rows), self.facts, self.c))
+
+    def step(self, table: Table) -> Step:
+        """The time of a table's rows."""
+        return step(PricedColumns(table, self.facts, self.c, self.prices))
 
     def price(self, rows: Rows) -> Priced:
         """Time, memory and score of rows, computed in batches."""
@@ -83,7 +88,8 @@ class Pricer:
         for start in range(0, max(len(rows), 1), BATCH):
             part = rows.take(slice(start, start + BATCH))
             table = self.space.table(part)
-            times, usage = step(table, self.facts, self.prices, self.c), memory(table, self.facts, self.c)
+            times = self.step(table)
+            usage = memory(times.at)
             fits, score = self.fits(table, usage), self.objective.score(times.parts)
             parts.append(Priced(part, score, times.seconds, usage.peak, fits, self.over(usage)))
         self.priced += len(rows)
@@ -101,7 +107,7 @@ class Pricer:
         """Bytes per device that the rows at `index` offload to the host."""
         resident = table.take(index)
         resident.offload = np.full(len(index), OFFLOADS.index("none"))
-        without = memory(resident, self.facts, self.c).parts
+        without = memory(Columns(resident, self.facts, self.c)).parts
         return np.asarray(sum(np.maximum(without[k] - usage.parts[k][index], 0.0) for k in OFFLOADED))
 
     def leanest(self, rows: Rows, offload: int = 0) -> Rows:

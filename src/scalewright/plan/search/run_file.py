@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from scalewright.spec.base import to_yaml
 from scalewright.spec.common.formatting import commented
-from scalewright.spec.compress import check_compress
-from scalewright.spec.errors import UserError
+from scalewright.spec.compress import applicable
 from scalewright.spec.hardware.cluster import LOCAL, ClusterSpec, cluster_names, load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.presets import is_preset, load_model_spec
@@ -49,13 +48,13 @@ def planned(plan: Plan, layout: Layout, data: str | None = None) -> dict[str, An
     if data is not None:
         valid = {"valid": data} if (Path(data).expanduser() / "valid").is_dir() else {}
         rest = keys["data"] if isinstance(run.data, DataSpec) else {"seq_len": plan.question.seq_len}
-        keys["data"] = {"train": data, **valid, **_without(rest, "train", "valid")}
+        keys["data"] = {"train": data, **_without(rest, "train"), **valid}
     if plan.question.framework != run.engine:
         keys = _without(keys, "engine", "engine_options")
-    try:
-        check_compress(run.train.compress, layout, islands=run.diloco is not None)
-    except UserError:
+    compress = applicable(plan.template.compress, layout, islands=run.diloco is not None)
+    if compress == "none" and "train" in keys:  # as it was priced
         keys["train"] = _without(keys["train"], "compress")
+    keys = keys if keys.get("train", True) else _without(keys, "train")
     return {key: keys[key] for key in RunSpec.model_fields if key in keys}
 
 

@@ -4,19 +4,28 @@
                                           fitted by least squares on relative errors over the counts that fit
 
 `serial_part`: the parts of a step that are farthest from perfect scaling.
+
+Near the given count and batch the same run may be faster (`nearby`):
+
+100 devices, 512 sequences: 25 does not divide 512, so that only pipelines of 25 stages use all devices
+    96 devices: 1.9 times the tokens/s                 500 sequences on all 100: likewise
+
+One search per candidate, where the count isn't a power of two of whole nodes or doesn't divide the batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from scalewright.plan.records import Curve, Nearby, ScalingRow, SerialPart
+from scalewright.plan.search.choices import Plan
 from scalewright.plan.search.finder import Stop
 from scalewright.plan.search.goal import Goal
-from scalewright.plan.search.search import Choice, search
+from scalewright.plan.search.search import Choice, search, search_again
 from scalewright.plan.terms import PART_TERMS
 from scalewright.spec.errors import UserError
 from scalewright.spec.question import Question
@@ -27,9 +36,7 @@ def scaling(
 ) -> dict[str, Any]:
     """The best layout of every count at one global batch (strong scaling).
 
-    {global_batch, rows, serial_share, one_device_s, fit_error, limit, serial_part}: the keys of `scaling` in
-    `plan --json`. `serial_share` is of one device's work, `fit_error` the largest relative one, `limit` the
-    speed-up over one device that no count exceeds; None with fewer than two counts that fit.
+    The keys of `scaling` in `plan --json`: {global_batch, rows} and those of a `Curve`.
     """
     if not counts:
         raise UserError("no device counts to plan for", "scaling", "give a range such as 8..4096")
@@ -51,15 +58,17 @@ def scaling(
     return {"global_batch": goal.global_batch, "rows": rows, **_fit_curve(fitting)}
 
 
-def _row(devices: int, choice: Choice | UserError, base: int, first: Choice) -> dict[str, Any]:
+def _row(devices: int, choice: Choice | UserError, base: int, first: Choice) -> ScalingRow:
     """One device count: the best layout and its gain over `first` on `base` devices, or why there is none."""
-    row: dict[str, Any] = {"devices": devices}
     if isinstance(choice, UserError):
-        missing = ("step_time_s", "tokens_per_s", "speedup", "efficiency", "prediction")
-        return row | dict.fromkeys(missing) | {"problem": str(choice)}
+        return {
+            "devices": devices, "step_time_s": None, "tokens_per_s": None, "speedup": None,
+            "efficiency": None, "prediction": None, "problem": str(choice),
+        }  # fmt: skip
     prediction = choice.prediction
     speedup = first.prediction.step_time_s / prediction.step_time_s
-    return row | {
+    return {
+        "devices": devices,
         "step_time_s": prediction.step_time_s,
         "tokens_per_s": prediction.tokens_per_s,
         "speedup": speedup,
@@ -69,10 +78,10 @@ def _row(devices: int, choice: Choice | UserError, base: int, first: Choice) -> 
     }
 
 
-def _fit_curve(fitting: Mapping[int, Choice]) -> dict[str, Any]:
+def _fit_curve(fitting: Mapping[int, Choice]) -> Curve:
     """Amdahl's law fitted to the times of the counts that fit."""
     if len(fitting) < 2:
-        return {**dict.fromkeys(("serial_share", "one_device_s", "fit_error", "limit")), "serial_part": []}
+        return Curve(serial_share=None, one_device_s=None, fit_error=None, limit=None, serial_part=[])
     n = np.array(list(fitting), dtype=float)
     seconds = np.array([choice.prediction.step_time_s for choice in fitting.values()])
     constant, work = fit_amdahl(n, seconds)
@@ -99,11 +108,59 @@ def fit_amdahl(n: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
     return float(constant), float(work)
 
 
-def _serial_parts(few: int, first: Choice, many: int, last: Choice) -> list[dict[str, Any]]:
+def _serial_parts(few: int, first: Choice, many: int, last: Choice) -> list[SerialPart]:
     """Seconds by which the parts of the last step exceed perfect scaling of the first, largest first."""
     before, after = first.prediction.breakdown, last.prediction.breakdown
     above = {part: after[part] - before[part] * few / many for part in after}
     total = sum(value for value in above.values() if value > 0)
     order = sorted((part for part in above if above[part] > 0.01 * total), key=lambda part: -above[part])
-    rows = ((part, PART_TERMS[part], above[part], above[part] / total) for part in order)
-    return [dict(zip(("part", "words", "seconds", "share"), row, strict=True)) for row in rows]
+    return [
+        {"part": part, "words": PART_TERMS[part], "seconds": above[part], "share": above[part] / total}
+        for part in order
+    ]
+
+
+# -- nearby counts and batches ---------------------------------------------------------------------
+
+
+MIN_GAIN = 0.05  # of tokens/s: smaller gains aren't reported
+MIN_SHARE = 0.75  # of the devices and of the batch that a candidate keeps
+MAX_COUNTS = 3
+
+
+def nearby(plan: Plan) -> list[Nearby]:
+    """The device count and the batch that gain most, if they gain; largest gain first."""
+    rate = plan.best[0].prediction.tokens_per_s
+    largest: dict[bool, Nearby] = {}
+    for devices, batch in _candidates(plan.goal.devices, plan.goal.global_batch, plan.template.chip.node):
+        try:
+            best = search_again(plan, devices=devices, global_batch=batch, top=1).best[0]
+        except UserError:
+            continue
+        candidate: Nearby = {
+            "devices": devices,
+            "global_batch": batch,
+            "step_time_s": best.prediction.step_time_s,
+            "tokens_per_s": best.prediction.tokens_per_s,
+            "gain_pct": 100 * (best.prediction.tokens_per_s / rate - 1),
+            "layout": best.keys,
+        }
+        best_yet = largest.get(devices == plan.goal.devices)
+        if candidate["gain_pct"] >= (best_yet["gain_pct"] if best_yet else 100 * MIN_GAIN):
+            largest[devices == plan.goal.devices] = candidate
+    return sorted(largest.values(), key=lambda candidate: -candidate["gain_pct"])
+
+
+def _candidates(devices: int, batch: int, node: int) -> Iterator[tuple[int, int]]:
+    """(devices, batch) to search: multiples of 1, 2, 4 ... nodes; the nearest batch that devices divide."""
+    counts: set[int] = set()
+    size = node
+    while size <= devices:
+        count = devices // size * size
+        if count != devices and count >= MIN_SHARE * devices and len(counts) < MAX_COUNTS:
+            counts.add(count)
+        size *= 2
+    yield from ((count, batch) for count in sorted(counts, reverse=True))
+    near = round(batch / devices) * devices
+    if batch % devices and near and abs(near - batch) <= (1 - MIN_SHARE) * batch:
+        yield devices, near

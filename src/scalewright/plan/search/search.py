@@ -1,6 +1,6 @@
 """The search behind `plan`: the best legal layouts of a run with predictions, the others with reasons.
 
-model, cluster, devices, batch --> Space (axes.py) --> Finder (finder.py) --> Plan (choices.py)
+Question, Goal --> Space (axes.py) --> Finder (finder.py) --> Plan (choices.py)
     best        the K best layouts of different kinds (tp, pp, ep, sharding)
     pareto      layouts that no other beats in both time and memory
     why_not     costs of the near losers (compare.py)
@@ -52,7 +52,7 @@ def search(
     """The best layouts of a run, of those that the trainer can run (spec/capabilities.yaml).
 
     `tell(done, total)` is called with the progress; the search ends with the best so far if `stop()` is true.
-    Without `explain`, `pareto`, `why_not` and `out_of_reach` stay empty.
+    Without `explain`, `pareto`, `why_not` and `beyond` stay empty.
 
     Raises UserError when nothing is legal, nothing fits, or an argument is invalid.
     """
@@ -96,8 +96,12 @@ def _prepare(question: Question, goal: Goal) -> tuple[ChoiceMaker, Finder, Fixed
         how = f"use a whole number from 1 to {MAX_LENGTH:,}"
         raise UserError(f"seq_len is {question.seq_len}", "plan", how)
     _check_islands(question, goal)
-    template = from_question(question, Layout.parse({"devices": goal.devices, "precision": goal.precision}))
-    template = replace(template, diloco=question.run.diloco)
+    keys: dict[str, Any] = {"devices": goal.devices, "precision": goal.precision}
+    if goal.fixed.get("zero_stage") in (0, (0,), [0]):  # then all layouts may compress as the run does
+        keys["zero_stage"] = 0
+    template = from_question(question, Layout.parse(keys))
+    if question.has_facts:
+        template = replace(template, diloco=question.run.diloco)
     price = question.cluster.price_per_device_hour if question.cluster and goal.price is None else goal.price
     objective = make_objective(goal.objective, template.chip, goal.devices, price)
     axes = read_fixed(goal.fixed, template)
@@ -116,7 +120,11 @@ def _prepare(question: Question, goal: Goal) -> tuple[ChoiceMaker, Finder, Fixed
 def _check_islands(question: Question, goal: Goal) -> None:
     """Raises UserError where the run has an outer optimizer and some layouts would have no islands."""
     sizes = goal.fixed.get("dp_replicate", 1)
-    if question.run.diloco and min(sizes if isinstance(sizes, (list, tuple)) else [sizes]) < 2:
+    if (
+        question.run.diloco
+        and question.has_facts
+        and min(sizes if isinstance(sizes, (list, tuple)) else [sizes]) < 2
+    ):
         how = "fix dp_replicate to the number of islands: --fix dp_replicate=4"
         raise UserError("diloco makes islands of replicas, and layouts without any compete", "plan", how)
 
@@ -146,8 +154,18 @@ def _plan(maker: ChoiceMaker, finder: Finder, best: list[Choice], front: list[Ch
         seconds=0.0,
         complete=finder.complete,
         template=maker.template,
-        assumed=[*maker.objective.assumed, *_host_assumed([*best, *front])],
+        assumed=[*_left_out(maker), *maker.objective.assumed, *_host_assumed([*best, *front])],
     )
+
+
+def _left_out(maker: ChoiceMaker) -> list[str]:
+    """What the run has and its layouts are priced without."""
+    run, lines = maker.question.run, []
+    if run.train.compress != "none" and maker.template.compress == "none":
+        lines.append("no compressed gradients: they need --fix zero_stage=0, in our own trainer")
+    if run.diloco is not None and maker.template.diloco is None:
+        lines.append(f"no diloco: {maker.template.framework.name} is priced without")
+    return lines
 
 
 def _host_assumed(choices: Iterable[Choice]) -> list[str]:

@@ -20,7 +20,9 @@ from typing import Any
 import numpy as np
 
 from scalewright.plan.capabilities import forbidden
-from scalewright.plan.cost.table import RECOMPUTE, Table, Unit
+from scalewright.plan.cost.table import RECOMPUTE, Table
+from scalewright.plan.cost.units import Unit
+from scalewright.plan.records import LayoutKeys
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES, Request
 from scalewright.spec.capabilities import Rule
 
@@ -186,7 +188,7 @@ class Space:
             **as_float,
         )
 
-    def keys(self, rows: Rows, i: int) -> dict[str, Any]:
+    def keys(self, rows: Rows, i: int) -> LayoutKeys:
         """Row `i` as a layout's keys."""
         core = {key: int(values[rows.core[i]]) for key, values in self.core.items()}
         pipe, shard = int(rows.pipe[i]), int(rows.shard[i])

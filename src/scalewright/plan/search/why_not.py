@@ -16,6 +16,7 @@ from typing import Any
 from scalewright.plan.capabilities import of_framework
 from scalewright.plan.explain import smallest_fix
 from scalewright.plan.frameworks import OURS
+from scalewright.plan.records import LayoutKeys
 from scalewright.plan.search.choices import Choice, Plan
 from scalewright.plan.search.compare import FOLLOWS, compare, value_words
 from scalewright.plan.search.fixed import read_fixed
@@ -60,7 +61,7 @@ def why_not(plan: Plan, layout: Mapping[str, Any]) -> dict[str, Any]:
     return {"asked": given, "verdict": "does not fit", **entry, "why": why, "smallest_fix": fix}
 
 
-def _schedule(plan: Plan, given: Mapping[str, Any]) -> dict[str, Any]:
+def _schedule(plan: Plan, given: Mapping[str, Any]) -> LayoutKeys:
     """The default schedule of a pipeline that is given without one: 1F1B; interleaved with chunks."""
     depth, chunks = given.get("pp"), given.get("virtual_stages", 1)
     if "schedule" in given or not isinstance(depth, int) or depth == 1:

@@ -6,12 +6,12 @@ hf:org/name@revision   a branch, tag or commit
 
 from __future__ import annotations
 
-import json
 import re
 import urllib.error
 import urllib.request
 from typing import Any
 
+from scalewright.spec.common.untrusted import parse_json
 from scalewright.spec.errors import UserError
 
 HUB = "https://huggingface.co"
@@ -29,7 +29,10 @@ def fetch_config(repository: str, timeout_s: float = 20.0) -> dict[str, Any]:
     url = f"{HUB}/{name}/resolve/{revision or 'main'}/config.json"
     try:
         with urllib.request.urlopen(url, timeout=timeout_s) as response:
-            content = json.loads(response.read(LIMIT))
+            text = response.read(LIMIT + 1)
+        if len(text) > LIMIT:
+            raise ValueError(f"it is larger than {LIMIT >> 20} MiB")
+        content = parse_json(text)
     except urllib.error.HTTPError as error:
         raise _refused(error.code, where) from None
     except (OSError, ValueError) as error:

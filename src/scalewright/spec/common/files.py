@@ -27,7 +27,7 @@ def write_whole(path: str | Path, text: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         temporary.unlink()
     try:
-        with open(temporary, "x", encoding="utf-8") as file:
+        with open(temporary, "x", encoding="utf-8", newline="") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -83,7 +83,7 @@ def is_signed(path: Path) -> bool:
     try:
         if not path.is_file():  # a pipe would block
             return False
-        text, _, crc = path.read_text(encoding="utf-8").rpartition(SIGNATURE)
+        text, _, crc = path.read_bytes().decode().rpartition(SIGNATURE)
     except (OSError, UnicodeDecodeError):
         return False
     return crc.strip() == f"{zlib.crc32(text.encode()):08x}"

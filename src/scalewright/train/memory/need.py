@@ -13,8 +13,7 @@ from itertools import product
 from typing import Any
 
 from scalewright.plan.constants import constants
-from scalewright.plan.cost.evaluate import prepare
-from scalewright.plan.cost.memory import memory
+from scalewright.plan.cost.evaluate import evaluate_memory, prepare
 from scalewright.plan.request import from_question
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import load_cluster
@@ -50,7 +49,7 @@ def estimate(run: RunSpec, seq_len: int, layout: Layout | None = None) -> Need |
         sized = Layout.parse({**layout.dump(), "precision": precision})
         request = from_question(Question(run, load_cluster(ANY_GPU), length=seq_len).with_layout(sized))
         prepared = prepare([replace(request, chip=replace(request.chip, kind=chip))])
-        usage = memory(prepared.table, prepared.facts, constants())
+        usage = evaluate_memory(prepared, constants())
         part = {kind: float(bytes_[0]) for kind, bytes_ in usage.parts.items()}
         unknown = part["optimizer"] if isinstance(run.optimizer, PythonRef) else 0.0
         lows.append(CERTAIN * (float(usage.peak[0]) - unknown))

@@ -5,7 +5,7 @@
                             └─ sends of the pipeline                                              ┘ ranks
 
 Counted once a run, when every state exists; an all-reduce counts its tensor, an all-gather its output, a
-reduce-scatter its input, as the planner's do (plan/cost/bytes_by_axis.py). A plan has the busiest device of
+reduce-scatter its input, as the planner's do (plan/cost/volumes.py). A plan has the busiest device of
 each axis and the worst rank's memory, so of each kind the largest rank stands here. What activations, buffers
 and other tensors take is the rest of a GPU's peak; on a CPU it can't be told from Python's own memory.
 """

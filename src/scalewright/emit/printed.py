@@ -1,0 +1,130 @@
+"""Arguments as a log prints them: each line by itself, and the whole run where all of a trainer's are there.
+
+  tensor_model_parallel_size ........ 4                DOTTED   Megatron-LM, DeepSpeed
+--zero_stage 2                                         FLAG     a command line
+Config param per_device_batch_size: 24                 CONFIG   MaxText
+"hidden_size": 3072,                                   JSON     config.json, as transformers prints it
+Building device mesh with parallelism: pp=2, tp=4      EQUALS   torchtitan
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import yaml
+
+from scalewright.emit import read
+from scalewright.emit.command_lines import DOTTED
+from scalewright.emit.deepspeed.read import BATCH as DEEPSPEED
+from scalewright.emit.emitted import Reading
+from scalewright.emit.foreign import true, whole, whole_of
+from scalewright.emit.maxtext import run as maxtext
+from scalewright.emit.megatron import files as megatron
+from scalewright.emit.megatron.keys import EXPERTS, LAYOUT, MIXTURE, MODEL, TRAINING
+from scalewright.emit.transformers.arguments import BATCH
+from scalewright.spec.errors import UserError
+
+FLAG = re.compile(r"--([\w-]{1,80})[ =](?!--)(\S{1,300})")
+CONFIG = re.compile(r"Config param (\w{1,80}): ([^\n]{0,300})")
+JSON = re.compile(r'"(\w{1,80})": "?([\w./-]{1,200})"?,?$')
+EQUALS = re.compile(r"\b(\w{1,40})=(\d{1,12})\b")
+SHAPE = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+         "intermediate_size", "vocab_size")  # fmt: skip
+FORMS = {
+    " ....": DOTTED, "--tensor-model-parallel-size ": FLAG, "--model_name_or_path ": FLAG,
+    f"--{BATCH.foreign} ": FLAG, "Config param ": CONFIG, **{f'"{key}": ': JSON for key in SHAPE},
+    "arallelism: ": EQUALS,
+}  # fmt: skip
+MOST = 2000  # arguments of a trainer: MaxText has 700
+AXES = ("pp", "tp", "cp", "dp", "ep", "etp", "dp_shard", "dp_replicate")
+
+# Whole numbers by their names with underscores: of the readers' rules, and what readers take from several.
+SIZES: Mapping[str, str] = {
+    rule.foreign.replace("-", "_"): rule.ours
+    for rule in (*MODEL, *MIXTURE, *LAYOUT, *EXPERTS, *TRAINING, *maxtext.WORDS, *maxtext.MIXTURE)
+    if rule.back is whole
+} | {
+    **dict(zip(DEEPSPEED, ("layout.global_batch", "layout.micro_batch", "layout.accumulation"), strict=True)),
+    "world_size": "layout.devices", "num_devices": "layout.devices", "data_parallel_size": "layout.dp",
+    "virtual_pipeline_model_parallel_size": "layout.virtual_stages", "microbatches": "layout.accumulation",
+    "num_query_groups": "model.num_key_value_heads", "kv_channels": "model.head_dim",
+    "padded_vocab_size": "model.vocab_size", "max_seq_len": "data.seq_len", BATCH.foreign: BATCH.ours,
+    "per_device_batch_size": "layout.micro_batch", "ici_tensor_parallelism": "layout.tp",
+    **{key: f"model.{key}" for key in SHAPE}, **{axis: f"layout.{axis}" for axis in AXES},
+}  # fmt: skip
+
+
+def _name(text: str) -> str | None:
+    text = text.strip().strip("'\"")
+    return None if text in ("None", "none", "null", "", "[]", "default") else text[:200]
+
+
+def _where_true(value: object, text: str) -> object | None:
+    return value if true(text.strip()) else None
+
+
+def _recomputed(text: str) -> str | None:
+    return {"full": "full", "uniform": "full", "block": "full", "selective": "selective",
+            "minimal": "selective", "save_nothing": "full"}.get(text.strip())  # fmt: skip
+
+
+WORDS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+    "model_name_or_path": ("model.name", _name), "model_name": ("model.name", _name),
+    "swiglu": ("model.mlp_type", partial(_where_true, "swiglu")),
+    "sequence_parallel": ("layout.sp", partial(_where_true, True)),
+    "bf16": ("layout.precision", partial(_where_true, "bf16")),
+    "fp16": ("layout.precision", partial(_where_true, "fp16")),
+    "recompute_granularity": ("layout.recompute", _recomputed),
+    "remat_policy": ("layout.recompute", _recomputed),
+    "activations_checkpoint_method": ("layout.recompute", _recomputed),
+    "checkpoint_activations": ("layout.recompute", partial(_where_true, "full")),
+    "use_distributed_optimizer": ("layout.zero_stage", partial(_where_true, 1)),
+    "zero_stage": ("layout.zero_stage", {"0": 0, "1": 1, "2": 2, "3": 3}.get),
+}  # fmt: skip
+
+
+class Printed:
+    """The arguments in a log's lines; one that is printed again counts as printed last."""
+
+    def __init__(self) -> None:
+        self._arguments: dict[re.Pattern[str], dict[str, str]] = {DOTTED: {}, CONFIG: {}}
+        self._command = ""
+
+    def take(self, text: str) -> dict[str, object]:
+        """What a line states, by our dotted keys; `layout.accumulation` and `model.name` among them."""
+        stated: dict[str, object] = {}
+        for pattern in dict.fromkeys(form for mark, form in FORMS.items() if mark in text):
+            printed = pattern.findall(text)
+            known = self._arguments.get(pattern)
+            if known is not None and len(known) < MOST:
+                known.update(printed)
+            if pattern is FLAG and megatron.MARK in text:
+                self._command = text
+            for name, value in printed:
+                key, convert = _reader(name.replace("-", "_"))
+                if key and (ours := convert(value)) is not None:
+                    stated[key] = ours
+        return stated
+
+    def reading(self) -> Reading | None:
+        """The whole run, of the reader of the trainer that printed it; None where only a part was."""
+        dotted, config = self._arguments.values()
+        try:
+            if {"num_layers", "hidden_size", "seq_length", "tensor_model_parallel_size"} <= dotted.keys():
+                return read.checked("megatron", lambda: megatron.read_printed(dotted), "the log")
+            if {"per_device_batch_size", "model_name"} <= config.keys():
+                document = {key: yaml.safe_load(value) for key, value in config.items()}
+                return read.checked("maxtext", lambda: maxtext.read(document, "", "the log"), "the log")
+            if all(f"--{name} " in self._command for name in ("num-layers", "hidden-size", "seq-length")):
+                return read.read_argv(self._command)
+        except (UserError, yaml.YAMLError):
+            return None
+        return None
+
+
+def _reader(name: str) -> tuple[str, Callable[[str], Any]]:
+    """Our key of an argument and how its value is read; an empty key where there is none."""
+    return (SIZES[name], whole_of) if name in SIZES else WORDS.get(name, ("", _name))
