@@ -30,7 +30,7 @@ BUDGET = {
     "model": 2_420,  # torch's private names, in one file
     "parallel": 3_800,
     "parity": 900,  # the control of islands, from train
-    "plan": 7_380,  # records of the answers
+    "plan": 7_420,  # the answers are records, too
     "report": 4_550,  # present/: what cli/ had of predict, plan, diagnose and score, once for all media
     "serve": 400,
     "spec": 7_330,  # one Finding, from machine, launch and accept

@@ -282,5 +282,5 @@ def test_the_page_of_a_plan_for_a_layout_that_exists_shows_it(tmp_path: Path) ->
     plan = sw.plan("llama-3.1-8b", "dgx-h100", **keys, yours=yours)  # type: ignore[arg-type]
     page = _page(tmp_path, plan)
     assert "yours tp 8" in page.body
-    assert f"{plan['yours']['gain_pct']:.1f}% faster than yours" in page.body
+    assert f"{1 + plan['yours']['gain_pct'] / 100:.1f}x as fast as yours" in page.body
     assert plan["yours"]["changes"][0]["change"] in page.body
