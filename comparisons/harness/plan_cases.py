@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scalewright.cli.search_tables import words
+from scalewright.report.layouts import one_line
 from scalewright.spec.base import read_yaml
 from scalewright.spec.schedules.kinds import KINDS
 
@@ -63,7 +63,7 @@ class Outcome:
     @property
     def layout(self) -> str:
         """It in a line."""
-        return words(self.best)
+        return one_line(self.best["layout"])
 
     def published(self) -> tuple[str, float, float] | None:
         """The published number's key, that number, and the plan's own of the same key."""

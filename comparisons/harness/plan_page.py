@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.plan_cases import Outcome
 from harness.result import table
-from scalewright.cli.search_tables import words
+from scalewright.report.layouts import one_line
 from scalewright.spec.common.formatting import decimal, gib, short_time
 
 WIDTH = 145
@@ -84,7 +84,7 @@ def _faster(answer: Mapping[str, Any]) -> str:
     """What was left out: a faster layout that is less simple, and one that the trainer can't run."""
     said, simple = "", answer["best"][0]["simpler_than"]
     if simple and simple["cost_pct"] >= 0.05:
-        fastest = words({"layout": simple["layout"]})
+        fastest = one_line(simple["layout"])
         said += f" Simpler than the fastest, at {simple['cost_pct']:.1f}%: {fastest}."
     if answer["beyond"]:
         one, who = answer["beyond"][0], answer["best"][0]["framework"]

@@ -1,41 +1,55 @@
-"""What `sw.predict` and `sw.plan` give: the dictionary of the JSON, which prints as the command does.
+"""What `sw.predict`, `sw.plan` and `sw.diagnose` give: the keys of the JSON, printed as the command does.
 
 answer = sw.plan("llama-3.1-8b", "dgx-h100", devices=64, seq_len=8192, global_batch=512)
 answer["best"][0]["layout"]         a dictionary, as before
-print(answer)                       the tables of `scalewright plan`
-answer                              in a notebook: a small page of them
+print(answer)                       what `scalewright plan` prints
+answer                              in a notebook: the same as a small page
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from scalewright.spec.errors import UserError
+
+if TYPE_CHECKING:
+    from scalewright.report.present.blocks import Shown
 
 
 class Answer(dict[str, Any]):
-    """The keys of `plan --json` or `predict --json`; shown as a dictionary where they make no table."""
+    """The keys of `--json`; shown as a dictionary where they make no answer."""
+
+    def shown(self) -> Shown | None:
+        """The answer as blocks; null where keys are missing: of a part of an answer, or a changed one."""
+        from scalewright.report.present import show_answer
+
+        try:
+            return show_answer(self)
+        except (UserError, KeyError, IndexError, TypeError):
+            return None
+
+    def text(self, everything: bool = False) -> str:
+        """What the command prints (with `--all`: `everything`), without colours."""
+        from scalewright.cli.terminal import show
+
+        shown = self.shown()
+        if shown is None:
+            return super().__repr__()
+        text = io.StringIO()
+        with contextlib.redirect_stdout(text):
+            show(shown, everything, rest="print(answer.text(everything=True)) shows the rest")
+        return text.getvalue().strip("\n")
 
     def __repr__(self) -> str:
-        """The command's own tables, without colours."""
-        from scalewright.cli.plan_tables import show_prediction
-        from scalewright.cli.search_tables import show_plan
-
-        text = io.StringIO()
-        try:
-            with contextlib.redirect_stdout(text):
-                show_plan(self) if "best" in self else show_prediction(self)
-        except (KeyError, IndexError, TypeError):  # a part of an answer, or one that the caller has changed
-            return super().__repr__()
-        return text.getvalue().strip("\n")
+        return self.text()
 
     __str__ = __repr__
 
     def _repr_html_(self) -> str | None:
         """The same for a notebook, self-contained; null (then the text is shown) where a key is missing."""
-        from scalewright.report.inline import plan_html, prediction_html
+        from scalewright.report.present.html import notebook
 
-        try:
-            return plan_html(self) if "best" in self else prediction_html(self)
-        except (KeyError, IndexError, TypeError):
-            return None
+        shown = self.shown()
+        return notebook(shown) if shown is not None else None

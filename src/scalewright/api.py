@@ -5,19 +5,21 @@
     sw.plan("llama-3.1-8b", "dgx-h100", devices=64, seq_len=8192, global_batch=512)["best"][0]["layout"]
     sw.train("run.yaml", {"layout.devices": 2}, on_step=print).loss
 
-A plan and a prediction print as the command does, and show themselves in a notebook (`answers.py`).
+Answers print as the command does, and show themselves in a notebook (`answers.py`).
 Everything is imported when it is called: `import scalewright` stays free.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalewright.spec.errors import UserError
 
 if TYPE_CHECKING:
+    from scalewright.plan.answer import PlanAnswer
     from scalewright.spec.hardware.cluster import ClusterSpec
     from scalewright.spec.layout import Layout
     from scalewright.spec.model import ModelSpec
@@ -88,12 +90,8 @@ def predict(
     assumed = [*notes.length, *sizes, *zero, *filled, *notes.setting]
     if tokens is not None and cluster != "local":
         run = run.priced_at(place.price_per_device_hour)
-    return Answer(answer(prediction, run=run, explain=explain, assumed=assumed) | _unread(question))
-
-
-def _unread(question: Question) -> dict[str, Any]:
-    """Settings of another trainer's file that have no word of ours, where there are some."""
-    return {"unread": [item._asdict() for item in question.unread]} if question.unread else {}
+    unread = [item._asdict() for item in question.unread]
+    return Answer(answer(prediction, run=run, explain=explain, assumed=assumed, unread=unread).dump())
 
 
 def _given(layout: Layout | Mapping[str, Any] | None) -> dict[str, Any]:
@@ -199,14 +197,15 @@ def plan(
         stop=stop, force=force,
     )  # fmt: skip
     if cost is not None:
-        answer["yours"] = _beside(cost, answer["best"])
+        answer = replace(answer, yours=_beside(cost, answer.plan.best[0].prediction.tokens_per_s))
     if emit:
         changed = seq_len is not None or optimizer is not None or diloco is not None  # more than its layout
         own = model if isinstance(model, Question) and not changed else question
-        answer["emitted"] = _emitted(own, answer, out, force)
-    if question.source is not None:
-        answer["from"] = {"trainer": question.form or question.framework, "source": question.source}
-    return Answer(answer | _unread(question))
+        answer = replace(answer, emitted=_emitted(own, answer, out, force))
+    trainer = question.form or question.framework
+    source = {"trainer": trainer, "source": question.source} if question.source is not None else None
+    unread = [item._asdict() for item in question.unread]
+    return Answer(replace(answer, source=source, unread=unread).dump())
 
 
 def _check_emit(model: object, out: str | Path | None, data: str | None, force: bool) -> None:
@@ -223,27 +222,27 @@ def _check_emit(model: object, out: str | Path | None, data: str | None, force: 
         check_replaceable(Path(out), force)
 
 
-def _emitted(
-    question: Question, answer: Mapping[str, Any], out: str | Path | None, force: bool
-) -> dict[str, Any]:
+def _emitted(question: Question, answer: PlanAnswer, out: str | Path | None, force: bool) -> dict[str, Any]:
     """The question's own file in the best layout, and what changed in it; writes it to `out`."""
     from scalewright.emit.in_place import rewrite
+    from scalewright.plan.predict import layout_keys
     from scalewright.spec.layout import Layout
 
-    best = answer["best_trainable"] if question.form is None else answer["best"][0]
+    best = answer.plan.trainable if question.form is None else answer.plan.best[0]
     none = {"files": {}, "diff": "", "in_place": False, "written": []}
     if best is None:
         return none | {"refused": "`train` runs no layout of this plan"}
     try:
-        rewritten = rewrite(question, Layout.parse(_given(best["layout"]), "layout"), answer["run_yaml"])
+        layout = Layout.parse(_given(layout_keys(best.prediction.request)), "layout")
+        rewritten = rewrite(question, layout, answer.run_yaml)
     except UserError as error:  # the plan is worth showing without it
         return none | {"refused": str(error)}
     written = rewritten.save(Path(out), force, question.source) if out is not None else []
     return rewritten.dump() | {"written": [str(path) for path in written]}
 
 
-def _beside(cost: Mapping[str, Any], best: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A layout's cost beside the best: `gain_pct` of the best, and single changes that help, best first."""
+def _beside(cost: Mapping[str, Any], best: float) -> dict[str, Any]:
+    """A layout's cost beside the best's tokens/s: its gain, and single changes that help, best first."""
     keys = (
         "layout",
         "fits",
@@ -257,7 +256,7 @@ def _beside(cost: Mapping[str, Any], best: Sequence[Mapping[str, Any]]) -> dict[
     changes = [row for row in cost["what_if"] if row["kind"] == "setting" and row["gain_pct"] > 0]
     return {
         **{key: cost[key] for key in keys},
-        "gain_pct": 100 * (best[0]["tokens_per_s"] / cost["tokens_per_s"] - 1) if best else None,
+        "gain_pct": 100 * (best / cost["tokens_per_s"] - 1),
         "changes": [row for row in changes if "does not fit" not in row["change"]],
     }
 
@@ -337,11 +336,11 @@ def diagnose(
     costs of a trace to change, as `compute=0.8`; `against` is a path of the same, or JSON of `diagnose`,
     `predict` or `plan`, to compare with. Raises UserError for a path that holds none.
     """
+    from scalewright.answers import Answer
     from scalewright.diagnose.diagnose import diagnose as diagnose_paths
     from scalewright.diagnose.logs.expected import Given
 
     configured = read(configuration, model) if configuration is not None else None
     given = Given(model, cluster, dict(layout or {}), seq_len, configured)
-    return diagnose_paths(
-        [Path(path) for path in paths], given, what_if, Path(against) if against is not None else None
-    )
+    other = Path(against) if against is not None else None
+    return Answer(diagnose_paths([Path(path) for path in paths], given, what_if, other))

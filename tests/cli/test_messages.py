@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scalewright.cli.output import print_table
+from scalewright.cli.terminal import print_table
 from scalewright.report.page import Page, Section, render
 from scalewright.spec.common.formatting import counted, printable
 from scalewright.track.panel import panel

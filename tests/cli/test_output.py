@@ -6,7 +6,8 @@ import json
 import subprocess
 import sys
 
-from scalewright.cli.output import only_answer, print_json, print_table, working
+from scalewright.cli.output import only_answer, print_json, working
+from scalewright.cli.terminal import print_table
 
 
 def test_only_the_answer_reaches_stdout(capfd):

@@ -190,7 +190,7 @@ def test_what_train_can_not_run_is_said(call_cli, tmp_path):
 
 
 def test_the_tables_tell_all_of_it(call_cli):
-    shown = call_cli("plan", *SMALL, "--why-not", "tp=8", "--scaling", "4..8").out
+    shown = call_cli("plan", *SMALL, "--why-not", "tp=8", "--scaling", "4..8", "--all").out
     for word in ("layouts judged", "step", "MFU", "GiB", "why not", "time against memory", "what if",
                  "nearest measured runs", "assumed", "--out run.yaml", "serial"):  # fmt: skip
         assert word in shown, word
@@ -265,7 +265,7 @@ def test_questions_that_have_no_answer(call_cli, arguments, words):
 
 def test_what_was_found_before_ctrl_c_is_printed(call_cli, monkeypatch):
     """The search is told to stop before its end, as a Ctrl-C tells it."""
-    monkeypatch.setattr("scalewright.cli.searching._interrupts", stop_after(6))
+    monkeypatch.setattr("scalewright.cli.output._interrupts", stop_after(6))
     large = "--cluster dgx-h100 --devices 512 --seq-len 8192 --global-batch 1024 --framework unknown --json"
     answer = call_cli("plan", "llama-3.1-70b", *large.split())
     assert answer.code == 130
@@ -275,7 +275,7 @@ def test_what_was_found_before_ctrl_c_is_printed(call_cli, monkeypatch):
 
 
 def test_ctrl_c_before_anything_was_found(call_cli, monkeypatch):
-    monkeypatch.setattr("scalewright.cli.searching._interrupts", stop_after(0))
+    monkeypatch.setattr("scalewright.cli.output._interrupts", stop_after(0))
     answer = call_cli("plan", *SMALL)
     assert answer.code == 130
     assert answer.error == "interrupted"

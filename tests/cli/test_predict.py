@@ -247,8 +247,8 @@ def test_what_does_not_fit_says_what_would(call_cli):
 
 
 def test_the_table_tells_all_of_it(call_cli):
-    shown = call_cli("predict", *ASKED, *LAYOUT, "--tokens", "1e12", "--price", "2").out
-    for word in ("8 of 10 fall between", "MFU", "GiB", "bottleneck", "what if", "nearest measured runs",
+    shown = call_cli("predict", *ASKED, *LAYOUT, "--tokens", "1e12", "--price", "2", "--all").out
+    for word in ("8 of 10 take", "MFU", "GiB", "bottleneck", "what if", "nearest measured runs",
                  "assumed", "tensor parallel", "█", "device-hours", "zero 1", "dp 8"):  # fmt: skip
         assert word in shown, word
 

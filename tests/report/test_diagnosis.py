@@ -17,7 +17,7 @@ from scalewright.diagnose.diagnose import diagnose, drawn
 from scalewright.diagnose.timeline import Lane, RankLanes, Timeline
 from scalewright.report.diagnosis import page, write_diagnosis
 from scalewright.report.page import render
-from scalewright.report.sections.diagnosis_lanes import BOXES, SLICES, TICKS, encoded, slices
+from scalewright.report.sections.diagnosis_ranks import BOXES, SLICES, TICKS, encoded, slices
 from scalewright.spec.errors import UserError
 
 EVIL = '<script>alert(1)</script>"><img src=x onerror=alert(1)>'
@@ -35,7 +35,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Ti
 def test_a_trace_has_causes_lanes_and_a_map_of_its_ranks(traced: tuple[dict[str, Any], Timeline]) -> None:
     text = render(page(*traced))
     sections = re.findall(r'<section id="([a-z]+)"', text)
-    assert sections == ["causes", "change", "time", "timeline", "ranks", "tables"]
+    assert sections == ["answer", "causes", "change", "timeline", "ranks", "tables"]
     assert "look at rank 2" in text
     assert "compute=0.5" in text
     assert re.search(r'<td class="more"[^>]*title="\+21', text)  # rank 2 computes more than the median
@@ -48,7 +48,7 @@ def test_names_from_a_file_are_text(traced: tuple[dict[str, Any], Timeline]) -> 
     lanes = Timeline(
         traced[1].window, [RankLanes(EVIL, r.device, r.communication, []) for r in traced[1].ranks]
     )
-    text = render(page(answer, lanes, EVIL))
+    text = render(page(answer, lanes))
     assert "<script>alert" not in text
     assert "<img" not in text
 
@@ -70,6 +70,27 @@ def test_a_browser_draws_the_lanes_and_zooms(traced: tuple[dict[str, Any], Timel
         assert wide <= max(width, 500)  # a headless window is 500 pixels wide at least
 
 
+@needs_browser
+def test_a_table_that_is_too_wide_says_so_at_its_edge(
+    traced: tuple[dict[str, Any], Timeline], tmp_path: Path
+) -> None:
+    """On a phone it scrolls inside its box; the edge that hides a part of it fades."""
+    written = write_diagnosis(traced[0], tmp_path / "page.html")
+    edges = """
+        const boxes = [...document.querySelectorAll(".scrolls")];
+        const wide = boxes.filter((box) => box.scrollWidth > box.clientWidth + 1);
+        const first = wide.map((box) => box.className);
+        wide.forEach((box) => { box.scrollLeft = box.scrollWidth; box.dispatchEvent(new Event("scroll")); });
+        return [boxes.length, first, wide.map((box) => box.className), document.body.scrollWidth];
+    """
+    count, first, after, wide = in_browser(written, edges, 420)
+    assert first
+    assert all("cut-right" in name and "cut-left" not in name for name in first)
+    assert all("cut-left" in name and "cut-right" not in name for name in after)
+    assert wide <= 500
+    assert in_browser(written, edges, 1280)[:2] == [count, []]
+
+
 def test_long_lanes_are_drawn_in_slices_that_keep_what_takes_most() -> None:
     edges = np.arange(300_001) * 10
     part = np.tile([0, 1, 0], 100_000)
@@ -88,12 +109,12 @@ def test_long_lanes_are_drawn_in_slices_that_keep_what_takes_most() -> None:
 def test_a_snapshot_has_its_curve_and_what_would_save(tmp_path: Path) -> None:
     path = MemoryJob().run().write(tmp_path / "snapshot.pickle")
     text = render(page(diagnose([path])))
-    assert re.findall(r'<section id="([a-z]+)"', text) == ["causes", "memory"]
+    assert re.findall(r'<section id="([a-z]+)"', text) == ["answer", "causes", "memory", "tables"]
     assert 'data-chart="memory"' in text
 
 
 def test_a_log_has_its_steps(tmp_path: Path) -> None:
-    text = render(page(diagnose([Path("example-log")]), text="as on the terminal"))
+    text = render(page(diagnose([Path("example-log")])))
     assert 'data-chart="step_time_s"' in text
     assert 'data-chart="loss"' in text
     assert "periodic slow steps" in text

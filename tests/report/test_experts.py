@@ -12,8 +12,8 @@ from parity.matrix import MOE
 from report.page_checks import read_page
 from report.run_folders import make_run
 from runs import run, run_data
-from scalewright.report import write_report
 from scalewright.report.folder import read_folder
+from scalewright.report.run import write_report
 from scalewright.report.sections.experts import section
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from report.page_checks import Seen, read_page
 from report.run_folders import make_run, train_row, write_lines
-from scalewright.report import write_report
+from scalewright.report.run import write_report
 
 TIME = 1.76e9
 START = {"time": TIME, "kind": "start", "step": 0}

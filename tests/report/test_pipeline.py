@@ -11,7 +11,7 @@ import pytest
 from report.page_checks import Seen, read_page
 from report.pipeline_traces import make_trace, write_trace
 from report.run_folders import make_run
-from scalewright.report import write_report
+from scalewright.report.run import write_report
 from scalewright.report.sections import pipeline
 from scalewright.spec.schedule import COMPUTE, bubble_fraction
 

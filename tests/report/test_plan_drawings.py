@@ -10,8 +10,8 @@ import pytest
 
 from report.browser import in_browser, needs_browser
 from report.plan_documents import make_estimate, make_plan
-from scalewright.report import write_plan
 from scalewright.report.document import read_document
+from scalewright.report.plan import write_plan
 from scalewright.report.sections import plan_pipeline, plan_ranks
 from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout
@@ -225,7 +225,7 @@ def test_the_scatter_names_its_dots(tmp_path: Path) -> None:
         """,
     )
     name, hidden, dots = said
-    assert name.startswith("tp 2 · cp 2 · pp 4 × 2 interleaved · dp 4 ZeRO 1 · micro-batch 2 · ")
+    assert name.startswith("tp 2 · pp 4 x 2 interleaved · cp 2 ring · dp 4 · zero 1 · micro-batch 2 x 8 · ")
     assert name.endswith("8.24 s a step, 25.9 GiB")
     assert hidden
     assert dots == 6

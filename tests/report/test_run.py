@@ -13,7 +13,7 @@ import pytest
 from report.browser import in_browser, needs_browser
 from report.page_checks import read_page
 from report.run_folders import make_run, train_row, write_lines
-from scalewright.report import write_report
+from scalewright.report.run import write_report
 from scalewright.spec.errors import UserError
 
 SUMMARY = {"seconds": 312.0, "predicted_step_time_s": 0.188, "measured_step_time_s": 0.2213}
@@ -246,7 +246,7 @@ def test_it_can_be_written_elsewhere_and_again(tmp_path: Path) -> None:
 def test_it_needs_no_torch(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
     code = (
-        f"import sys; from scalewright.report import write_report; write_report({str(folder)!r});"
+        f"import sys; from scalewright.report.run import write_report; write_report({str(folder)!r});"
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -8,8 +8,16 @@ import numpy as np
 import pytest
 
 from scalewright.report.chart import Chart, Series, draw, path
-from scalewright.report.scale import say, say_tick, ticks
-from scalewright.report.series import frame, rolling_median, smooth, thin, without_outliers
+from scalewright.report.series import (
+    frame,
+    rolling_median,
+    say,
+    say_tick,
+    smooth,
+    thin,
+    ticks,
+    without_outliers,
+)
 
 NAN = math.nan
 

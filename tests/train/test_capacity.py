@@ -24,7 +24,7 @@ from scalewright.parallel.inputs import wanted_by
 from scalewright.parallel.mesh import Mesh, make_mesh
 from scalewright.parallel.parallelize import fill, parallelize
 from scalewright.plan.request import from_question
-from scalewright.report import write_report
+from scalewright.report.run import write_report
 from scalewright.spec.errors import UserError
 from scalewright.spec.expert_volumes import capacity, kept_share
 from scalewright.spec.grid import make_grid

@@ -50,7 +50,7 @@ def run_batch(path: str, out: TextIO, notify: Callable[[str], None] = lambda tex
     return done
 
 
-def answers(rows: list[Row]) -> Iterator[dict[str, Any]]:
+def answers(rows: list[Row]) -> Iterator[Row]:
     """Each row's answer in order; what breaks the pricing of a chunk is found by pricing it row by row."""
     from scalewright.plan.predict import predict_rows
 
@@ -64,7 +64,7 @@ def answers(rows: list[Row]) -> Iterator[dict[str, Any]]:
         yield {"id": name, "error": row[BROKEN]} if BROKEN in row else {**next(priced), "id": name}
 
 
-def _alone(row: Row) -> dict[str, Any]:
+def _alone(row: Row) -> Row:
     """One row's answer, whatever happens to it."""
     from scalewright.plan.predict import predict_rows
 
@@ -74,7 +74,7 @@ def _alone(row: Row) -> dict[str, Any]:
         return {"error": f"can't be priced: {type(error).__name__}: {error}"}
 
 
-def line(answer: dict[str, Any]) -> str:
+def line(answer: Row) -> str:
     """An answer as one line of JSON, its id first."""
     answer = {"id": answer.pop("id"), **answer}
     try:

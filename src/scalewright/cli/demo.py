@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalewright.cli.output import print
-from scalewright.cli.search_tables import one_line
 from scalewright.spec.errors import RunError, UserError
 
 if TYPE_CHECKING:
@@ -33,6 +32,12 @@ UNPLANNED = {"devices": DEVICES, "zero_stage": 0, "micro_batch": BATCH // DEVICE
 VALID_BATCHES = 8  # of the run's own validations
 STEPS = 560  # two minutes or so on two cores of 0.1 TFLOP/s; small batches learn most per token here
 TRACED = 3  # of them, the last ones
+PARTS = {
+    "compute": "compute",
+    "exposed_communication": "communication",
+    "exposed_copy": "memcpy",
+    "idle": "idle",
+}
 MODEL = {
     "name": "demo", "vocab_size": VOCABULARY, "hidden_size": 224, "intermediate_size": 608,
     "num_hidden_layers": 5, "num_attention_heads": 7, "num_key_value_heads": 7, "context": SEQ_LEN,
@@ -178,6 +183,8 @@ def explain(plan: Plan, chosen: Choice) -> list[str]:
 
 
 def outline(choice: Choice) -> str:
+    from scalewright.report.layouts import one_line
+
     return f"{one_line(choice.keys)} · {choice.prediction.request.precision}"
 
 
@@ -193,7 +200,6 @@ def beside(summary: Summary) -> str:
 
 def diagnosis(traces: Path) -> list[str]:
     """The time of the traced steps by its parts, and the causes in it with what they would gain."""
-    from scalewright.cli.diagnosis import PARTS
     from scalewright.diagnose.diagnose import diagnose
 
     try:
@@ -201,7 +207,7 @@ def diagnosis(traces: Path) -> list[str]:
     except UserError as error:
         return [f"its traces can't be read: {error}"]
     shares = answer["breakdown_pct"]
-    parts = ", ".join(f"{word} {shares[name]:.0f}%" for name, _, word in PARTS if shares[name] >= 0.5)
+    parts = ", ".join(f"{name} {shares[key]:.0f}%" for key, name in PARTS.items() if shares[key] >= 0.5)
     lines = [f"{parts}; bound by {answer['bound_by']}"]
     for verdict in answer["verdicts"][:2]:
         lines.append(f"{verdict['cause']}, {verdict['gain_pct']['p50']:.0f}% to gain: {verdict['fix']}")

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from scalewright.cli.output import print, print_table
+from scalewright.cli.output import print
+from scalewright.cli.terminal import print_table
 from scalewright.spec.common.formatting import count, counted
 
 STATES = ("parameters", "gradients", "optimizer")
@@ -19,7 +20,7 @@ KINDS = ("activations", "buffers", "other", "peak")
 Group = dict[str, Any]
 
 
-def show_dry_run(document: dict[str, Any]) -> None:
+def show_dry_run(document: Group) -> None:
     """Prints what `DryRun.dump()` gives as tables that fit 80 columns."""
     layout, groups = document["layout"], document["groups"]
     axes = [f"{key} {layout[key]}" for key in ("pp", "dp_replicate", "tp", "cp", "ep") if layout[key] > 1]

@@ -1,23 +1,29 @@
-"""The flags that verbs share, and values that are one of a few words.
+"""The flags that verbs share, values that are one of a few words, and `key=value,key=value` in one flag.
 
 A word that isn't among the valid ones is answered like a misspelt verb: with the nearest that is.
+
+    "tp=8, recompute={every: 2}, stage-layers=[9,7]"  ->  {tp: 8, recompute: {every: 2}, stage_layers: [9, 7]}
+
+A value is YAML on one line; commas inside brackets belong to it. Keys may be kebab-case.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
 from scalewright.spec.errors import UserError, unknown
 
+Pairs: TypeAlias = dict[str, Any]  # of key=value flags: values as YAML reads them
 RunFile = Annotated[Path, typer.Argument(metavar="RUN.yaml", help="The run file.")]
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Keys to set, such as layout.tp=2.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
+All = Annotated[bool, typer.Option("--all", help="Print all that is known, not only what most people need.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace a file that this tool didn't write.")]
 TrustCode = Annotated[
     bool,
@@ -65,3 +71,49 @@ def starting_with(words: Callable[[], Sequence[str]]) -> Callable[[str], list[st
             return []
 
     return complete
+
+
+def parse_pairs(text: str | None, flag: str, known: Iterable[str]) -> Pairs:
+    """The keys and values of a flag; raises UserError for a key that isn't known, or one given twice."""
+    names, pairs = list(known), {}
+    for part in split_outside(text or ""):
+        key, equals, value = part.partition("=")
+        key = key.strip().replace("-", "_")
+        if not equals:
+            raise UserError(f"'{part.strip()}' has no value", flag, "write key=value,key=value")
+        if key not in names:
+            raise unknown("key", key, names, flag)
+        if key in pairs:
+            raise UserError(f"{key} is given twice", flag, "give it once")
+        pairs[key] = parse_value(value, f"{flag} {key}")
+    return pairs
+
+
+def parse_value(text: str, where: str) -> Any:
+    """A value as YAML reads it: 8, true, {every: 2}, [1, 2], zb-h1."""
+    from scalewright.spec.base import parse_yaml
+
+    if not text.strip():
+        raise UserError("the value is missing", where, "write key=value")
+    return parse_yaml(text, where)
+
+
+def merge(flags: Pairs, pairs: Pairs, flag: str) -> Pairs:
+    """Both together; raises UserError when they give one key different values."""
+    merged = {key: value for key, value in flags.items() if value is not None}
+    for key, value in pairs.items():
+        if key in merged and merged[key] != value:
+            raise UserError(f"{key} {merged[key]} and {key} {value} are both given", flag, "give one of them")
+        merged[key] = value
+    return merged
+
+
+def split_outside(text: str) -> list[str]:
+    """The parts between commas that no bracket holds; empty ones are dropped."""
+    parts, depth, start = [], 0, 0
+    for index, letter in enumerate(text):
+        depth += (letter in "[{(") - (letter in "]})")
+        if letter == "," and depth == 0:
+            parts.append(text[start:index])
+            start = index + 1
+    return [part for part in [*parts, text[start:]] if part.strip()]

@@ -4,6 +4,8 @@ print(...)                   # lines for people: control characters escaped (tes
 with only_answer(json):      # whatever a library prints meanwhile goes to stderr
     result = work()
 print_json(result)           # stdout: this and nothing else
+
+What takes long shows its progress on stderr; Ctrl-C ends a search with the best layouts so far.
 """
 
 from __future__ import annotations
@@ -13,14 +15,16 @@ import contextlib
 import json
 import math
 import os
+import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import is_dataclass
+from types import FrameType
 from typing import Any, TextIO
 
 from scalewright.spec.common.formatting import printable
-
-NO_LIMIT = 100_000  # characters: the widths of the columns are decided before
+from scalewright.spec.errors import UserError
 
 
 def print(*texts: object, end: str = "\n", file: TextIO | None = None, flush: bool = False) -> None:
@@ -100,6 +104,42 @@ def progress(what: str) -> Iterator[Callable[[int, int | None], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
+@contextlib.contextmanager
+def searching() -> Iterator[tuple[Callable[[int, int], None], Callable[[], bool]]]:
+    """Yields `tell(done, total)`, which a terminal shows, and `stop()`: whether Ctrl-C was pressed.
+
+    After the first Ctrl-C the search returns its best so far, and the command exits with 130; the second is
+    the usual interrupt.
+    """
+    stopped = threading.Event()
+    try:
+        with _interrupts(stopped), progress("searching layouts") as tell:
+            yield tell, stopped.is_set
+    except UserError:
+        if stopped.is_set():  # before anything was found: that is no mistake of the user's
+            raise KeyboardInterrupt from None
+        raise
+
+
+@contextlib.contextmanager
+def _interrupts(stopped: threading.Event) -> Iterator[None]:
+    """The first Ctrl-C sets `stopped`; only the main thread may take signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if stopped.is_set():
+            raise KeyboardInterrupt
+        stopped.set()
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before if before is not None else signal.default_int_handler)
+
+
 def plain_markup(value: Any) -> Any:
     """An answer whose texts rich shows as they are: a model may be called `[/b]`."""
     from rich.markup import escape
@@ -111,44 +151,3 @@ def plain_markup(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain_markup(item) for item in value]
     return value
-
-
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str = "") -> None:
-    """A table on stdout, as wide as the screen: words wrap, numbers and the first column never do.
-
-    Piped, the width is that of the terminal around the pipe, and 80 where there is none.
-    """
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from scalewright.cli.columns import Column, blocks
-
-    console, columns = Console(), [printable(name, keep="") for name in columns]
-    texts = [["" if cell is None else printable(cell) for cell in row] for row in rows]
-    numeric = [bool(rows) and all(_is_number(row[index]) for row in rows) for index in range(len(columns))]
-    made = [
-        Column(name, tuple(row[index] for row in texts), numeric[index] or index == 0)
-        for index, name in enumerate(columns)
-    ]
-    if title:
-        console.print(Text(printable(title), style="italic"), soft_wrap=not console.is_terminal)
-    for number, part in enumerate(blocks(made, console.width)):
-        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-        for index, width in part:
-            table.add_column(
-                Text(columns[index]),
-                justify="right" if numeric[index] else "left",
-                min_width=width,
-                max_width=width,
-            )
-        for row in texts:
-            table.add_row(*(Text(row[index]) for index, _ in part))
-        if number:
-            print()
-        console.print(table, crop=False, width=NO_LIMIT)
-
-
-def _is_number(cell: Any) -> bool:
-    return cell is None or isinstance(cell, (int, float)) or str(cell).lstrip("+-")[:1].isdigit()

@@ -65,7 +65,7 @@ def score_tasks(
 
 
 def show_scores(evaluation: dict[str, Any]) -> None:
-    from scalewright.cli.output import print_table
+    from scalewright.cli.terminal import print_table
 
     rows = []
     for task, scores in evaluation["results"].items():

@@ -1,17 +1,16 @@
-"""The answer of `predict`: the prediction, changes that would help, the smallest fix, and the evidence.
+"""The answers of `predict` and `plan`, a record each; their `dump()` makes the keys of `--json`.
 
-prediction.dump()                                  the cost           (plan/predict.py)
-  + what_if, smallest_fix, evidence                the reasons and the evidence  (plan/explain.py)
-  + buys                                           the gain of each axis and technique (plan/ablation.py)
-  + lacks                                          features of the layout that its trainer lacks
-  + stages                                         each pipeline stage (plan/stages.py)
-  + total {days, device_hours, cost, ...}          the whole run (plan/whole_run.py)
+PredictionAnswer    the prediction (plan/predict.py), what was assumed, the whole run's total
+    .reasons        what would help, the evidence (plan/explain.py), the gain of each axis (plan/ablation.py)
+ChoiceAnswer        the same of a plan's layout, and whether `train` runs it
+PlanAnswer          the plan (plan/search/choices.py) with the answers of its layouts; what was asked besides
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from scalewright.plan.ablation import ablation
 from scalewright.plan.capabilities import of_framework, why_untrainable
@@ -20,12 +19,113 @@ from scalewright.plan.constants import Constants
 from scalewright.plan.cost.memory import GIB
 from scalewright.plan.explain import evidence, smallest_fix, what_if
 from scalewright.plan.frameworks import OURS
-from scalewright.plan.predict import Prediction
-from scalewright.plan.records import Link
+from scalewright.plan.predict import Prediction, layout_keys
+from scalewright.plan.records import Gain, Link, Nearby, Removed, Stage, Total
 from scalewright.plan.request import Request
+from scalewright.plan.search.choices import Choice, Plan
 from scalewright.plan.stages import stages
 from scalewright.plan.whole_run import WholeRun
 from scalewright.spec.layout import Layout
+
+JSON: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Reasons:
+    """Why a layout costs what it does, and on what evidence: about forty other requests are priced for it."""
+
+    buys: list[Removed]
+    what_if: list[Gain]
+    smallest_fix: JSON | None
+    evidence: JSON
+    lacks: list[str]
+    stages: list[Stage]
+
+
+@dataclass(frozen=True)
+class PredictionAnswer:
+    """One layout's cost; `unread`: settings of another trainer's file that have no word of ours."""
+
+    prediction: Prediction
+    assumed: Sequence[str]
+    reasons: Reasons | None = None
+    total: Total | None = None  # of the whole run, where its tokens are known
+    unread: Sequence[JSON] = ()
+
+    def dump(self) -> JSON:
+        """The keys of `predict --json`."""
+        prediction, reasons = self.prediction, self.reasons
+        keys = prediction.dump()
+        keys["model"] = {"name": prediction.request.model.name, **keys["model"]}
+        keys["assumed"] = list(self.assumed)
+        if reasons is not None:
+            keys |= {key: value for key, value in vars(reasons).items() if key != "stages"}
+        keys |= setting(prediction.request)
+        if reasons is not None:
+            keys["stages"] = reasons.stages
+        optional = {"total": self.total, "unread": self.unread}
+        return keys | {key: value for key, value in optional.items() if value}
+
+
+@dataclass(frozen=True)
+class ChoiceAnswer:
+    """One layout of a plan; `needs` and `gain_pct` are of a layout that the trainer can't run."""
+
+    answer: PredictionAnswer
+    choice: Choice
+    needs: list[str] | None = None
+    gain_pct: float | None = None
+
+    def dump(self) -> JSON:
+        """The keys of `predict --json`, and what a plan adds."""
+        choice = self.choice
+        keys = self.answer.dump() | {
+            "trainable": choice.trainable,
+            "untrainable": choice.untrainable,
+            "objective_value": choice.value,
+        }
+        return keys if self.needs is None else keys | {"needs": self.needs, "gain_pct": self.gain_pct}
+
+
+@dataclass(frozen=True)
+class PlanAnswer:
+    """A plan, its layouts' answers, its run, and what else was asked; null: it wasn't."""
+
+    plan: Plan
+    assumed: Sequence[str]
+    best: Sequence[ChoiceAnswer]
+    pareto: Sequence[ChoiceAnswer]
+    beyond: Sequence[ChoiceAnswer]
+    nearby: list[Nearby]
+    trainable: ChoiceAnswer | None
+    run: JSON
+    run_yaml: str | None
+    asked: JSON | None = None
+    scaling: JSON | None = None
+    written: JSON | None = None  # the run file's path, or why there is none
+    yours: JSON | None = None  # the layout to beat
+    emitted: JSON | None = None  # the user's own file in the best layout
+    source: JSON | None = None  # the trainer and the file that the run was read from
+    unread: Sequence[JSON] = ()
+
+    def dump(self) -> JSON:
+        """The keys of `plan --json`."""
+        keys = self.plan.dump() | {"assumed": list(self.assumed)}
+        for name in ("best", "pareto", "beyond"):
+            keys[name] = [choice.dump() for choice in getattr(self, name)]
+        keys["best"][0]["simpler_than"] = self.plan.simpler_than()
+        keys["nearby"] = self.nearby
+        keys["best_trainable"] = self.trainable.dump() if self.trainable else None
+        asked = {"asked": self.asked, "scaling": self.scaling}
+        keys |= {key: value for key, value in asked.items() if value is not None}
+        keys |= {"run": self.run, "run_yaml": self.run_yaml, **(self.written or {})}
+        more = {
+            "yours": self.yours,
+            "emitted": self.emitted,
+            "from": self.source,
+            "unread": list(self.unread),
+        }
+        return keys | {key: value for key, value in more.items() if value}
 
 
 def answer(
@@ -34,32 +134,25 @@ def answer(
     run: WholeRun | None = None,
     explain: bool = True,
     assumed: Sequence[str] = (),
+    unread: Sequence[JSON] = (),
     c: Constants | None = None,
-) -> dict[str, Any]:
-    """The keys of `predict --json`; `total` only where `run` has tokens.
-
-    `explain` false leaves out what_if, buys, smallest_fix, evidence, lacks and stages; the first four price
-    about forty other requests.
-    """
-    keys = prediction.dump()
-    keys["model"] = {"name": prediction.request.model.name, **keys["model"]}
-    keys["assumed"] = [*assumed, *keys["assumed"]]
-    if explain:
-        keys["buys"] = ablation(prediction, c)
-        keys["what_if"] = what_if(prediction, c)
-        keys["smallest_fix"] = smallest_fix(prediction, c)
-        keys["evidence"] = evidence(prediction, c=c)
-        keys["lacks"] = lacks(prediction.request, keys["layout"])
-    keys |= setting(prediction.request)
-    if explain:
-        keys["stages"] = stages(prediction)
+) -> PredictionAnswer:
+    """The answer of one layout; `total` only where `run` has tokens, reasons only with `explain`."""
+    notes, total, request = [*assumed, *prediction.request.assumed], None, prediction.request
     if run is not None and run.tokens is not None:
-        keys["total"] = run.total(prediction)
-        keys["assumed"] += run.assumed(prediction.request.devices)
-    return keys
+        total = run.total(prediction)
+        notes += run.assumed(request.devices)
+    if not explain:
+        return PredictionAnswer(prediction, notes, None, total, unread)
+    features = lacks(request, layout_keys(request))
+    why = Reasons(
+        ablation(prediction, c), what_if(prediction, c), smallest_fix(prediction, c),
+        evidence(prediction, c=c), features, stages(prediction),
+    )  # fmt: skip
+    return PredictionAnswer(prediction, notes, why, total, unread)
 
 
-def setting(request: Request) -> dict[str, Any]:
+def setting(request: Request) -> JSON:
     """The sequence length, the device with its usable memory and links, the trainer and the optimizer."""
     chip, trainer = request.chip, request.framework
     return {

@@ -1,7 +1,7 @@
-"""A question from names and flags, and the whole answer of a plan: the keys of `plan --json`.
+"""A question from names and flags, and the whole answer of a plan.
 
 Question, Goal --search--> Plan: best, pareto, why_not      (plan/search/search.py)
-    the answer of `predict` for each best layout            (plan/answer.py)
+    the records of the answer                               (plan/answer.py)
     why a given layout isn't chosen                         (plan/search/why_not.py)
     the same search on other device counts                  (plan/search/scaling.py)
     the run file of the best layout that `train` runs       (plan/search/run_file.py)
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scalewright.plan import defaults
-from scalewright.plan.answer import answer
+from scalewright.plan.answer import ChoiceAnswer, PlanAnswer, answer
 from scalewright.plan.frameworks import OURS
 from scalewright.plan.search.finder import Stop, Tell
 from scalewright.plan.search.goal import Goal
@@ -108,8 +108,8 @@ def answer_plan(
     tell: Tell | None = None,
     stop: Stop | None = None,
     force: bool = False,
-) -> dict[str, Any]:
-    """The keys of `plan --json`; writes the run file where `out` is given. Raises UserError."""
+) -> PlanAnswer:
+    """The answer of a plan; writes the run file where `out` is given. Raises UserError."""
     if out is not None:
         check_replaceable(Path(out), force)
     run = run or WholeRun(price=goal.price)
@@ -117,37 +117,31 @@ def answer_plan(
     if question.cluster is not None:
         run = run.priced_at(question.cluster.price_per_device_hour)
     plan = search(question, goal, tell=tell, stop=stop)
-    keys = plan.dump()
-    keys["assumed"] = [*assumed, *keys["assumed"]]
-    keys["assumed"] += run.assumed(goal.devices)
+    notes = [*assumed, *plan.assumed, *run.assumed(goal.devices)]
     if goal.precision == "auto":
-        keys["assumed"].append(f"precision {plan.template.precision} (auto)")
+        notes.append(f"precision {plan.template.precision} (auto)")
 
-    def chosen(choice: Choice, explain: bool = False) -> dict[str, Any]:
-        """The answer of `predict` for a layout, and whether `train` runs it."""
-        return answer(choice.prediction, run=run, explain=explain, assumed=assumed) | {
-            "trainable": choice.trainable,
-            "untrainable": choice.untrainable,
-            "objective_value": choice.value,
-        }
+    def chosen(choice: Choice, explain: bool = False) -> ChoiceAnswer:
+        return ChoiceAnswer(answer(choice.prediction, run=run, explain=explain, assumed=assumed), choice)
 
-    keys["best"] = [chosen(choice, explain) for choice in plan.best]
-    keys["pareto"] = [chosen(choice) for choice in plan.pareto]
-    keys["beyond"] = [
-        chosen(layout.choice) | {"needs": layout.needs, "gain_pct": layout.gain_pct} for layout in plan.beyond
-    ]
-    keys["best"][0]["simpler_than"] = plan.simpler_than()
-    keys["nearby"] = nearby(plan) if explain and plan.complete else []
-    keys["best_trainable"] = chosen(plan.trainable) if plan.trainable else None
-    if why_not is not None:
-        keys["asked"] = explain_loss(plan, why_not)
-    if counts and plan.complete:
-        keys["scaling"] = scaling(question, goal, counts, stop)
-    keys["run"] = planned(plan, plan.best[0].layout, data)
-    keys["run_yaml"] = run_file(plan, data)
-    if out is not None:
-        keys |= _write(keys["run_yaml"], plan, Path(out), force)
-    return keys
+    text = run_file(plan, data)
+    return PlanAnswer(
+        plan=plan,
+        assumed=notes,
+        best=[chosen(choice, explain) for choice in plan.best],
+        pareto=[chosen(choice) for choice in plan.pareto],
+        beyond=[
+            replace(chosen(layout.choice), needs=layout.needs, gain_pct=layout.gain_pct)
+            for layout in plan.beyond
+        ],
+        nearby=nearby(plan) if explain and plan.complete else [],
+        trainable=chosen(plan.trainable) if plan.trainable else None,
+        run=planned(plan, plan.best[0].layout, data),
+        run_yaml=text,
+        asked=explain_loss(plan, why_not) if why_not is not None else None,
+        scaling=scaling(question, goal, counts, stop) if counts and plan.complete else None,
+        written=_write(text, plan, Path(out), force) if out is not None else None,
+    )
 
 
 def _write(text: str | None, plan: Plan, path: Path, force: bool) -> dict[str, str | bool | None]:

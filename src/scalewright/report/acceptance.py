@@ -7,23 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from scalewright.report.page import Page, Section, render, write
+from scalewright.report.document import JSON
+from scalewright.report.page import Page, Section, block_section, render, write
+from scalewright.report.present.blocks import Table
 from scalewright.spec.common.formatting import counted, duration, metric, share, short_time
 
-Answer = Mapping[str, Any]
 SEVERITY = {"failed": "bad", "warned": "warn", "passed": "good", "skipped": "plain"}
 MOST = 32  # ranks of the map; of more, those of the slowest pairs
 SHADED = 0.05  # of the usual rate: pairs nearer to it have no shade
 
 
-def write_acceptance(answer: Answer, path: str | Path, force: bool = False) -> Path:
+def write_acceptance(answer: JSON, path: str | Path, force: bool = False) -> Path:
     """Writes the page; UserError where another file would go."""
     return write(Path(path), render(page(answer)), force)
 
 
-def page(answer: Answer) -> Page:
+def page(answer: JSON) -> Page:
     """The page of an answer; a section with nothing to show is left out."""
     figures = {check["name"]: check["figures"] for check in answer["checks"]}
     failed = sum(check["state"] == "failed" for check in answer["checks"])
@@ -43,7 +43,7 @@ def page(answer: Answer) -> Page:
     )  # fmt: skip
 
 
-def _checks(answer: Answer) -> Section:
+def _checks(answer: JSON) -> Section:
     rows = [
         {
             "severity": SEVERITY[check["state"]],
@@ -55,7 +55,7 @@ def _checks(answer: Answer) -> Section:
     return Section("checks", "Checks", "health.html", {"rows": rows})
 
 
-def _pairs(figures: Mapping[str, Any]) -> Section | None:
+def _pairs(figures: JSON) -> Section | None:
     """Every pair's rate as a share of the usual one of its kind: inside hosts, and between them."""
     rows = figures.get("rows") or ()
     if not rows:
@@ -80,11 +80,11 @@ def _pairs(figures: Mapping[str, Any]) -> Section | None:
     return Section("pairs", "Every pair", "acceptance_pairs.html", data)
 
 
-def _where(row: Mapping[str, Any]) -> str:
+def _where(row: JSON) -> str:
     return "on one host" if row["hosts"][0] == row["hosts"][1] else "between hosts"
 
 
-def _cell(rate: float | None) -> dict[str, Any]:
+def _cell(rate: float | None) -> dict[str, object]:
     if rate is None:
         return {"text": "", "shade": 0, "kind": "less", "label": "not timed"}
     apart = rate - 1
@@ -96,37 +96,36 @@ def _cell(rate: float | None) -> dict[str, Any]:
     }
 
 
-def _tables(figures: Mapping[str, Mapping[str, Any]]) -> Section | None:
+def _tables(figures: Mapping[str, JSON]) -> Section | None:
     tables = [*_devices(figures.get("devices", {}).get("devices", ())),
               *_axes(figures.get("links", {}).get("axes", ()))]  # fmt: skip
-    return Section("numbers", "In numbers", "diagnosis_tables.html", {"tables": tables}) if tables else None
+    return block_section("numbers", "In numbers", tables)
 
 
-def _devices(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    if rows:
-        yield {
-            "title": "Devices",
-            "note": "All at once, as in a step; copies count what is read and written.",
-            "heads": ["rank", "host", "products", "memory"],
-            "rows": [
-                [row["rank"], row["host"], metric(row["flops_per_s"] or 0.0, "FLOP/s"),
-                 metric(row["bytes_per_s"], "B/s")]
-                for row in rows
-            ],
-        }  # fmt: skip
+def _devices(rows: Sequence[JSON]) -> Iterator[Table]:
+    cells = [
+        [
+            row["rank"],
+            row["host"],
+            metric(row["flops_per_s"] or 0.0, "FLOP/s"),
+            metric(row["bytes_per_s"], "B/s"),
+        ]
+        for row in rows
+    ]
+    if cells:
+        note = "All at once, as in a step; copies count what is read and written."
+        yield Table(["rank", "host", "products", "memory"], cells, "Devices", note)
 
 
-def _axes(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    if rows:
-        yield {
-            "title": "An all-reduce along each axis",
-            "note": "All groups of the axis at once, in nccl-tests' terms.",
-            "heads": ["axis", "ranks", "bytes", "time", "bus bandwidth", "of its link", "wrong numbers"],
-            "rows": [
-                [row["axis"], row["group"], f"{row['bytes']:,}", short_time(row["time_s"]),
-                 metric(row["busbw_bytes_per_s"], "B/s"),
-                 share(row["busbw_bytes_per_s"] / row["expected_busbw_bytes_per_s"])
-                 if row["expected_busbw_bytes_per_s"] else "–", f"{row['wrong']:,}"]
-                for row in rows
-            ],
-        }  # fmt: skip
+def _axes(rows: Sequence[JSON]) -> Iterator[Table]:
+    cells = [
+        [row["axis"], row["group"], f"{row['bytes']:,}", short_time(row["time_s"]),
+         metric(row["busbw_bytes_per_s"], "B/s"),
+         share(row["busbw_bytes_per_s"] / row["expected_busbw_bytes_per_s"])
+         if row["expected_busbw_bytes_per_s"] else "–", f"{row['wrong']:,}"]
+        for row in rows
+    ]  # fmt: skip
+    if cells:
+        heads = ["axis", "ranks", "bytes", "time", "bus bandwidth", "of its link", "wrong numbers"]
+        note = "All groups of the axis at once, in nccl-tests' terms."
+        yield Table(heads, cells, "An all-reduce along each axis", note)

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from scalewright.report.scale import Kind, say, say_tick, ticks
-from scalewright.report.series import Array, frame, thin, without_outliers
+from scalewright.report.series import Array, Kind, frame, say, say_tick, thin, ticks, without_outliers
 
 SIZE = 1000  # units of the drawing, both ways
 Style = Literal["raw", "line", "valid"]
@@ -59,18 +58,25 @@ class Chart:
     marks: tuple[Mark, ...] = ()
 
 
+class Tick(NamedTuple):
+    """A line of the grid: where, as a share of the frame, and its text."""
+
+    at: float
+    text: str
+
+
 @dataclass(frozen=True)
 class Drawing:
     """A chart in the words of the template."""
 
     chart: Chart
     paths: list[dict[str, str]]
-    x_ticks: list[dict[str, Any]]
-    y_ticks: list[dict[str, Any]]
-    marks: list[dict[str, Any]]
+    x_ticks: list[Tick]
+    y_ticks: list[Tick]
+    marks: list[dict[str, object]]
     description: str
     outside: int  # points above or below the frame
-    data: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, object] = field(default_factory=dict)
 
 
 def draw(chart: Chart) -> Drawing:
@@ -94,11 +100,8 @@ def draw(chart: Chart) -> Drawing:
     return Drawing(
         chart=chart,
         paths=paths,
-        x_ticks=[{"at": x(t), "text": say_tick(t, "step")} for t in ticks(x_low, x_high) if t == int(t)],
-        y_ticks=[
-            {"at": 1 - y(t), "text": say_tick(t, chart.kind)}
-            for t in ticks(low, high, 6 if chart.wide else 4)
-        ],
+        x_ticks=[Tick(x(t), say_tick(t, "step")) for t in ticks(x_low, x_high) if t == int(t)],
+        y_ticks=[Tick(1 - y(t), say_tick(t, chart.kind)) for t in ticks(low, high, 6 if chart.wide else 4)],
         marks=[
             {"at": x(m.step), "step": m.step, "kind": m.kind}
             for m in chart.marks

@@ -1,70 +1,70 @@
-"""The page of a diagnosis: what binds the run and what would help, then what each rank did when.
+"""The page of a diagnosis: the answer in lines, the causes, then what each rank did when, and all tables.
 
-answer of `diagnose` (its --json) ──┬──► causes, time, ranks, communication, kernels, memory, steps
-Timeline of a trace's ranks ────────┴──► lanes to zoom
+answer of `diagnose` (its --json) ──► blocks (present/diagnosis.py), curves, a map of the ranks
+Timeline of a trace's ranks ────────► lanes to zoom
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from scalewright.diagnose.timeline import Timeline
-from scalewright.report.page import Page, Section, render, write
-from scalewright.report.sections import (
-    diagnosis_causes,
-    diagnosis_change,
-    diagnosis_curves,
-    diagnosis_lanes,
-    diagnosis_memory,
-    diagnosis_ranks,
-    diagnosis_tables,
-    diagnosis_time,
-)
+from scalewright.report.document import JSON
+from scalewright.report.page import Page, block_section, render, write
+from scalewright.report.present.comparison import show_against, show_what_if
+from scalewright.report.present.diagnosis import cause_notes, head, measured
+from scalewright.report.present.tables import tables
+from scalewright.report.sections import diagnosis_curves, diagnosis_ranks
+from scalewright.spec.common.formatting import counted, short_time
 
-Answer = Mapping[str, Any]
-SECTIONS: tuple[Callable[[Answer], Section | None], ...] = (
-    diagnosis_ranks.section,
-    diagnosis_memory.section,
-    diagnosis_curves.section,
-    diagnosis_tables.section,
-)
+TITLES = {
+    "trace": "Where the time went", "flight_recorder": "Where it hung", "memory": "Where the memory went",
+    "nccl": "What NCCL chose", "log": "A log of training", "run": "A run", "kernels": "How good kernels are",
+}  # fmt: skip
 SCRIPTS = ("words.js", "theme.js", "canvas.js", "pipeline.js")
 STYLES = ("report.css", "plan.css", "diagnosis.css")
 
 
 def write_diagnosis(
-    answer: Answer, path: str | Path, lanes: Timeline | None = None, text: str = "", force: bool = False
+    answer: JSON, path: str | Path, lanes: Timeline | None = None, force: bool = False
 ) -> Path:
-    """Writes the page; `text`: what the terminal shows, folded. UserError where another file would go."""
-    return write(Path(path), render(page(answer, lanes, text)), force)
+    """Writes the page; UserError where another file would go."""
+    return write(Path(path), render(page(answer, lanes)), force)
 
 
-def page(answer: Answer, lanes: Timeline | None = None, text: str = "") -> Page:
+def page(answer: JSON, lanes: Timeline | None = None) -> Page:
     """The page of an answer; a section with nothing to show is left out."""
+    change = [*show_what_if(answer.get("what_if") or ()), *show_against(answer.get("against"))]
+    drawn = [
+        diagnosis_ranks.lanes_section(lanes) if lanes is not None else None,
+        diagnosis_ranks.section(answer),
+        diagnosis_curves.memory_section(answer),
+        diagnosis_curves.steps_section(answer),
+    ]
     sections = [
-        diagnosis_causes.section(answer),
-        diagnosis_change.section(answer),
-        diagnosis_time.section(answer),
-        diagnosis_lanes.section(lanes) if lanes is not None else None,
-        *(make(answer) for make in SECTIONS),
-        Section(
-            "text",
-            "As on the terminal",
-            "diagnosis_text.html",
-            {"text": text, "open": answer["kind"] != "trace"},
-        )
-        if text
-        else None,
+        block_section("answer", "The answer", [*head(answer), *measured(answer)]),
+        block_section("causes", "What binds it", cause_notes(answer["verdicts"])),
+        block_section("change", "What changed, what would", change),
+        *drawn,
+        block_section("tables", "In numbers", [*tables(answer)]),
     ]
     return Page(
-        title=diagnosis_causes.title(answer),
-        status=diagnosis_causes.status(answer),
+        title=TITLES.get(answer["kind"], "Diagnosis"),
+        status=str(answer["verdicts"][0]["cause"]) if answer["verdicts"] else "no cause found",
         status_kind="warn" if answer["verdicts"] else "good",
-        facts=diagnosis_causes.facts(answer),
+        facts=_facts(answer),
         sections=[section for section in sections if section is not None],
         notes=answer["warnings"],
         scripts=SCRIPTS,
         styles=STYLES,
     )
+
+
+def _facts(answer: JSON) -> list[str]:
+    """What was read."""
+    if answer["kind"] != "trace":
+        return []
+    ranks = answer["per_rank"]
+    words = [short_time(answer["window_s"]), counted(len(ranks), "ranks")]
+    words += [answer["device"]] if answer["device"] else []
+    return [*words, counted(len(answer["steps"]), "steps")] if answer["steps"] else words

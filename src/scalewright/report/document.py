@@ -136,6 +136,15 @@ class Estimate:
             tuple(_stage(stage) for stage in read.parts("stages")),
         )
 
+    @property
+    def memory_band(self) -> tuple[float, float] | None:
+        """GiB that one of ten and nine of ten runs stay below; None where the plan gives no band."""
+        band = self.read.data.get("memory_p10_p90_gib")
+        if not isinstance(band, Sequence) or isinstance(band, str) or len(band) != 2:
+            return None
+        known = all(isinstance(end, (int, float)) and not isinstance(end, bool) for end in band)
+        return (float(band[0]), float(band[1])) if known else None
+
     def size(self, axis: str) -> int:
         """The size of an axis of the layout, 1 where it isn't given."""
         return integer(self.layout.get(axis))

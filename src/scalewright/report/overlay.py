@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,8 +17,7 @@ from scalewright.report.chart import path as svg_path
 from scalewright.report.folder import Column, RunFolder
 from scalewright.report.page import Page, Section, render, write
 from scalewright.report.runs import UNREMARKABLE, Comparison, Entry, cells, compare, names_of, setting
-from scalewright.report.scale import Kind, say_tick, ticks
-from scalewright.report.series import frame, smooth, thin
+from scalewright.report.series import Kind, frame, say_tick, smooth, thin, ticks
 from scalewright.spec.common.formatting import duration
 
 COLOURS = 8  # of the lines; further runs share them, dashed
@@ -67,7 +65,7 @@ def page(runs: Sequence[RunFolder]) -> Page:
     )
 
 
-def drawing(runs: Sequence[RunFolder], title: str, split: str) -> dict[str, Any] | None:
+def drawing(runs: Sequence[RunFolder], title: str, split: str) -> dict[str, object] | None:
     """One frame of all runs' losses, once for each axis; None where no run has any."""
     lines = [_line(run, split) for run in runs]
     if not any(np.isfinite(loss).any() for _, loss in lines):
@@ -123,7 +121,7 @@ def _line(run: RunFolder, split: str) -> tuple[dict[str, Column], Column]:
     return {"steps": steps, "tokens": tokens, "time": np.interp(steps, train.steps, seconds)}, loss
 
 
-def rows(comparison: Comparison) -> list[dict[str, Any]]:
+def rows(comparison: Comparison) -> list[dict[str, object]]:
     """The table of runs, in words; best first."""
 
     def last_loss(entry: Entry) -> float:

@@ -14,6 +14,7 @@ from typing import Any
 
 import jinja2
 
+from scalewright.report.present.blocks import Block, Line, left_out
 from scalewright.spec.common.files import write_whole
 from scalewright.spec.common.formatting import printable
 from scalewright.spec.errors import RunError, UserError
@@ -47,6 +48,26 @@ class Page:
     footer: str = "Scalewright"
     scripts: Sequence[str] = ("words.js", "theme.js", "report.js")
     styles: Sequence[str] = ("report.css",)
+
+
+def block_section(id: str, title: str, blocks: Sequence[Block]) -> Section | None:
+    """A section of an answer's blocks; neighbouring lines make one list. None where there is nothing."""
+    return Section(id, title, "blocks.html", {"blocks": grouped(blocks)}) if blocks else None
+
+
+def grouped(blocks: Sequence[Block]) -> list[dict[str, object]]:
+    """Blocks with their kinds, as the template takes them."""
+    groups: list[dict[str, object]] = []
+    lines: list[Line] = []
+    for block in blocks:
+        if not isinstance(block, Line):
+            groups.append({"kind": type(block).__name__, "block": block, "left_out": left_out(block)})
+            lines = []
+        elif lines:
+            lines.append(block)
+        else:
+            groups.append({"kind": "lines", "lines": (lines := [block])})
+    return groups
 
 
 def render(page: Page) -> str:

@@ -6,42 +6,35 @@ PosixPath('plan.html')
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
-from scalewright.report.document import PlanDocument, read_document, read_plan
-from scalewright.report.page import Page, Section, render, write
+from scalewright.report.document import JSON, PlanDocument, read_document, read_plan
+from scalewright.report.page import Page, block_section, render, write
+from scalewright.report.present.blocks import Block, Note, Text
+from scalewright.report.present.plan import (
+    emitted_blocks,
+    reasons,
+    scaling,
+    show_plan,
+    yours_blocks,
+    yours_of,
+)
+from scalewright.report.present.prediction import assumed_notes, evidence, show_prediction, title, what_if
 from scalewright.report.sections import (
-    plan_changes,
-    plan_evidence,
     plan_layouts,
     plan_memory,
     plan_overview,
     plan_pareto,
     plan_pipeline,
     plan_ranks,
-    plan_scaling,
     plan_time,
 )
 
-SECTIONS: tuple[Callable[[PlanDocument], Section | None], ...] = (
-    plan_overview.section,
-    plan_layouts.section,
-    plan_evidence.section,
-    plan_pipeline.section,
-    plan_time.section,
-    plan_changes.section,
-    plan_memory.section,
-    plan_pareto.section,
-    plan_scaling.section,
-    plan_ranks.section,
-)
 SCRIPTS = ("words.js", "theme.js", "canvas.js", "pipeline.js", "scatter.js", "ranks.js", "copy.js")
-STYLES = ("report.css", "plan.css")
+STYLES = ("report.css", "plan.css", "diagnosis.css")
 
 
-def write_plan(document: Mapping[str, Any], path: str | Path) -> Path:
+def write_plan(document: JSON, path: str | Path) -> Path:
     """Writes the page about what `plan --json` or `predict --json` answered; UserError when it is no plan."""
     return write(Path(path), render(page(read_document(document))))
 
@@ -55,10 +48,28 @@ def write_plan_file(source: str | Path, out: str | Path | None = None, force: bo
 
 def page(document: PlanDocument) -> Page:
     """The page about a plan; an empty section is left out."""
-    sections = [make(document) for make in SECTIONS]
+    best = document.first
+    sections = [
+        plan_layouts.section(document),
+        block_section("reasons", "Why not the others", others(document)),
+    ]
+    if best is not None:
+        shown = show_plan(document) if document.searched else show_prediction(document)
+        sections = [
+            plan_overview.section(document, shown),
+            *sections,
+            block_section("evidence", "How sure", [*evidence(best), *assumed_notes(document, best)]),
+            plan_pipeline.section(document),
+            plan_time.section(document),
+            block_section("what-if", "What would change it", [*what_if(best)]),
+            plan_memory.section(document),
+            plan_pareto.section(document),
+            block_section("scaling", "On more devices", [*scaling(document)]),
+            plan_ranks.section(document),
+        ]
     status, kind = plan_overview.status(document)
     return Page(
-        title=plan_overview.title(document),
+        title=title(document),
         status=status,
         status_kind=kind,
         facts=plan_overview.facts(document),
@@ -67,3 +78,14 @@ def page(document: PlanDocument) -> Page:
         scripts=SCRIPTS,
         styles=STYLES,
     )
+
+
+def others(document: PlanDocument) -> list[Block]:
+    """Changes to the layout to beat, and what costs those that were not chosen; the lines stand above."""
+    yours = yours_of(document)
+    blocks = [
+        *(yours_blocks(document, yours) if yours else ()),
+        *emitted_blocks(document),
+        *reasons(document),
+    ]
+    return [block for block in blocks if isinstance(block, (Note, Text))]

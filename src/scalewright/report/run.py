@@ -15,13 +15,10 @@ from scalewright.report.sections import (
     comparison,
     configuration,
     curves,
-    environment,
     experts,
     health,
     overview,
     pipeline,
-    sample,
-    spent,
     timeline,
 )
 
@@ -30,13 +27,13 @@ SECTIONS: tuple[Callable[[RunFolder], Section | None], ...] = (
     overview.section,
     curves.section,
     experts.section,
-    spent.section,
+    comparison.spent_section,
     comparison.section,
     pipeline.section,
-    sample.section,
+    overview.sample_section,
     timeline.section,
     configuration.section,
-    environment.section,
+    configuration.environment_section,
 )
 
 

@@ -10,7 +10,8 @@ import pytest
 from tests.diagnose.logs.write import bridge_step_time, megatron_2021, titan, trainer, write
 
 from scalewright.api import diagnose, predict, read
-from scalewright.cli.diagnosis import show
+from scalewright.cli.terminal import show
+from scalewright.report.present import show_answer
 from scalewright.spec.errors import UserError
 
 BLOCK = """using world size: 64, data-parallel size: 8, tensor-model-parallel size: 8
@@ -145,7 +146,7 @@ def test_flags_for_a_log_are_refused_with_anything_else() -> None:
 
 
 def test_the_first_line_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    show(ask(tmp_path, cluster="dgx-h100"))
+    show(show_answer(ask(tmp_path, cluster="dgx-h100")), everything=True)
     first = capsys.readouterr().out.split("\n")[0]
     assert first == "1.5 s a step on 64 devices of dgx-h100 with megatron-lm: as expected"
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from scalewright.cli.diagnosis import show
+from scalewright.cli.terminal import show
 from scalewright.diagnose.diagnose import diagnose
+from scalewright.report.present import show_answer
 
 PREDICTED = {"time": 1.0, "kind": "predicted", "step": 0, "p10": 0.09, "p50": 0.1, "p90": 0.11, "note": ""}
 
@@ -41,7 +42,7 @@ def test_a_run_as_predicted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert (len(answer["log"]["steps"]), answer["log"]["restarts"]) == (20, 1)
     assert answer["expected"]["verdict"] == "as expected"
     assert answer["verdicts"] == []
-    show(answer)
+    show(show_answer(answer), everything=True)
     assert capsys.readouterr().out.startswith("100 tokens/s on 2 devices with scalewright: as expected\n")
 
 

@@ -11,9 +11,10 @@ import pytest
 from tests.diagnose.logs.write import FORMS, Line, megatron_2021, write
 from tests.diagnose.test_damage import damaged
 
-from scalewright.cli.diagnosis import show
+from scalewright.cli.terminal import show
 from scalewright.diagnose.diagnose import diagnose
 from scalewright.diagnose.logs.log import read_logs
+from scalewright.report.present import show_answer
 from scalewright.spec.errors import UserError
 
 
@@ -56,7 +57,7 @@ def test_damaged_logs_end_in_an_answer_or_a_line(
     for _ in range(40):
         (tmp_path / "run.log").write_bytes(damaged(data, source))
         with contextlib.suppress(UserError):
-            show(diagnose([tmp_path / "run.log"]))
+            show(show_answer(diagnose([tmp_path / "run.log"])), everything=True)
     shown = capsys.readouterr().out
     assert not any(ord(sign) < 32 and sign != "\n" for sign in shown)
 
@@ -90,5 +91,5 @@ def test_numbers_out_of_all_bounds(tmp_path: Path) -> None:
     lines[4] = lines[4].replace("       5/", "9" * 30 + "/")
     path.write_text("\n".join(lines))
     answer = diagnose([path])
-    show(answer)
+    show(show_answer(answer), everything=True)
     assert answer["kind"] == "log"

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from tests.diagnose.nccl.write import answer, causes, run, says, started
 
-from scalewright.cli.diagnosis import show
+from scalewright.cli.terminal import show
+from scalewright.report.present import show_answer
 
 
 def first(folder: Path, lines: list[str]) -> dict[str, Any]:
@@ -202,7 +203,7 @@ def test_on_the_terminal(
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     hostile = says("a", 0, "NCCL_ALGO set by environment to \x07evil\x9b31m.")
-    show(answer(tmp_path, [*run("Socket", ""), hostile]))
+    show(show_answer(answer(tmp_path, [*run("Socket", ""), hostile])), everything=True)
     text = capsys.readouterr().out
     assert text.startswith("NCCL 2.21.5+cuda12.4: 4 ranks on 2 nodes, 8 channels\n")
     assert "1. sockets instead of InfiniBand or RoCE" in text

@@ -14,7 +14,8 @@ from typing import Annotated, Any
 import typer
 
 from scalewright.cli.options import Json
-from scalewright.cli.output import print, print_json, print_table, working
+from scalewright.cli.output import print, print_json, working
+from scalewright.cli.terminal import print_table
 from scalewright.spec.errors import RunError, UserError
 
 SHOWN = 6  # settings of a part that `diff` prints; --json has all

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scalewright.cli.options import Json
-from scalewright.cli.output import print, print_json, print_table
+from scalewright.cli.output import print, print_json
+from scalewright.cli.terminal import print_table
 
 if TYPE_CHECKING:
     from scalewright.report.runs import Comparison

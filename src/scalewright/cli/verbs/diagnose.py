@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scalewright.cli.options import Force, Json
+from scalewright.cli.options import All, Force, Json
 from scalewright.cli.output import only_answer, print, print_json, working
-from scalewright.spec.errors import UserError
+from scalewright.cli.terminal import show
+from scalewright.spec.errors import RunError, UserError
+
+if TYPE_CHECKING:
+    from scalewright.diagnose.diagnose import Drawing
 
 
 def diagnose(
@@ -75,6 +80,7 @@ def diagnose(
             metavar="FILE", help="As a trace for ui.perfetto.dev; with --against PLAN its parts, too."
         ),
     ] = None,
+    everything: All = False,
     force: Force = False,
     json: Json = False,
 ) -> None:
@@ -93,7 +99,6 @@ def diagnose(
     scalewright diagnose train.log --from pretrain.sh --cluster dgx-h100
     scalewright diagnose new/ --against old/ --fail-if-slower 3
     """
-    from scalewright.cli.diagnosis_files import check_files, write_files
     from scalewright.cli.verbs.predict import layout_keys, read_question
     from scalewright.diagnose.diagnose import drawn
     from scalewright.diagnose.logs.expected import Given
@@ -102,24 +107,60 @@ def diagnose(
         raise UserError("one form at a time", "--json and --markdown", "leave one of them out")
     if fail_if_slower is not None and against is None:
         raise UserError("slower than what", "--fail-if-slower", "add `--against OTHER`")
-    check_files(html, perfetto, force)
+    _check_files(html, perfetto, force)
     with only_answer(json), working("reading"):
         configured = read_question(from_, model) if from_ is not None else None
         given = Given(model, cluster, layout_keys({}, layout), seq_len, configured)
         answer, drawing = drawn(paths, given, what_if or (), against)
-        write_files(answer, drawing, html, perfetto, force)
+        _write_files(answer, drawing, html, perfetto, force)
     if json:
         print_json(answer)
-    elif markdown:
-        from scalewright.cli.markdown import markdown as as_markdown
-
-        print(as_markdown(answer))
     else:
-        from scalewright.cli.diagnosis import show
+        from scalewright.report.present import show_answer
+        from scalewright.report.present.markdown import markdown as as_markdown
 
-        show(answer)
+        shown = show_answer(answer)
+        print(as_markdown(shown)) if markdown else show(shown, everything)
     if fail_if_slower is not None and _slower(answer["against"], fail_if_slower):
         raise typer.Exit(1)
+
+
+def _check_files(html: Path | None, perfetto: Path | None, force: bool) -> None:
+    """Raises UserError for a file of the user's that would be replaced; called before long work."""
+    from scalewright.diagnose.timeline import is_ours
+    from scalewright.report.page import check_page
+
+    with contextlib.suppress(OSError):  # a path that can't be written, either
+        if html is not None:
+            check_page(html, force)
+        if perfetto is None or perfetto.parts[:2] == ("/", "dev"):  # `>(...)`, /dev/null
+            return
+        if perfetto.is_fifo():
+            raise UserError("nobody may read this pipe", str(perfetto), "give a file's name")
+        if perfetto.is_file() and not force and not is_ours(perfetto):
+            how = "give another name, or --force to replace it"
+            what = "the file is there already, and isn't as `--perfetto` wrote it"
+            raise UserError(what, str(perfetto), how)
+
+
+def _write_files(
+    answer: Mapping[str, Any], drawing: Drawing, html: Path | None, perfetto: Path | None, force: bool
+) -> None:
+    """Writes those that were asked for; UserError where there is nothing to draw, RunError where it fails."""
+    if perfetto is not None and drawing.lanes is None:
+        raise UserError("only traces have a timeline", "--perfetto", "leave it out, or give traces")
+    lanes = drawing.lanes() if drawing.lanes is not None and (html or perfetto) else None
+    if html is not None:
+        from scalewright.report.diagnosis import write_diagnosis
+
+        write_diagnosis(answer, html, lanes, force)
+    if perfetto is not None and lanes is not None:
+        from scalewright.diagnose.timeline import write_perfetto
+
+        try:
+            write_perfetto(lanes, perfetto, drawing.plan)
+        except OSError as error:
+            raise RunError(f"cannot write {perfetto}: {error.strerror or error}") from error
 
 
 def _slower(compared: Mapping[str, Any], percent: float) -> bool:

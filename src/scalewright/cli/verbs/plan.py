@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scalewright.cli.options import Force, Json, choice
+from scalewright.cli.options import All, Force, Json, choice
 from scalewright.cli.verbs.predict import (
     LAYOUT,
     Cluster,
@@ -86,6 +86,7 @@ def plan(
         bool, typer.Option("--emit", help="Your own file (--from) in the best layout: what changes in it.")
     ] = False,
     force: Force = False,
+    everything: All = False,
     json: Json = False,
 ) -> None:
     """Find the best layout of a run, and say why others lose.
@@ -108,9 +109,9 @@ def plan(
     counts = read_counts(scaling) if scaling else None
     yours = read_pairs(near, "--near", LAYOUT - SIZES) if near is not None else None
     from scalewright.api import plan as search
-    from scalewright.cli.output import only_answer, print_json
-    from scalewright.cli.search_tables import show_plan
-    from scalewright.cli.searching import searching
+    from scalewright.cli.output import only_answer, print_json, searching
+    from scalewright.cli.terminal import show
+    from scalewright.report.present import show_answer
 
     with only_answer(json), searching() as (tell, stop):
         answer = search(
@@ -123,7 +124,7 @@ def plan(
             why_not=read_pairs(why_not, "--why-not", AXES) if why_not else None,
             yours=yours,
         )  # fmt: skip
-    print_json(answer) if json else show_plan(answer)
+    print_json(answer) if json else show(show_answer(answer), everything)
     if not answer["complete"]:
         raise typer.Exit(INTERRUPTED)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scalewright.cli.options import Json, starting_with
+from scalewright.cli.options import All, Json, Pairs, merge, parse_pairs, parse_value, starting_with
 from scalewright.cli.output import only_answer, print, print_json, working
 from scalewright.cli.verbs.presets import _cluster_names, _model_names
 from scalewright.spec.errors import UserError
@@ -120,6 +121,7 @@ def predict(
     batch: Annotated[
         str | None, typer.Option(metavar="FILE", help="Predict a table, CSV or JSON lines; - is stdin.")
     ] = None,
+    everything: All = False,
     json: Json = False,
 ) -> None:
     """Predict the step time and memory of one layout, or of a table of runs.
@@ -131,14 +133,15 @@ def predict(
     """
     flags = dict(locals())
     if batch is not None:
-        _batch(batch, {key: value for key, value in flags.items() if key not in ("batch", "json")})
+        _batch(
+            batch, {key: value for key, value in flags.items() if key not in ("batch", "everything", "json")}
+        )
         return
     how = "write `scalewright predict MODEL --cluster CLUSTER --seq-len 4096`, --from FILE, or --batch FILE"
     asked = read_question(from_, model) if from_ is not None else model
     asked, place = check_given(asked, cluster, "scalewright predict", how)
     keys = layout_keys({key: flags[key] for key in flags if key in {*LAYOUT, *AS_WELL}}, layout)
     from scalewright.api import predict as ask
-    from scalewright.cli.plan_tables import show_prediction
 
     with only_answer(json), working("predicting"):
         answer = ask(
@@ -146,7 +149,20 @@ def predict(
             options=option_words(options), optimizer=optimizer, diloco=read_diloco(diloco), tokens=tokens,
             price=price, currency=currency, goodput=goodput,
         )  # fmt: skip
-    print_json(answer) if json else show_prediction(answer)
+    if json:
+        print_json(answer)
+        return
+    from scalewright.cli.terminal import show
+    from scalewright.report.present import show_answer
+
+    sizes = answer["layout"]
+    named = f"--from {shlex.quote(from_)}" if from_ is not None else shlex.quote(str(model))
+    given = ("--framework", framework) if framework is not None else ()
+    command = (
+        f"scalewright plan {named} -c {shlex.quote(place)} --devices {sizes['devices']} "
+        f"--seq-len {answer['seq_len']} --global-batch {sizes['global_batch']} {' '.join(given)}"
+    )
+    show(show_answer(answer, command.strip()), everything)
 
 
 def check_given(
@@ -173,7 +189,7 @@ def read_question(source: str, model: str | None = None) -> Question:
     return question
 
 
-def _batch(path: str, rest: dict[str, Any]) -> None:
+def _batch(path: str, rest: Pairs) -> None:
     """Predicts a table; nothing else may be given, as its rows contain all of it."""
     from scalewright.cli.batch import run_batch
 
@@ -184,10 +200,8 @@ def _batch(path: str, rest: dict[str, Any]) -> None:
     run_batch(path, sys.stdout, lambda text: print(text, file=sys.stderr))
 
 
-def layout_keys(flags: dict[str, Any], pairs: str | None, flag: str = "--layout") -> dict[str, Any]:
+def layout_keys(flags: Pairs, pairs: str | None, flag: str = "--layout") -> Pairs:
     """The layout's keys from its flags and from `--layout key=value,...`."""
-    from scalewright.cli.pairs import merge
-
     from_flags = dict(flags)
     for key, read in (("recompute", read_recompute), ("stage_layers", _counts)):
         if from_flags.get(key):
@@ -195,21 +209,18 @@ def layout_keys(flags: dict[str, Any], pairs: str | None, flag: str = "--layout"
     return merge(from_flags, read_pairs(pairs, flag, LAYOUT | set(AS_WELL)), flag)
 
 
-def read_pairs(text: str | None, flag: str, known: set[str]) -> dict[str, Any]:
+def read_pairs(text: str | None, flag: str, known: set[str]) -> Pairs:
     """`tp=8,pp=4` as keys of a layout, of the `known` ones; raises UserError."""
-    from scalewright.cli.pairs import parse_pairs
-
     keys = parse_pairs(text, flag, sorted(known))
     if isinstance(keys.get("recompute"), str):
         keys["recompute"] = read_recompute(keys["recompute"])
     return keys
 
 
-def read_diloco(text: str | None) -> dict[str, Any] | None:
+def read_diloco(text: str | None) -> Pairs | None:
     """`inner_steps=50,outer_dtype=int8` as the keys of a run file's `diloco`; raises UserError."""
     if text is None:
         return None
-    from scalewright.cli.pairs import parse_pairs
     from scalewright.spec.diloco import DilocoSpec
 
     return parse_pairs(text, "--diloco", sorted(DilocoSpec.model_fields))
@@ -217,8 +228,6 @@ def read_diloco(text: str | None) -> dict[str, Any] | None:
 
 def read_recompute(text: str) -> Any:
     """`full`, `every=2`, `budget=0.5`, or the two as YAML has them."""
-    from scalewright.cli.pairs import parse_value
-
     kind, equals, value = text.partition("=")
     where = "--recompute"
     return {kind.strip(): parse_value(value, where)} if equals else parse_value(text, where)

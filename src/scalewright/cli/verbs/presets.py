@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scalewright.cli.options import Force, Json, starting_with
-from scalewright.cli.output import print, print_exact, print_json, print_table
+from scalewright.cli.output import print, print_exact, print_json
+from scalewright.cli.terminal import print_table
 from scalewright.spec.common.formatting import count
 
 if TYPE_CHECKING:

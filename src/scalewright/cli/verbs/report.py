@@ -43,8 +43,9 @@ def report(
 
 
 def _write(subjects: list[Path], out: Path | None, force: bool) -> Path:
-    from scalewright.report import write_plan_file, write_report
     from scalewright.report.overlay import write_overlay
+    from scalewright.report.plan import write_plan_file
+    from scalewright.report.run import write_report
     from scalewright.report.runs import find_runs, is_run
 
     first = subjects[0]

@@ -40,11 +40,12 @@ def score(
     scalewright score
     scalewright score my-runs.csv --fit 8
     """
-    from scalewright.cli.score_tables import show_score
+    from scalewright.cli.terminal import show
+    from scalewright.report.present.score import show_score
 
     with only_answer(json), working("pricing measured runs"):
         figures = compare(file, oom, fit, left_out)
-    print_json(figures) if json else show_score(figures)
+    print_json(figures) if json else show(show_score(figures), everything=True)
 
 
 def compare(file: str | None, oom: str | None, fit: int | None, left_out: bool) -> Row:

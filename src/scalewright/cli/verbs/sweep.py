@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scalewright.cli.options import Json
-from scalewright.cli.output import only_answer, print, print_json, print_table
+from scalewright.cli.output import only_answer, print, print_json
+from scalewright.cli.terminal import print_table
 from scalewright.cli.verbs.train import missing_run
 
 if TYPE_CHECKING:

@@ -87,7 +87,7 @@ def rehearse(run: Path, overrides: list[str], json: bool) -> None:
 def write_page(folder: Path, force: bool = False) -> None:
     """The run's report.html, and a copy for MLflow; a run that trained well doesn't fail for its report."""
     from scalewright.launch.settings import tracking_variables
-    from scalewright.report import write_report
+    from scalewright.report.run import write_report
     from scalewright.track.attach import attach
 
     try:

@@ -7,13 +7,11 @@ from typing import Literal
 
 import numpy as np
 
-from scalewright.report.attempts import resumes
 from scalewright.report.chart import Chart, Mark, Series, draw, plain
-from scalewright.report.folder import Column, RunFolder
+from scalewright.report.folder import Column, RunFolder, resumes
 from scalewright.report.page import Section
-from scalewright.report.scale import Kind
 from scalewright.report.sections.overview import peak_note
-from scalewright.report.series import rolling_median, smooth
+from scalewright.report.series import Kind, rolling_median, smooth
 
 SMOOTH_FROM = 20  # fewer steps are their own best summary
 MOST_MARKS = 200

@@ -1,16 +1,18 @@
-"""The steps of a log or a run: their times, the loss, throughput and memory, as curves."""
+"""Curves of a diagnosis: a log's steps (time, loss, throughput), and memory with what its peak was for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
-from scalewright.report.chart import Chart, Series, draw
+from scalewright.report.chart import Chart, Drawing, Series, draw
+from scalewright.report.document import JSON
 from scalewright.report.page import Section
-from scalewright.report.scale import Kind
+from scalewright.report.series import Kind
+from scalewright.spec.common.formatting import decimal
 
+GIB = 1 << 30
+KINDS = ("parameters", "gradients", "optimizer", "activations", "communication", "loss", "temporary", "other")
+COLOURS = (0, 1, 8, 2, 5, 4, 3, 9)
 CURVES: tuple[tuple[str, str, Kind, str], ...] = (
     ("step_time_s", "Step time", "seconds", ""),
     ("loss", "Loss", "number", ""),
@@ -21,7 +23,7 @@ CURVES: tuple[tuple[str, str, Kind, str], ...] = (
 )
 
 
-def section(answer: Mapping[str, Any]) -> Section | None:
+def steps_section(answer: JSON) -> Section | None:
     if "log" not in answer or len(answer["log"]["steps"]) < 2:
         return None
     rows = answer["log"]["steps"]
@@ -40,4 +42,42 @@ def section(answer: Mapping[str, Any]) -> Section | None:
             drawings.append(draw(Chart(key, title, kind, (line,), ends, unit, from_zero=key != "loss")))
     return (
         Section("steps", "Its steps", "diagnosis_curves.html", {"drawings": drawings}) if drawings else None
+    )
+
+
+def memory_section(answer: JSON) -> Section | None:
+    """Of a snapshot, or of a trace that followed memory."""
+    memory = answer.get("memory")
+    if not memory or memory.get("peak_bytes") is None:
+        return None
+    kinds = memory.get("by_category") or {}
+    peak = memory["peak_bytes"] or 1
+    pieces = [
+        {"number": colour, "share": kinds[kind] / peak, "name": kind,
+         "label": f"{kind} {kinds[kind] / GIB:.2f} GiB"}
+        for kind, colour in zip(KINDS, COLOURS, strict=True) if kinds.get(kind)
+    ]  # fmt: skip
+    data = {
+        "peak": f"{peak / GIB:.2f} GiB",
+        "phase": memory.get("peak_phase") or "",
+        "pieces": pieces,
+        "curve": _curve(memory.get("curve")),
+    }
+    return Section("memory", "Where the memory went", "diagnosis_memory.html", data)
+
+
+def _curve(curve: JSON | None) -> Drawing | None:
+    """Allocated bytes over time; None where they weren't followed."""
+    if not curve or len(curve["time_s"]) < 2:
+        return None
+    times = np.array(curve["time_s"], dtype=float)
+    span = times[-1] - times[0]
+    unit, factor = ("ms", 1e3) if span >= 0.01 else ("µs", 1e6)
+    values = np.array(curve["allocated_bytes"], dtype=float) / GIB
+    line = Series("allocated", "line", (times - times[0]) * factor, values)
+    shown = f"over {decimal(span * factor, 3)} {unit}"
+    return draw(
+        Chart(
+            "memory", f"Allocated {shown}", "gib", (line,), (0.0, span * factor or 1.0), "GiB", from_zero=True
+        )
     )

@@ -1,14 +1,19 @@
-"""The ranks as a heat map: every part of every rank, shaded by how far it is from the ranks' median."""
+"""The ranks of a trace: a heat map of their parts, and what each did when, on a canvas that zooms.
+
+Map     every part of every rank, shaded by how far it is from the ranks' median
+Lanes   one for a rank's device, one for its communication. A lane of up to `BOXES` boxes is drawn as it is; a
+        longer one is cut into `SLICES` of equal length, each in the part that takes most of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
+from scalewright.diagnose.timeline import PARTS, Lane, Timeline
+from scalewright.report.document import JSON
 from scalewright.report.page import Section
-from scalewright.report.sections.diagnosis_time import name_of
+from scalewright.report.present.diagnosis import IDLE, rank_name
+from scalewright.spec.common.formatting import short_time
 
 COLUMNS = {
     "compute": "compute", "exposed_communication": "communication", "exposed_copy": "memcpy",
@@ -18,7 +23,7 @@ MOST = 128  # rows; of more ranks those farthest from the median
 LEAST = 1.0  # percent of the window: smaller differences have no shade
 
 
-def section(answer: Mapping[str, Any]) -> Section | None:
+def section(answer: JSON) -> Section | None:
     if answer["kind"] != "trace" or len(answer["per_rank"]) < 2:
         return None
     ranks = answer["per_rank"]
@@ -29,7 +34,7 @@ def section(answer: Mapping[str, Any]) -> Section | None:
     data = {
         "columns": [*COLUMNS.values()],
         "rows": [
-            {"name": name_of(ranks[row]),
+            {"name": rank_name(ranks[row]),
              "cells": [_cell(shares[row, k], apart[row, k], most) for k in range(len(COLUMNS))]}
             for row in rows.tolist()
         ],
@@ -39,12 +44,12 @@ def section(answer: Mapping[str, Any]) -> Section | None:
     return Section("ranks", "Which ranks differ", "diagnosis_ranks.html", data)
 
 
-def _share(rank: Mapping[str, Any], key: str) -> float:
+def _share(rank: JSON, key: str) -> float:
     parts = rank["breakdown_pct"]
     return float(parts[key] if key in parts else rank["idle_causes_pct"][key])
 
 
-def _cell(share: float, apart: float, most: float) -> dict[str, Any]:
+def _cell(share: float, apart: float, most: float) -> dict[str, object]:
     """Its text, and its shade: 0 to 1 of the strongest."""
     return {
         "text": f"{share:.1f}",
@@ -52,3 +57,80 @@ def _cell(share: float, apart: float, most: float) -> dict[str, Any]:
         "kind": "more" if apart > 0 else "less",
         "label": f"{apart:+.1f} points from the median rank",
     }
+
+
+BOXES, SLICES, TICKS = 4000, 2000, 1_000_000
+MOST_LANES = 32  # ranks
+NAMES = {
+    "compute": ("compute", 0), "transfer": ("communication: transfer", 5),
+    "waiting": ("communication: waiting for another rank", 4), "memcpy": ("memcpy", 2),
+    **{key: (part.name, part.part) for key, part in IDLE.items()},
+}  # fmt: skip
+
+
+def lanes_section(lanes: Timeline) -> Section:
+    """The drawing, with the names and colours of its boxes."""
+    window = max(lanes.window, 1)
+    shown = lanes.ranks[:MOST_LANES]
+    both = [lane for rank in shown for lane in (rank.device, rank.communication)]
+    sliced = any(len(lane.part) > BOXES for lane in both)
+    names = [name for rank in shown for name in (rank.name, "")]
+    used = {int(part) for lane in both for part in np.unique(lane.part)}
+    drawing = {
+        "type": "pipeline",
+        "ranks": [encoded(lane, window) for lane in both],
+        "lanes": names,
+        "names": [NAMES[part][0] for part in PARTS],
+        "colours": [f"c{NAMES[part][1]}" for part in PARTS],
+        "bare": True,
+        "ticks": TICKS,
+        "chunks": 1,
+        "seconds": lanes.window / 1e9,
+    }
+    notes = ["Below each rank its communication, beside compute, too. Clocks are aligned by collectives."]
+    if sliced:
+        slice_s = short_time(lanes.window / 1e9 / SLICES)
+        notes.append(f"Drawn in slices of {slice_s}, each in the colour of what takes most of it.")
+    if len(lanes.ranks) > MOST_LANES:
+        notes.append(f"{len(lanes.ranks) - MOST_LANES} more ranks are left out.")
+    data = {
+        "kinds": [
+            {"name": NAMES[part][0], "number": NAMES[part][1]}
+            for number, part in enumerate(PARTS)
+            if number in used
+        ],
+        "height": 16 * len(both),
+        "description": f"{len(shown)} ranks over {short_time(lanes.window / 1e9)}; the bars have the sums.",
+        "notes": notes,
+    }
+    return Section("timeline", "What each rank did when", "diagnosis_lanes.html", data, drawings=[drawing])
+
+
+def encoded(lane: Lane, window: int) -> list[int]:
+    """Five numbers a box, as pipeline.js reads them: part, 0, 0, ticks since the box before, length."""
+    if len(lane.part) > BOXES:
+        lane = slices(lane, window)
+    start = np.round(lane.start * (TICKS / window)).astype(np.int64)
+    end = np.maximum(np.round(lane.end * (TICKS / window)).astype(np.int64), start)
+    gap = start - np.concatenate(([0], np.maximum.accumulate(end)[:-1])) if len(start) else start
+    zero = np.zeros_like(start)
+    return [int(number) for number in np.stack([lane.part, zero, zero, gap, end - start], axis=1).flat]
+
+
+def slices(lane: Lane, window: int) -> Lane:
+    """The part with the most time in each of `SLICES` equal slices; slices without any are left out."""
+    edges = np.linspace(0, window, SLICES + 1)
+    time = np.zeros((len(PARTS), SLICES))
+    for part in np.unique(lane.part):
+        own = lane.part == part
+        covered = np.concatenate(([0.0], np.cumsum(lane.end[own] - lane.start[own])))
+        at = np.searchsorted(lane.start[own], edges, side="right")
+        before = covered[at]
+        last = np.maximum(at - 1, 0)
+        inside = np.where(at > 0, np.maximum(lane.end[own][last] - edges, 0), 0)
+        time[part] = np.diff(before - inside)
+    most = time.argmax(axis=0)
+    some = time.max(axis=0) > 0
+    first = np.flatnonzero(some & np.concatenate(([True], (most[1:] != most[:-1]) | ~some[:-1])))
+    ends = np.flatnonzero(some & np.concatenate(((most[1:] != most[:-1]) | ~some[1:], [True])))
+    return Lane(most[first], edges[first].astype(np.int64), edges[ends + 1].astype(np.int64))

@@ -72,7 +72,7 @@ def _span(rows: list[tuple[int, Any]]) -> str:
     return f"step {last:,}" if first == last else f"{len(rows)} steps from {first:,} to {last:,}"
 
 
-def _map(name: str, title: str, names: list[str], values: Loads, note: str) -> dict[str, Any]:
+def _map(name: str, title: str, names: list[str], values: Loads, note: str) -> dict[str, object]:
     """A picture of rows by experts: one path for each shade, of runs of cells."""
     kinds = np.searchsorted(EDGES, values, side="left")
     paths: dict[int, list[str]] = {}

@@ -15,8 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from scalewright.report.attempts import STARTS
-from scalewright.report.folder import RunFolder, Table, number
+from scalewright.report.folder import STARTS, RunFolder, Table, number
 from scalewright.report.page import Section
 from scalewright.spec.common.formatting import counted, decimal, short_time
 

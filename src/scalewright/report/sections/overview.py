@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from scalewright.report.attempts import elapsed
-from scalewright.report.folder import RunFolder, Table, number
+from scalewright.report.folder import RunFolder, Table, elapsed, number
 from scalewright.report.page import Section
 from scalewright.spec.common.formatting import count, counted, decimal, duration, gib, share, short_time
 
@@ -142,3 +141,15 @@ def peak_note(run: RunFolder) -> str:
     inside = ", ".join(str(detail) for detail in details if detail)
     value = f"{flops / 1e12:.4g} TFLOP/s" if flops >= 1e12 else f"{flops / 1e9:.4g} GFLOP/s"
     return f"{value} a device" + (f" ({inside})" if inside else "")
+
+
+LONGEST = 4000  # characters: a page's worth
+
+
+def sample_section(run: RunFolder) -> Section | None:
+    text = run.sample.strip("\n")
+    if not text:
+        return None
+    return Section(
+        "sample", "What it writes", "sample.html", {"text": text[:LONGEST], "cut": len(text) > LONGEST}
+    )

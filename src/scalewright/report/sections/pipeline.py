@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from string import ascii_lowercase
-from typing import Any
 
 from scalewright.diagnose.pipeline_steps import PipelineStep, Span, bubble, formula, idealised, length, read
 from scalewright.report.folder import RunFolder
 from scalewright.report.page import Section
-from scalewright.report.scale import say, say_tick, ticks
+from scalewright.report.series import say, say_tick, ticks
 from scalewright.spec.common.formatting import counted
 from scalewright.spec.schedule import Schedule
 
@@ -82,7 +81,7 @@ def facts(trace: PipelineStep, others: int) -> list[str]:
     return parts
 
 
-def chunks(plan: Schedule) -> list[dict[str, Any]]:
+def chunks(plan: Schedule) -> list[dict[str, object]]:
     """The stages of each chunk, a: nearest to the model's start; empty when every rank has one stage."""
     per_rank = [plan.stages_of(rank) for rank in range(plan.ranks)]
     if len(per_rank[0]) == 1:
@@ -100,7 +99,7 @@ def chunks(plan: Schedule) -> list[dict[str, Any]]:
 
 def picture(
     trace: PipelineStep, ranks: Sequence[Sequence[Span]], end: float, title: str, note: str
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Boxes in percent of the width and pixels of the height; pictures with one `end` share their scale."""
     plan = trace.plan
     chunk = {stage: index for rank in range(plan.ranks) for index, stage in enumerate(plan.stages_of(rank))}
@@ -129,7 +128,7 @@ def picture(
     }
 
 
-def _box(span: Span, rank: int, end: float, chunk: int, several: bool) -> dict[str, Any]:
+def _box(span: Span, rank: int, end: float, chunk: int, several: bool) -> dict[str, object]:
     label = f"{span.micro}{ascii_lowercase[chunk % 26] if several else ''}"
     share = (span.end - span.start) / end
     needed = DIGIT * len(label) + 2

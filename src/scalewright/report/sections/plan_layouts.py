@@ -9,12 +9,10 @@ all: bf16 · micro-batch 1
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from scalewright.report.document import Estimate, PlanDocument, Reader
-from scalewright.report.layout_text import layout_text, recompute_words
+from scalewright.report.document import Estimate, PlanDocument
+from scalewright.report.layouts import recompute_words, runs_in, untrainable
 from scalewright.report.page import Section
-from scalewright.report.trainers import is_ours, runs_in, untrainable
 from scalewright.spec.common.formatting import decimal, gib, share, short_time
 
 MOST_LINES = 40
@@ -25,8 +23,6 @@ def section(document: PlanDocument) -> Section | None:
     """The table and the lines; None for a single layout that was given."""
     if not document.searched:
         return None
-    asked = [document.read.part("asked")] if document.read.data.get("asked") else []
-    ours = document.first is None or is_ours(document.first)
     columns, shared = matrix(document.best)
     data = {
         "rows": [
@@ -34,13 +30,6 @@ def section(document: PlanDocument) -> Section | None:
         ],
         "columns": columns,
         "shared": shared,
-        "yours": yours(document),
-        "beyond": [further(option) for option in document.read.parts("beyond")],
-        "asked": [why(option, ours) for option in asked],
-        "why_not": [why(option, ours) for option in document.why_not[:MOST_LINES]],
-        "open": OPEN_LINES,
-        "left_out": max(len(document.why_not) - MOST_LINES, 0),
-        "written": written(document),
         "objective": aim(document),
         "counts": counts(document),
     }
@@ -103,7 +92,7 @@ def matrix(layouts: Sequence[Estimate]) -> tuple[list[str], list[str]]:
     return [name for name in cells[0] if name not in alike], shared
 
 
-def row(rank: int, estimate: Estimate, best: Estimate, columns: Sequence[str]) -> dict[str, Any]:
+def row(rank: int, estimate: Estimate, best: Estimate, columns: Sequence[str]) -> dict[str, object]:
     """A layout of the matrix; times also as what they lose to the best."""
     behind = estimate.seconds / best.seconds - 1
     low, high = estimate.low, estimate.high
@@ -127,58 +116,3 @@ def _band(low: str, high: str) -> str:
     """`6.42 – 7.96 s`: a unit that both ends have once, so that a phone's column holds it in a line."""
     number, _, unit = low.partition(" ")
     return f"{number} – {high}" if high.endswith(f" {unit}") else f"{low} – {high}"
-
-
-def yours(document: PlanDocument) -> dict[str, Any] | None:
-    """The layout that the user has, beside the best: what it costs, and single changes that help."""
-    if not document.read.data.get("yours"):
-        return None
-    read = document.read.part("yours")
-    estimate = Estimate.of(read)
-    gain = read.number("gain_pct")
-    changes = [
-        (change.text("change"), f"{change.number('gain_pct') or 0:+.1f}%") for change in read.parts("changes")
-    ]
-    return {
-        "layout": " · ".join(layout_text(estimate.layout)),
-        "step": short_time(estimate.seconds),
-        "memory": gib(estimate.peak_gib),
-        "fits": estimate.fits,
-        "gain": "" if gain is None else f"{gain:+.1f}%".replace("-", "−"),
-        "fix": read.part("smallest_fix").text("change"),
-        "changes": changes[:OPEN_LINES],
-        "source": document.read.part("from").text("source"),
-        "diff": document.read.part("emitted").text("diff"),
-    }
-
-
-def further(option: Reader) -> dict[str, str]:
-    """A layout that the trainer can't run: what it needs, and what it would gain."""
-    gain = option.number("gain_pct")
-    return {
-        "layout": " · ".join(layout_text(option.part("layout").data)),
-        "needs": ", ".join(option.lines("needs")),
-        "gain": "" if gain is None else f"{gain:+.1f}%".replace("-", "−"),
-    }
-
-
-def why(option: Reader, ours: bool) -> dict[str, str]:
-    """A loser: what is different about it, its layout, and what costs it; `ours`: of a plan for `train`."""
-    words = " · ".join(layout_text(option.part("layout").data)) if option.data.get("layout") else ""
-    change, reason = option.text("change"), option.text("why")
-    return {
-        "name": change or words,
-        "layout": words if change else "",
-        "text": reason.removeprefix(f"{change}: "),
-        "untrainable": option.text("untrainable") if ours else "",
-    }
-
-
-def written(document: PlanDocument) -> str:
-    file = document.read.text("run_file")
-    if not file:
-        return ""
-    layout = document.read.part("run_file_layout").data
-    of = f" of {' · '.join(layout_text(layout))}" if layout else ""
-    cannot = document.read.text("run_file_untrainable")
-    return f"Written as {file}: the run file{of}." + (f" Not trainable yet: {cannot}." if cannot else "")

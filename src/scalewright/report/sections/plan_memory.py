@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from scalewright.report.document import KINDS, Estimate, PlanDocument, Stage
 from scalewright.report.page import Section
-from scalewright.report.scale import ticks
+from scalewright.report.series import ticks
 from scalewright.spec.common.formatting import counted, decimal, gib
 
 MOST_ROWS = 48
@@ -101,7 +100,7 @@ def alike(first: Mapping[str, float], second: Mapping[str, float]) -> bool:
 
 def bar(
     name: str, parts: Mapping[str, float], total: float, end: float, usable: float | None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     return {
         "name": name,
         "total": gib(total),

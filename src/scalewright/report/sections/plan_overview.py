@@ -1,97 +1,41 @@
-"""The planner's answer in a handful of numbers: the layout, whether it fits, how fast, how sure."""
+"""A plan's page begins with the answer in lines, what to copy, and its numbers with how sure they are.
+
+step time   ├──────────▒▒▒▒▒▒▒|▒▒▒▒▒▒▒▒──┤      6.90 s – 9.06 s, middle 7.91 s
+memory      ├─────────────────▒▒▒|▒▒▒▒───┃──┤   66.1 GiB of 72.0 usable
+"""
 
 from __future__ import annotations
 
-from typing import Any
-
-from scalewright.report.document import Estimate, PlanDocument, Reader
-from scalewright.report.layout_text import layout_text
-from scalewright.report.page import Section
+from scalewright.report.document import Estimate, PlanDocument
+from scalewright.report.layouts import with_precision
+from scalewright.report.page import Section, grouped
+from scalewright.report.present.blocks import Line, Shown
+from scalewright.report.present.prediction import risk
 from scalewright.report.sections.overview import Tile, tile
-from scalewright.report.sections.plan_gauges import gauges, risk
 from scalewright.report.sections.plan_start import start
-from scalewright.report.trainers import is_ours, untrainable
 from scalewright.spec.common.formatting import count, decimal, gib, share, short_time
 
 
-def section(document: PlanDocument) -> Section | None:
-    """The tiles and the layout; None where no layout was found."""
+def section(document: PlanDocument, shown: Shown) -> Section | None:
+    """The lines, the layout, the tiles; None where no layout was found."""
     best = document.first
     if best is None:
         return None
     data = {
+        "blocks": grouped([*shown.head, *(block for block in shown.brief if isinstance(block, Line))]),
         "tiles": [tile for tile in tiles(document, best) if tile is not None],
         "gauges": gauges(document, best),
         "copied": start(document, best),
-        "simpler": simpler(best),
-        "nearby": [near(option, document, best) for option in document.read.parts("nearby")],
-        "layout": layout_text(best.layout),
+        "layout": with_precision(best.layout),
         "lead": "The best layout" if document.searched else "The layout",
-        "bottleneck": best.read.text("bottleneck"),
-        "lacks": lacks(best),
-        "fix": fix(best),
-        "untrainable": untrainable(best),
-        **trainable(document, best),
     }
     return Section("overview", "Layout", "plan_overview.html", data)
 
 
-def trainable(document: PlanDocument, best: Estimate) -> dict[str, Any]:
-    """The best layout that `train` runs, where that isn't the best of all."""
-    if not untrainable(best) or not document.read.data.get("best_trainable"):
-        return {"trainable": [], "trainable_note": ""}
-    other = Estimate.of(document.read.part("best_trainable"))
-    slower = f"{100 * (other.seconds / best.seconds - 1):+.1f}%".replace("-", "−")
-    note = f"{short_time(other.seconds)} a step, {slower}"
-    return {"trainable": layout_text(other.layout), "trainable_note": note}
-
-
-def simpler(best: Estimate) -> str:
-    """The cost of the simplest layout within the margin beside the fastest; empty where it is the fastest."""
-    other = best.read.part("simpler_than")
-    cost, layout = other.number("cost_pct"), other.part("layout").data
-    if cost is None or not layout:
-        return ""
-    return f"Simpler than the fastest, and {cost:.1f}% slower: {' · '.join(layout_text(layout))}"
-
-
-def lacks(best: Estimate) -> str:
-    parts = ", ".join(best.read.lines("lacks"))
-    if not parts or untrainable(best):  # which is shown
-        return ""
-    if is_ours(best):
-        return f"`train` can't run it: {parts}"
-    return f"{best.read.text('framework')} can't run it: it has no {parts}"
-
-
-def near(option: Reader, document: PlanDocument, best: Estimate) -> dict[str, str]:
-    """Another count of devices, or another batch, on which the same run goes faster."""
-    devices, asked = option.number("devices"), document.read.number("devices")
-    batch, wanted = option.number("global_batch"), document.read.number("global_batch")
-    gain, rate = option.number("gain_pct"), option.number("tokens_per_s")
-    now = best.read.number("tokens_per_s")
-    change = f"{devices or 0:,.0f} of the {asked or 0:,.0f} devices"
-    if devices == asked:
-        change = f"a global batch of {batch or 0:,.0f} instead of {wanted or 0:,.0f}"
-    return {
-        "change": change,
-        "gain": "" if gain is None else f"+{gain:.0f}%",
-        "rates": f"{count(rate)} instead of {count(now)} tokens/s" if rate and now else "",
-        "layout": " · ".join(layout_text(option.part("layout").data)),
-    }
-
-
 def status(document: PlanDocument) -> tuple[str, str]:
     best = document.first
-    return ("no layout fits", "bad") if best is None else risk(document, best)
-
-
-def title(document: PlanDocument) -> str:
-    """`llama-3.1-70b on 512 × h100-sxm`."""
-    devices = document.read.number("devices") or (document.first and document.first.size("devices"))
-    device = document.device.text("name") or document.cluster or "devices"
-    model = document.model or "A model"
-    return f"{model} on {devices:,.0f} × {device}" if devices else f"{model} on {device}"
+    words, tone = ("no layout fits", "bad") if best is None else risk(document, best)
+    return words, tone or "plain"
 
 
 def facts(document: PlanDocument) -> list[str]:
@@ -151,14 +95,46 @@ def tiles(document: PlanDocument, best: Estimate) -> list[Tile | None]:
     ]
 
 
-def fix(best: Estimate) -> str:
-    """The change that would make it fit, in a sentence."""
-    smallest = best.read.part("smallest_fix")
-    change = smallest.text("change")
-    if not change:
-        return ""
-    peak, seconds = smallest.number("peak_gib"), smallest.number("step_time_s")
-    verdict = "The smallest change that fits" if smallest.data.get("fits") else "Leanest, but still too large"
-    costs = [gib(peak) if peak else "", f"{short_time(seconds)} a step" if seconds else ""]
-    note = ", ".join(part for part in costs if part)
-    return f"{verdict}: {change}" + (f" ({note})." if note else ".")
+def gauges(document: PlanDocument, estimate: Estimate) -> list[dict[str, object]]:
+    """The step's bar and the memory's; a bar without a band is left out."""
+    return [bar for bar in (_time(estimate), _memory(document, estimate)) if bar is not None]
+
+
+def _time(estimate: Estimate) -> dict[str, object] | None:
+    low, high = estimate.low, estimate.high
+    if low is None or high is None:
+        return None
+    end = 1.12 * high
+    return {
+        "label": "Step time",
+        "value": short_time(estimate.seconds),
+        "fill": 0.0,
+        "band": (low / end, (high - low) / end),
+        "middle": estimate.seconds / end,
+        "marks": [(edge / end, short_time(edge)) for edge in (low, high)],
+        "limit": None,
+        "note": "8 of 10 such runs are expected between p10 and p90",
+        "kind": "",
+    }
+
+
+def _memory(document: PlanDocument, estimate: Estimate) -> dict[str, object] | None:
+    usable, nominal = document.device.number("usable_gib"), document.device.number("memory_gib")
+    if estimate.peak_gib is None or not usable:
+        return None
+    band = estimate.memory_band
+    end = 1.04 * max(nominal or usable, estimate.peak_gib, band[1] if band else 0.0)
+    note = f"of {decimal(usable, 3)} GiB that a device gives"
+    note += f" ({decimal(nominal, 3)} in all)" if nominal else ""
+    note += f"; p10–p90 {decimal(band[0], 3)} – {decimal(band[1], 3)} GiB" if band else ""
+    return {
+        "label": "Memory of the fullest rank",
+        "value": gib(estimate.peak_gib),
+        "fill": estimate.peak_gib / end,
+        "band": (band[0] / end, (band[1] - band[0]) / end) if band else None,
+        "middle": None,
+        "marks": [],
+        "limit": (usable / end, gib(usable)),
+        "note": note,
+        "kind": risk(document, estimate)[1],
+    }

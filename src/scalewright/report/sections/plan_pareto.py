@@ -8,12 +8,12 @@ step |  o                 o    a layout of the Pareto set
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass, replace
 
 from scalewright.report.document import Estimate, PlanDocument
-from scalewright.report.layout_text import layout_text
+from scalewright.report.layouts import with_precision
 from scalewright.report.page import Section
-from scalewright.report.scale import say_tick, ticks
+from scalewright.report.series import say_tick, ticks
 from scalewright.spec.common.formatting import decimal, short_time
 
 MOST_POINTS = 600
@@ -66,37 +66,46 @@ def at(value: float, frame: tuple[float, float]) -> float:
     return (value - frame[0]) / (frame[1] - frame[0])
 
 
-def point(estimate: Estimate, xs: tuple[float, float], ys: tuple[float, float], rank: int) -> dict[str, Any]:
-    """A dot with its label; `rank` 0 belongs to the Pareto set."""
-    return {
-        "x": at(memory(estimate), xs),
-        "y": 1 - at(estimate.seconds, ys),
-        "rank": rank,
-        "label": "",
-        "name": " · ".join(layout_text(estimate.layout)),
-        "value": f"{short_time(estimate.seconds)} a step, {decimal(estimate.peak_gib, 3)} GiB",
-    }
+@dataclass(frozen=True)
+class Dot:
+    """A layout on the plot, as shares of the frame; `rank` 0 belongs to the Pareto set."""
+
+    x: float
+    y: float
+    rank: int
+    name: str
+    value: str
+    label: str = ""
 
 
-def together(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def point(estimate: Estimate, xs: tuple[float, float], ys: tuple[float, float], rank: int) -> Dot:
+    """A dot with its label."""
+    value = f"{short_time(estimate.seconds)} a step, {decimal(estimate.peak_gib, 3)} GiB"
+    name = " · ".join(with_precision(estimate.layout))
+    return Dot(at(memory(estimate), xs), 1 - at(estimate.seconds, ys), rank, name, value)
+
+
+def together(points: list[Dot]) -> list[Dot]:
     """Numbered dots that would cover each other joined to one, with all their numbers and names."""
-    heads: list[dict[str, Any]] = []
+    heads: list[Dot] = []
     for dot in points:
-        x, y = dot["x"], dot["y"]
-        near = (other for other in heads if abs(other["x"] - x) < WIDE and abs(other["y"] - y) < HIGH)
-        head = next(near, None)
-        if head is None:
-            heads.append(dict(dot, label=str(dot["rank"])))
+        near = (
+            at for at, head in enumerate(heads) if abs(head.x - dot.x) < WIDE and abs(head.y - dot.y) < HIGH
+        )
+        place = next(near, None)
+        if place is None:
+            heads.append(replace(dot, label=str(dot.rank)))
         else:
-            head["label"] += f" {dot['rank']}"
-            head["name"] += f"\n{dot['rank']}: {dot['name']}, {dot['value']}"
+            head = heads[place]
+            name = f"{head.name}\n{dot.rank}: {dot.name}, {dot.value}"
+            heads[place] = replace(head, label=f"{head.label} {dot.rank}", name=name)
     return heads[::-1]  # the best is drawn last, above the others
 
 
-def staircase(points: list[dict[str, Any]]) -> str:
+def staircase(points: list[Dot]) -> str:
     """SVG path of the front: between two layouts nothing is gained."""
     out = ""
     for index, dot in enumerate(points):
-        x, y = f"{1000 * dot['x']:.2f}", f"{1000 * dot['y']:.2f}"
+        x, y = f"{1000 * dot.x:.2f}", f"{1000 * dot.y:.2f}"
         out += f"H{x}V{y}" if index else f"M{x} {y}"
     return out

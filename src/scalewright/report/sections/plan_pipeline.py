@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from scalewright.report.document import Estimate, PlanDocument, Stage
 from scalewright.report.page import Section
-from scalewright.report.scale import say
 from scalewright.report.sections.pipeline import NAMES
+from scalewright.report.series import say
 from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.schedule import COMPUTE, Schedule, Timing, schedule, simulate
 

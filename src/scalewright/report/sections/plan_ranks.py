@@ -8,7 +8,6 @@ node 1  ■ ■ ■ ■ ■ ■ ■ ■     dp 16: one device of 16 nodes  (spec
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from scalewright.report.document import Estimate, PlanDocument
 from scalewright.report.page import Section
@@ -132,7 +131,7 @@ def digits(grid: Grid, axis: str) -> list[list[int]]:
     return pairs[::-1]
 
 
-def axis(grid: Grid, dimension: Axis, best: Estimate, levels: list[Level]) -> dict[str, Any]:
+def axis(grid: Grid, dimension: Axis, best: Estimate, levels: list[Level]) -> dict[str, object]:
     """An axis in the words of the table and the script."""
     parts = digits(grid, dimension.key)
     size = grid.size_of[dimension.key]

@@ -14,7 +14,7 @@ from pathlib import PurePath
 
 from scalewright.plan.search.run_file import PLACEHOLDER
 from scalewright.report.document import Estimate, PlanDocument
-from scalewright.report.trainers import is_ours
+from scalewright.report.layouts import is_ours
 from scalewright.spec.base import to_yaml
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout

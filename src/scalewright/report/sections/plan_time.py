@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from scalewright.plan.terms import PART_TERMS
 from scalewright.report.document import Estimate, PlanDocument
-from scalewright.report.layout_text import layout_text
+from scalewright.report.layouts import with_precision
 from scalewright.report.page import Section
 from scalewright.spec.common.formatting import share, short_time
 
@@ -34,7 +33,7 @@ def section(document: PlanDocument) -> Section | None:
     return Section("time", "Where the time goes", "plan_time.html", data)
 
 
-def rows(best: Estimate) -> list[dict[str, Any]]:
+def rows(best: Estimate) -> list[dict[str, object]]:
     """Every part that takes time; the bars start where the one before ends."""
     bars, before = [], 0.0
     for number, key, seconds in parts(best.parts):
@@ -62,11 +61,11 @@ def parts(breakdown: Mapping[str, float]) -> list[tuple[int, str, float]]:
     ]
 
 
-def compared(rank: int, estimate: Estimate, slowest: float) -> dict[str, Any]:
+def compared(rank: int, estimate: Estimate, slowest: float) -> dict[str, object]:
     """A layout's step as one bar, on the scale of the slowest."""
     return {
         "rank": rank,
-        "name": " · ".join(layout_text(estimate.layout)),
+        "name": " · ".join(with_precision(estimate.layout)),
         "seconds": short_time(estimate.seconds),
         "pieces": [
             {

@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scalewright.report.attempts import resumes, spans
-from scalewright.report.folder import RunFolder
+from scalewright.report.folder import RunFolder, resumes, spans
 from scalewright.report.page import Section
 from scalewright.report.sections.health import change
 from scalewright.spec.common.formatting import counted, decimal, duration

@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from scalewright.cli.columns import Column, blocks
-from scalewright.cli.output import print_table
+from scalewright.cli.terminal import Column, blocks, print_table
 from scalewright.cli.verbs.presets import clusters, models
 
 COLUMNS = ("ranks", "first is", "parameters held", "FLOPs", "activations GiB", "peak GiB", "layout")

@@ -10,7 +10,8 @@ import pytest
 import scalewright as sw
 from scalewright.plan.terms import RISK_TERMS
 from scalewright.report.document import read_document
-from scalewright.report.sections.plan_changes import section
+from scalewright.report.present.prediction import what_if
+from scalewright.spec.common.formatting import decimal, short_time
 from scalewright.spec.step_parts import PARTS
 
 
@@ -39,20 +40,23 @@ def test_an_answer_is_the_dictionary_that_it_was(predicted, planned):
 
 
 def test_it_prints_as_the_command_does(call_cli, predicted, planned):
-    said = call_cli("predict", "llama-3.2-1b", "--cluster", "dgx-h100", "--seq-len", 2048, "--devices", 8).out
-    assert said.split() == str(predicted).split()
+    asked = ("predict", "llama-3.2-1b", "--cluster", "dgx-h100", "--seq-len", 2048, "--devices", 8)
+    for flags, text in (((), str(predicted)), (("--all",), predicted.text(everything=True))):
+        said, printed = call_cli(*asked, *flags).out.splitlines(), text.splitlines()
+        assert said[:3] == printed[:3]
+        assert said[4:-1] == printed[4:-1]  # but for what comes next, and how one gets the rest
     assert repr(planned) == str(planned)
     assert "layouts judged" in str(planned)
-    assert len(str(planned).splitlines()) < 120
+    assert len(str(planned).splitlines()) < 40 < len(planned.text(everything=True).splitlines()) < 120
 
 
 def test_a_notebook_shows_figures_and_bars(predicted, planned):
     for found in (predicted, planned):
         text = body(found._repr_html_())
         best = found if "step_time_s" in found else found["best"][0]
-        assert f"{best['step_time_s']['p50']:.3g} s" in text
+        assert short_time(best["step_time_s"]["p50"]) in text
         assert best["bottleneck"].split()[0] in text
-        assert f"{best['memory_gib']['peak']:.1f} GiB, fits" in text
+        assert f"{decimal(best['memory_gib']['peak'], 3)} of 72.0 GiB: fits" in text
     assert len(planned._repr_html_()) < 30_000
 
 
@@ -71,12 +75,11 @@ def test_the_terminal_has_settings_before_hardware(predicted):
         {"change": "peak x2", "kind": "hardware", "step_time_s": 1.0, "gain_pct": 90.0},
         {"change": "tp x2", "kind": "setting", "step_time_s": 1.5, "gain_pct": 5.0},
     ]
-    text = str(type(predicted)({**predicted, "what_if": rows}))
+    text = type(predicted)({**predicted, "what_if": rows}).text(everything=True)
     assert text.index("tp x2") < text.index("other hardware") < text.index("peak x2")
     older = [{key: row[key] for key in row if key != "kind"} for row in rows]
-    changes = section(read_document({**predicted, "what_if": older}))
-    assert changes is not None
-    assert [group["title"] for group in changes.data["groups"] if group["rows"]] == ["What was tried"]
+    tables = [*what_if(read_document({**predicted, "what_if": older}).best[0])]
+    assert [table.heads[0] for table in tables] == ["what was tried"]
 
 
 def test_names_are_escaped(predicted):

@@ -13,8 +13,9 @@ from tests.diagnose.ncu.test_ncu import details
 from tests.diagnose.operations.job import Job as Pipeline
 from tests.diagnose.operations.job import write as write_pipeline
 
-from scalewright.cli.diagnosis import show
+from scalewright.cli.terminal import show
 from scalewright.diagnose.diagnose import diagnose
+from scalewright.report.present import show_answer
 
 
 @pytest.mark.parametrize("columns", ["80", "120"])
@@ -24,7 +25,7 @@ def test_kernels_fit_the_terminal(
     monkeypatch.setenv("COLUMNS", columns)
     path = tmp_path / "kernels.csv"
     path.write_text(details().replace("small_reduce", "small\x1b[31m_reduce"))
-    show(diagnose([path]))
+    show(show_answer(diagnose([path])), everything=True)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("4 launches of 4 kernels")
     assert "1. latency-bound kernel: saves 6% (0 to 11%)" in lines
@@ -34,7 +35,7 @@ def test_kernels_fit_the_terminal(
 
 def test_a_pipeline_is_shown_as_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_pipeline(Pipeline(slow={(1, 1): 1.8}), tmp_path / "job.parquet")
-    show(diagnose([tmp_path / "job.parquet"]))
+    show(show_answer(diagnose([tmp_path / "job.parquet"])), everything=True)
     text = capsys.readouterr().out
     assert "of 8 ranks; bound by straggler" in text
     assert "rank 101 (stage 1 of replica 1) takes for a forward 0.18 s (the others 0.1)" in text
@@ -44,18 +45,18 @@ def test_memory_of_a_trace_is_one_line(tmp_path: Path, capsys: pytest.CaptureFix
     events = step()
     events[0]["name"] = "aten::\x07linear"
     traced(tmp_path, events)
-    show(diagnose([tmp_path / "trace.json"]))
-    [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("memory:")]
-    assert line.startswith("memory: peak 0.69 GiB: 0.50 (before the recording), 0.12 autograd::engine")
+    show(show_answer(diagnose([tmp_path / "trace.json"])), everything=True)
+    [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("memory  ")]
+    assert line.startswith("memory    peak 0.69 GiB: 0.50 (before the recording), 0.12 autograd::engine")
     assert "\x07" not in line
 
 
 def test_snapshots_and_timelines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    show(diagnose([MemoryJob().run().write(tmp_path / "snapshot.pickle")]))
+    show(show_answer(diagnose([MemoryJob().run().write(tmp_path / "snapshot.pickle")])), everything=True)
     text = capsys.readouterr().out
     assert "reserved" in text.splitlines()[0]
     assert "compute the loss in 8 chunks of the sequence" in " ".join(text.split())
-    show(diagnose([write(tmp_path, STEP)]))
+    show(show_answer(diagnose([write(tmp_path, STEP)])), everything=True)
     assert capsys.readouterr().out.startswith(
-        "peak 0.75 GiB; at the end 0.31 GiB allocated\n\n1. peak (80% sure)\n"
+        "peak 0.75 GiB; at the end 0.31 GiB allocated\ncause     peak (80% sure)\n"
     )

@@ -1,0 +1,29 @@
+"""Answers as blocks, which every medium shows in its own way.
+
+answer ──► prediction.py │ plan.py │ diagnosis.py, logs.py, comparison.py ──► Shown (blocks.py)
+Shown  ──► cli/terminal.py │ markdown.py (tickets) │ html.py (notebooks, pages)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from scalewright.report.present.blocks import Shown
+
+
+def show_answer(answer: Mapping[str, Any], command: str = "") -> Shown:
+    """The answer of `predict`, `plan` or `diagnose` as blocks; raises UserError for none of theirs.
+
+    `command`: what one may type next, where the answer itself doesn't have it.
+    """
+    from scalewright.report.document import read_document
+    from scalewright.report.present.plan import show_plan
+    from scalewright.report.present.prediction import show_prediction
+
+    if "verdicts" in answer:
+        from scalewright.report.present.diagnosis import show_diagnosis
+
+        return show_diagnosis(answer)
+    document = read_document(answer)
+    return show_plan(document) if document.searched else show_prediction(document, command)
