@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "scalewright"
-LINES, FILES = 101_000, 780  # of all kinds, in Python files
+LINES, FILES = 101_000, 750  # of all kinds, in Python files
 
 BUDGET = {
     "accept": 540,
@@ -20,7 +20,7 @@ BUDGET = {
     "checkpoint": 2_350,
     "cli": 3_700,
     "data": 3_600,
-    "diagnose": 8_260,
+    "diagnose": 8_270,
     "dry_run": 1_170,  # what stands in for numbers, from model and parallel
     "emit": 8_050,  # with the arguments in logs, from diagnose
     "evaluate": 240,
@@ -33,7 +33,7 @@ BUDGET = {
     "plan": 7_420,  # the answers are records, too
     "report": 4_550,  # present/: what cli/ had of predict, plan, diagnose and score, once for all media
     "serve": 400,
-    "spec": 7_330,  # one Finding, from machine, launch and accept
+    "spec": 7_340,  # applicable compression; one Finding, from machine, launch and accept
     "track": 1_240,
     "train": 7_400,
     "": 360,  # files beside the folders: the API, and a few more; answers of diagnose print themselves, too
