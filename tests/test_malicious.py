@@ -26,7 +26,8 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, models
 
 from model.tiny_specs import make
-from scalewright.checkpoint.format import Manifest, StoredBox, StoredTensor, commit_text, describe_file
+from scalewright.checkpoint.format import Manifest, StoredBox, StoredTensor
+from scalewright.checkpoint.verify import commit_text, describe_file
 from scalewright.data.prepare import prepare
 from scalewright.model.huggingface import write_huggingface
 from scalewright.spec.base import write_yaml

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from runs import MODEL, assert_same_bits, weights
 from scalewright.checkpoint import write
-from scalewright.checkpoint.format import commit_text, committed, read_manifest, verify
+from scalewright.checkpoint.format import committed, read_manifest
 from scalewright.checkpoint.read import CheckpointReader, find_checkpoint
+from scalewright.checkpoint.verify import commit_text, verify
 from scalewright.checkpoint.write import save
 from scalewright.model.init import init_tensor
 from scalewright.parallel.mesh import Mesh, make_mesh

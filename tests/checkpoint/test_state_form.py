@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from scalewright.checkpoint.format import Manifest, checkpoints_at, committed, read_state, verify_heads
+from scalewright.checkpoint.format import Manifest, checkpoints_at, committed, read_state
+from scalewright.checkpoint.verify import verify_heads
 from scalewright.checkpoint.write import commit
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec

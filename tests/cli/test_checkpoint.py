@@ -12,8 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from runs import run, run_data
-from scalewright.checkpoint import format
-from scalewright.checkpoint.format import COMMIT, commit_text, remove
+from scalewright.checkpoint import verify
+from scalewright.checkpoint.format import COMMIT, remove
+from scalewright.checkpoint.verify import commit_text
 from scalewright.train.state.claim import hold_folder
 
 STILL = {"name": "sgd", "lr": 1e-30, "momentum": 0.9}  # weights stay what they were
@@ -55,14 +56,14 @@ def step(folder: Path, number: int) -> Path:
 @pytest.mark.parametrize("moment", ["checksum", "verify_heads", "read_manifest"])
 def test_one_that_goes_while_it_is_read_is_gone(call_cli, copy, monkeypatch, moment):
     """As retention does it: COMMIT first. Nothing is damaged, and the exit code is 0."""
-    whole, victim = getattr(format, moment), step(copy, 2)
+    whole, victim = getattr(verify, moment), step(copy, 2)
 
     def and_remove(path: Path, *rest: Any) -> Any:
         if victim in (path, path.parent) and victim.exists():
             remove(victim)
         return whole(path, *rest)
 
-    monkeypatch.setattr(format, moment, and_remove)
+    monkeypatch.setattr(verify, moment, and_remove)
     answer = call_cli("checkpoint", "verify", copy, "--json")
     assert answer.code == 0, answer.err
     assert [row["state"] for row in answer.json()["checkpoints"]] == ["complete"] * 3 + ["gone"]
@@ -112,14 +113,14 @@ def test_damage_beside_one_that_goes_is_still_damage(call_cli, copy):
 
 @pytest.mark.parametrize("verb", [["convert"], ["checkpoint", "diff"]])
 def test_readers_say_that_it_is_gone(call_cli, copy, runs, tmp_path, monkeypatch, verb):
-    whole = format.checksum
+    whole = verify.checksum
 
     def and_remove(path: Path) -> str:
         if copy in path.parents and path.parent.exists():
             remove(path.parent)
         return whole(path)
 
-    monkeypatch.setattr(format, "checksum", and_remove)
+    monkeypatch.setattr(verify, "checksum", and_remove)
     answer = call_cli(*verb, copy, runs["other"] if verb[-1] == "diff" else tmp_path / "out")
     assert answer.code == 2
     assert "the checkpoint is gone: it was removed while it was read" in answer.error
@@ -303,7 +304,7 @@ def test_the_size_of_a_difference(call_cli, runs, copy):
     tensors["embed.weight"][0, 0] = float("nan")
     save_file(tensors, file, metadata={"format": "pt"})
     manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["files"][file.name]["checksum"] = format.checksum(file)
+    manifest["files"][file.name]["checksum"] = verify.checksum(file)
     (folder / "manifest.json").write_text(json.dumps(manifest))
     (folder / COMMIT).write_text(commit_text(folder, 8))
     answer = call_cli("checkpoint", "diff", runs["one"], copy, "--json")

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from scalewright.api import train
-from scalewright.checkpoint.format import commit_text
+from scalewright.checkpoint.verify import commit_text
 from scalewright.data.prepare import prepare
 
 MODEL = {

@@ -19,7 +19,7 @@ from scalewright.parallel import context
 from scalewright.parallel.mesh import Mesh
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.sequence_cut import SequenceCut
+from scalewright.spec.zigzag import SequenceCut
 from worlds import CPU, run_world
 
 KINDS = ("ring", "allgather", "ulysses")

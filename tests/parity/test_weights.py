@@ -11,8 +11,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from runs import run, run_data
-from scalewright.checkpoint.format import commit_text, describe_file
 from scalewright.checkpoint.read import find_checkpoint
+from scalewright.checkpoint.verify import commit_text, describe_file
 from scalewright.parity.compare import FLOOR, training_rows, weights_deviation
 
 

@@ -15,7 +15,8 @@ from tokenizers import Tokenizer, models
 from torch import nn
 
 from model.tiny_specs import SPECS, make, tokens
-from scalewright.checkpoint.format import Manifest, StoredBox, StoredTensor, commit_text, describe_file
+from scalewright.checkpoint.format import Manifest, StoredBox, StoredTensor
+from scalewright.checkpoint.verify import commit_text, describe_file
 from scalewright.model.init import init_tensor
 from scalewright.serve.generate import generate_text
 from scalewright.serve.load import load_for_generation, load_model

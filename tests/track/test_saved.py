@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from runs import bits, events, run, run_data
-from scalewright.checkpoint.format import commit_text
+from scalewright.checkpoint.verify import commit_text
 from scalewright.report.folder import read_folder
 from scalewright.spec.common.jsonl import read_jsonl
 from scalewright.track import lines, saved

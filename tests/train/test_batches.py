@@ -16,7 +16,7 @@ from scalewright.parallel.inputs import Wanted, micro_batches, packing_of, wante
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.sequence_cut import SequenceCut
+from scalewright.spec.zigzag import SequenceCut
 from scalewright.train.batches import DataPosition, StepBatches, in_vocabulary, rank_samples
 from worlds import one_rank
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from harness.gpu.budget import Check
 from harness.gpu.clock import time_call
+from scalewright.parallel.chunked_loss import head_in_chunks
 from scalewright.parallel.cross_entropy import CrossEntropy, cross_entropy
-from scalewright.parallel.head_loss import head_in_chunks
 
 Way = Callable[[Tensor, Tensor, Tensor], Tensor]  # hidden [T, D], weight [V, D], targets [T] -> mean loss
 

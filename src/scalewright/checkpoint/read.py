@@ -27,8 +27,6 @@ from scalewright.checkpoint.format import (
     RANK,
     StoredBox,
     StoredTensor,
-    check_file,
-    check_size,
     checkpoints_at,
     committed,
     damaged,
@@ -36,8 +34,8 @@ from scalewright.checkpoint.format import (
     rank_name,
     read_manifest,
     read_state,
-    verify,
 )
+from scalewright.checkpoint.verify import check_file, check_size, verify
 from scalewright.parallel.collectives import from_rank_zero, gather_json
 from scalewright.parallel.mesh import Mesh
 from scalewright.spec.common.untrusted import inside

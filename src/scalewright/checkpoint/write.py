@@ -39,14 +39,13 @@ from scalewright.checkpoint.format import (
     StoredBox,
     StoredFile,
     StoredTensor,
-    commit_text,
     committed,
-    describe_file,
     rank_name,
     remove,
     step_folder,
     stored_tensor,
 )
+from scalewright.checkpoint.verify import commit_text, describe_file
 from scalewright.model.tensor_file import save_file
 from scalewright.parallel.collectives import gather_json
 from scalewright.parallel.mesh import Mesh

@@ -5,7 +5,7 @@
         step(...)
     watch.collectives     [Collective(axis="tp", kind="all_gather", group_size=2, count=18, bytes=...), ...]
     watch.live            current and peak bytes by kind (live_bytes.py)
-    watch.flops           of matmuls and attention (flops.py)
+    watch.flops           of matmuls and attention (operator_flops.py)
 
 It is a dispatch mode: every operator passes it, real or fake, in forwards, backwards and updates alike, and
 collectives are operators (`c10d.*`), FSDP's too. Operators inside a compiled kernel don't pass it.
@@ -25,8 +25,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from scalewright.dry_run.flops import flops_of
 from scalewright.dry_run.live_bytes import Kind, LiveBytes
+from scalewright.dry_run.operator_flops import flops_of
 from scalewright.model.torch_private import TorchDispatchMode, collectives, in_backward
 from scalewright.parallel.host import is_host
 from scalewright.parallel.mesh import Mesh

@@ -1,6 +1,6 @@
 """Training numbers from a model's operators, where the rules of `laws.py` have only N.
 
-    FLOPs of a step     batch x (3 forwards + what recomputation adds)      spec/operators.py
+    FLOPs of a step     batch x (3 forwards + what recomputation adds)      spec/flops.py
     reached             FLOPs / (seconds x devices)                         HFU when recomputation is counted
 
 `seq_len` T is in tokens; FLOPs count attention over the full square unless `causal`.
@@ -11,9 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from scalewright.learn import laws
+from scalewright.spec.flops import flops_per_token, forward_flops, recompute_flops
 from scalewright.spec.layout import Layout, Recompute
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.operators import flops_per_token, forward_flops, operator_groups, recompute_flops
+from scalewright.spec.operators import operator_groups
 from scalewright.spec.tensors import count, tensors
 
 
@@ -52,7 +53,7 @@ def attention_share(model: ModelSpec, seq_len: int, causal: bool = False) -> flo
     """The share of a model's FLOPs that attention's two products are: for GPT (s/6h) / (1 + s/6h + V/12hL).
 
     Korthikanti et al. 2022 §5 give it as the price of selective recomputation. The recomputed part is the
-    forward of these products alone, a third of it; `spec.operators.recompute_flops` counts that.
+    forward of these products alone, a third of it; `spec.flops.recompute_flops` counts that.
     """
     core = sum(
         n * (o.flops_causal if causal else o.flops)

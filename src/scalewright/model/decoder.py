@@ -25,8 +25,8 @@ from scalewright.model.norm import build_norm
 from scalewright.model.prediction import Prediction, Predictions
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.sequence_cut import SequenceCut
 from scalewright.spec.trains import check_runs
+from scalewright.spec.zigzag import SequenceCut
 
 # Called with the head's input [..., D], its weight [V, D] and its bias [V], in place of multiplying them.
 HeadProduct = Callable[[Tensor, Tensor, Tensor | None], Any]

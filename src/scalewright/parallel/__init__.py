@@ -5,7 +5,8 @@ mesh.py          coordinates and process groups        blocks.py     the units t
 tensor.py        tp and sp: matrices cut over ranks    regather.py   sp's inputs, gathered again
 functions.py     collectives with a gradient           sums.py       partial gradients, summed
 vocabulary.py    cross-entropy of logits cut by tp     weights.py    a rank's part of every parameter
-cross_entropy.py the built-in loss, loss_chunk.py      head_loss.py  with the head, in chunks: no whole logits
+cross_entropy.py the built-in loss                     chunked_loss.py  with the head: no whole logits
+logits_loss.py   the loss of a chunk of logits
 replicate.py     DDP; bucket.py, half_buckets.py,      shard.py      ZeRO 1 to 3 and HSDP, by FSDP2
                  power_sgd.py: how it is sent          shard_gradients.py: when it gathers, reduces, frees
 wire.py          means in few bytes, for islands

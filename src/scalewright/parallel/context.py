@@ -44,7 +44,7 @@ from scalewright.parallel.functions import AxisGroup, axis_group, local_part, sw
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.ring import attend_parts
 from scalewright.spec.layout import Layout
-from scalewright.spec.sequence_cut import SequenceCut
+from scalewright.spec.zigzag import SequenceCut
 
 
 @dataclass

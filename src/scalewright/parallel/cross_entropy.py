@@ -1,7 +1,7 @@
 """The built-in loss of a micro-batch, as sums over its counted tokens: of logits, or of the head's input.
 
     of logits     logits [N, V] are there; their gradient takes their place, chunk by chunk of tokens
-    of the head   chunk by chunk its logits, their loss and gradients: whole logits never exist (head_loss.py)
+    of the head   chunk by chunk its logits, their loss and gradients: never whole logits (chunked_loss.py)
 
 Logits are the largest tensor of a step: 2 GiB in bf16 for 8,192 tokens of 128,256. PyTorch's own loss keeps
 their log-probabilities in fp32 beside them, and makes the gradient in two more of their size. The sizes
@@ -27,8 +27,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from scalewright.model.decoder import HeadProduct
-from scalewright.parallel.head_loss import head_in_chunks
-from scalewright.parallel.loss_chunk import Chunk, ChunkLoss, headroom, loss_in_place, through_cap, whole_rows
+from scalewright.parallel.chunked_loss import head_in_chunks
+from scalewright.parallel.logits_loss import (
+    Chunk,
+    ChunkLoss,
+    headroom,
+    loss_in_place,
+    through_cap,
+    whole_rows,
+)
 from scalewright.parallel.vocabulary import VocabularyColumns, cut_rows
 from scalewright.spec.loss_chunks import LossSizes
 

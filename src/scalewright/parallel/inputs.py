@@ -27,9 +27,9 @@ from torch import Tensor, nn
 from scalewright.model.decoder import Decoder
 from scalewright.model.gpu_rows import Packing, Segments, bounds_of
 from scalewright.model.visible import first_keys
-from scalewright.parallel.loss_chunk import IGNORED
+from scalewright.parallel.logits_loss import IGNORED
 from scalewright.parallel.stages import stages_of
-from scalewright.spec.sequence_cut import SequenceCut
+from scalewright.spec.zigzag import SequenceCut
 
 
 class BatchArrays(Protocol):

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from scalewright.parallel.functions import AxisGroup, axis_group, gather_slice, gathered
-from scalewright.parallel.loss_chunk import IGNORED, Chunk
+from scalewright.parallel.logits_loss import IGNORED, Chunk
 from scalewright.parallel.mesh import Mesh
 
 

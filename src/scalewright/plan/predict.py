@@ -31,10 +31,10 @@ from scalewright.plan.terms import PART_TERMS
 from scalewright.spec.compress import Compress
 from scalewright.spec.diloco import DilocoSpec
 from scalewright.spec.errors import UserError
+from scalewright.spec.flops import flops_per_token
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.operators import flops_per_token
 from scalewright.spec.optimizers import ADAMW, Optimizer
 from scalewright.spec.question import Question
 from scalewright.spec.tensors import count

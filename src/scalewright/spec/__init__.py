@@ -5,6 +5,7 @@ a run       run.py (guard.py, diloco.py, sweep.py, user_code.py)   base.py, scal
             finding.py: what a look at a machine or a start found
 a model     model.py, presets.py (shapes.py, huggingface.py), families/
             tensors.py: every tensor    operators.py, block.py (primitives.py, mixers.py): every operator
+            flops.py: those of MFU
 a layout    layout.py, layout_check.py, layout_fix.py          grid.py, groups.py: ranks and groups
             trains.py: what `train` runs                       schedule.py, schedules/: pipelines
 its costs   placement.py: which part of each tensor            memory.py, optimizers.py: bytes a rank holds

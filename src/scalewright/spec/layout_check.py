@@ -24,7 +24,7 @@ from scalewright.spec.placement import stage_layers
 from scalewright.spec.recompute_budget import least_budget
 from scalewright.spec.schedules.check import find_problem as find_schedule_problem
 from scalewright.spec.schedules.kinds import find_kind
-from scalewright.spec.sequence_cut import chunks
+from scalewright.spec.zigzag import chunks
 
 
 def check_layout(

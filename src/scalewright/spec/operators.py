@@ -75,7 +75,7 @@ def operator_groups(
     groups: list[tuple[Operator, int]] = []
     if layers.start == 0:
         groups += [(o, 1) for o in block.before(model, s)]
-    for group in _by_kind(model, layers):
+    for group in by_kind(model, layers):
         groups += [(o, len(group)) for o in block.block(model, s, group[0])]
     if layers.stop == model.num_hidden_layers:
         groups += [(o, 1) for o in block.after(model, s)]
@@ -86,68 +86,15 @@ def operator_groups(
 @lru_cache(maxsize=256)
 def layer_kinds(model: ModelSpec) -> tuple[tuple[int, int], ...]:
     """The first layer of every kind that the model has, and how many are of that kind."""
-    return tuple((group[0], len(group)) for group in _by_kind(model, range(model.num_hidden_layers)))
+    return tuple((group[0], len(group)) for group in by_kind(model, range(model.num_hidden_layers)))
 
 
-def _by_kind(model: ModelSpec, layers: Iterable[int]) -> list[list[int]]:
+def by_kind(model: ModelSpec, layers: Iterable[int]) -> list[list[int]]:
     """Layers by kind: within a group, operators differ only in the layer's number."""
     kinds: dict[tuple[object, ...], list[int]] = {}
     for layer in layers:
         kinds.setdefault(model.kind(layer), []).append(layer)
     return list(kinds.values())
-
-
-# -- FLOPs ----------------------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=4096)
-def forward_flops(model: ModelSpec, seq_len: int, causal: bool = True, mtp: bool = False) -> float:
-    """Model FLOPs of one sequence's forward; `causal`: of attention, only the unmasked pairs; `mtp`: with the
-    modules of multi-token prediction."""
-    groups = operator_groups(model, Layout(), seq_len, mtp=mtp)
-    return sum(n * (o.flops_causal if causal else o.flops) for o, n in groups)
-
-
-def flops_per_token(model: ModelSpec, seq_len: int, causal: bool = True, mtp: bool = False) -> float:
-    """Model FLOPs of training per token: forward, and twice that for the backward; `mtp`: with the modules of
-    multi-token prediction, which published numbers leave out.
-
-    With `causal=False` this is PaLM's 6 N + 12 L H Q T (N: parameters that multiply; Chowdhery et al. 2022,
-    appendix B).
-    """
-    return 3.0 * forward_flops(model, seq_len, causal, mtp) / seq_len
-
-
-def recompute_flops(
-    model: ModelSpec,
-    layout: Layout,
-    seq_len: int,
-    *,
-    layers: range | None = None,
-    causal: bool = True,
-    recompute: Recompute | None = None,
-) -> float:
-    """FLOPs of one micro-batch on one rank that recomputation adds to the backward."""
-    kind = layout.recompute if recompute is None else recompute
-    layers = range(model.num_hidden_layers) if layers is None else layers
-    s = sizes(layout, seq_len)
-
-    def of_block(layer: int, core_only: bool) -> float:
-        return sum(
-            o.flops_causal if causal else o.flops
-            for o in block.block(model, s, layer)
-            if o.kind == "attention" or not core_only
-        )
-
-    total = 0.0
-    for group in _by_kind(model, layers):
-        rerun = sum(_is_rerun(kind, layer - layers.start) for layer in group)
-        if isinstance(kind, RecomputeBudget):
-            choice = choose(model, s, group[0], kind.budget)
-            total += len(group) * (choice.flops_causal if causal else choice.flops)
-        elif rerun:
-            total += rerun * of_block(group[0], kind == "selective")
-    return total
 
 
 # -- activations ----------------------------------------------------------------------------------
@@ -176,9 +123,9 @@ def activation_bytes(
     outside = list(block.before(model, s)) if layers.start == 0 else []
     outside += block.after(model, s) if layers.stop == model.num_hidden_layers else []
     total = sum(o.saved for o in outside)
-    for group in _by_kind(model, layers):
+    for group in by_kind(model, layers):
         ops = tuple(block.block(model, s, group[0]))
-        rerun = sum(_is_rerun(kind, layer - layers.start) for layer in group)
+        rerun = sum(is_rerun(kind, layer - layers.start) for layer in group)
         none, kept = sum(o.saved for o in ops), _kept(model, s, group[0], ops, kind)
         total += rerun * kept + (len(group) - rerun) * none
     return total
@@ -199,7 +146,7 @@ def dropout_bytes(
     return model.num_hidden_layers * (masks + square * (1 + s.width))
 
 
-def _is_rerun(kind: Kept, index: int) -> bool:
+def is_rerun(kind: Kept, index: int) -> bool:
     """Whether the stage's block `index` recomputes."""
     if isinstance(kind, RecomputeEvery):
         return index % kind.every == 0

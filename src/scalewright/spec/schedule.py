@@ -24,8 +24,8 @@ from scalewright.spec.schedules.check import check_sizes, find_problem
 from scalewright.spec.schedules.clock import Cost, Deadlock, StageCost, Timing, simulate
 from scalewright.spec.schedules.kinds import KINDS, Kind, find_kind, stage_ranks
 from scalewright.spec.schedules.memory import peak_activations
-from scalewright.spec.schedules.order import Schedule
 from scalewright.spec.schedules.picture import draw
+from scalewright.spec.schedules.schedule import Schedule
 
 if TYPE_CHECKING:  # so that the layout's own checks can call check_schedule
     from scalewright.spec.layout import Layout

@@ -31,7 +31,7 @@ from scalewright.parallel.functions import AxisGroup, axis_group, gathered
 from scalewright.parallel.mesh import Mesh
 from scalewright.spec.expert_volumes import capacity
 from scalewright.spec.model import MoE
-from scalewright.spec.sequence_cut import SequenceCut
+from scalewright.spec.zigzag import SequenceCut
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.stages import stages_of
 from scalewright.spec.layout import Layout
 from scalewright.spec.schedule import Action, Schedule
-from scalewright.spec.sequence_cut import SequenceCut
+from scalewright.spec.zigzag import SequenceCut
 
 if TYPE_CHECKING:  # which imports the whole of training
     from scalewright.train.session import Session

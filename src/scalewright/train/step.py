@@ -26,9 +26,9 @@ from scalewright.parallel.parallelize import Parallel
 from scalewright.parallel.sums import sum_partial
 from scalewright.spec.guard import GuardSpec
 from scalewright.train.balance import Balance
+from scalewright.train.clipping import squared_part
 from scalewright.train.columns import AUX, BUSIEST, DROPPED, LOSS, MEMORY, NORM, OUTER, STOP, TOKENS, WIDTH
 from scalewright.train.diloco import Islands
-from scalewright.train.gradient_norms import squared_norms
 from scalewright.train.guard.decide import Guard
 from scalewright.train.memory.usage import memory_gib
 from scalewright.train.update import KeptBuffers, obeys_flag, update_unless
@@ -107,8 +107,7 @@ class Step:
         weights = self.parallel.weights
         gradients = weights.take_gradients()
         sum_partial(weights, gradients, self.mesh)
-        squares = squared_norms(gradients).to(report.device)  # offloaded ones lie elsewhere
-        report[NORM] = (squares * self._shares).sum()
+        report[NORM] = squared_part(gradients, self._shares)
         report[MEMORY + self.mesh.rank] = memory_gib(self.mesh.device)
         if self.balance is not None:
             report[BUSIEST : DROPPED + 1] = self.balance.count()

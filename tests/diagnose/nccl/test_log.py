@@ -11,7 +11,7 @@ from tests.diagnose.nccl.write import answer, run, says, started
 
 from scalewright.diagnose.diagnose import diagnose, inputs
 from scalewright.diagnose.nccl import forms
-from scalewright.diagnose.nccl.forms import Ends, Via, ends, repeated, via
+from scalewright.diagnose.nccl.patterns import Ends, Via, ends, repeated, via
 from scalewright.diagnose.nccl.problems import peer, problem
 from scalewright.spec.errors import UserError
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from runs import MODEL
 from scalewright.model.decoder import Decoder
 from scalewright.parallel.inputs import Micro
-from scalewright.parallel.loss_chunk import IGNORED
+from scalewright.parallel.logits_loss import IGNORED
 from scalewright.spec.model import ModelSpec
 from scalewright.train.deepspeed.runners import _filled, watch_updates
 from scalewright.train.deepspeed.stages import Block, Feed, Head, Norm, Words, tied_logits

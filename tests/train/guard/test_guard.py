@@ -14,8 +14,9 @@ import guard_parts
 from parallel import small_steps
 from runs import events, merge, rows, run, run_data, start_cli, weights, write_run
 from scalewright.checkpoint.finite import superfluous
-from scalewright.checkpoint.format import commit_text, read_state
+from scalewright.checkpoint.format import read_state
 from scalewright.checkpoint.read import find_checkpoint
+from scalewright.checkpoint.verify import commit_text
 from scalewright.parallel.cross_entropy import cross_entropy
 from scalewright.parallel.mesh import Mesh
 from scalewright.spec.errors import RunError, UserError

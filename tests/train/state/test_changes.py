@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from runs import EOD, bits, events, make_data, merge, rows, run, run_data
-from scalewright.checkpoint.format import COMMIT, commit_text
+from scalewright.checkpoint.format import COMMIT
 from scalewright.checkpoint.read import CheckpointReader, find_checkpoint
+from scalewright.checkpoint.verify import commit_text
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec
 from scalewright.train.build import _on_devices

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from runs import assert_same_bits, bits, events, merge, rows, run, run_data, weights
-from scalewright.checkpoint.format import COMMIT, commit_text
+from scalewright.checkpoint.format import COMMIT
 from scalewright.checkpoint.read import CheckpointReader, find_checkpoint
+from scalewright.checkpoint.verify import commit_text
 from scalewright.parallel.mesh import Mesh
 from scalewright.serve.load import load_model
 from scalewright.spec.errors import UserError

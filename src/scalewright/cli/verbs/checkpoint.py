@@ -44,7 +44,7 @@ def list_checkpoints(run: Run, json: Json = False) -> None:
 
 def verify_checkpoints(run: Run, json: Json = False) -> None:
     """Compare every byte with its checksum; exit code 1 for damage."""
-    from scalewright.checkpoint.format import verify
+    from scalewright.checkpoint.verify import verify
 
     rows = []
     for folder in _folders(run):
@@ -79,7 +79,8 @@ def prune_checkpoints(
     scalewright checkpoint prune runs/run --keep 1 --dry-run
     """
     from scalewright.checkpoint.finite import superfluous
-    from scalewright.checkpoint.format import committed, remove, verify
+    from scalewright.checkpoint.format import committed, remove
+    from scalewright.checkpoint.verify import verify
     from scalewright.train.state.claim import hold_folder
 
     root = _folders(run)[0].parent
@@ -238,7 +239,8 @@ def _look(folder: Path, check: Callable[[Path], list[str]] | None) -> dict[str, 
     import datetime
 
     from scalewright.checkpoint.finite import is_finite
-    from scalewright.checkpoint.format import COMMIT, read_manifest, verify_heads
+    from scalewright.checkpoint.format import COMMIT, read_manifest
+    from scalewright.checkpoint.verify import verify_heads
 
     files = [path for path in folder.rglob("*") if path.is_file()]
     row: dict[str, Any] = {

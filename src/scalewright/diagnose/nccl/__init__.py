@@ -1,7 +1,7 @@
 """Logs of NCCL and RCCL (`NCCL_DEBUG=INFO`): how ranks were connected, what slows or stops them.
 
 lines.py           NCCL's lines, apart from the rest        communicators.py   whose line it is
-forms.py           what a line says: a table of forms       log.py             all of a run's lines together
+patterns.py        a regular expression for each line       log.py             all of a run's lines together
 problems.py        warnings and errors: a table             summary.py         the run in figures
 rules.py           causes: errors, slow_links.py,           answer.py          the keys of `diagnose --json`
                    differences.py

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from scalewright.diagnose.nccl.communicators import Communicator
-from scalewright.diagnose.nccl.forms import Via
 from scalewright.diagnose.nccl.log import Log, read_logs
+from scalewright.diagnose.nccl.patterns import Via
 from scalewright.diagnose.nccl.rules import verdicts
 from scalewright.diagnose.nccl.summary import Summary, summary
 

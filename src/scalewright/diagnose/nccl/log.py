@@ -1,6 +1,6 @@
 """All lines of a run's logs together: who printed what, by host, GPU and communicator.
 
-    for every line ──► forms.py: its kind ──► the method of that kind      nothing is judged here
+    for every line ──► patterns.py: its kind ──► the method of that kind      nothing is judged here
 
 One file of all ranks, one a rank (NCCL_DEBUG_FILE) or an excerpt: what isn't printed stays empty.
 """
@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scalewright.diagnose.nccl.communicators import Communicators
-from scalewright.diagnose.nccl.forms import (
+from scalewright.diagnose.nccl.lines import Line, Lines, Source
+from scalewright.diagnose.nccl.patterns import (
     ALGORITHMS,
     FORMS,
     PROTOCOLS,
@@ -29,7 +30,6 @@ from scalewright.diagnose.nccl.forms import (
     plain_version,
     repeated,
 )
-from scalewright.diagnose.nccl.lines import Line, Lines, Source
 from scalewright.diagnose.nccl.problems import CAUSE, HINT, PEER, Problem, peer, problem
 
 Fields = dict[str, str | None]

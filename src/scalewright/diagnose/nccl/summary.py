@@ -13,8 +13,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from scalewright.diagnose.nccl.communicators import Communicator
-from scalewright.diagnose.nccl.forms import Ends, Via, ends, via
 from scalewright.diagnose.nccl.log import Link, Log
+from scalewright.diagnose.nccl.patterns import Ends, Via, ends, via
 
 
 @dataclass(frozen=True)

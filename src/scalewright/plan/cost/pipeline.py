@@ -37,7 +37,7 @@ from scalewright.spec.schedules.action import Action
 from scalewright.spec.schedules.build import schedule
 from scalewright.spec.schedules.clock import simulate
 from scalewright.spec.schedules.kinds import find_kind
-from scalewright.spec.schedules.order import Schedule
+from scalewright.spec.schedules.schedule import Schedule
 from scalewright.spec.schedules.unequal import RankCost, step_columns
 from scalewright.spec.volumes import Transfer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from scalewright.spec.schedules.check import check_sizes
 from scalewright.spec.schedules.kinds import find_kind, stage_ranks
 from scalewright.spec.schedules.messages import with_messages
-from scalewright.spec.schedules.order import Schedule
+from scalewright.spec.schedules.schedule import Schedule
 
 
 def schedule(kind: str, ranks: int, virtual_stages: int, micro_batches: int, pairs: bool = False) -> Schedule:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from scalewright.spec.errors import RunError
 from scalewright.spec.schedules.action import COMPUTE, RECEIVES, SENDS, Action
-from scalewright.spec.schedules.order import Schedule
+from scalewright.spec.schedules.schedule import Schedule
 
 
 class Deadlock(RunError):

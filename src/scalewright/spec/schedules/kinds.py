@@ -1,6 +1,6 @@
-"""Every kind of schedule as one record. A new one is an order in loop.py or fold.py, and a record here.
+"""Every kind of schedule as one record. A new one: an order in one_f_one_b.py or fold.py, and a record here.
 
-    order    what a rank does, in order                              loop.py, fold.py
+    order    what a rank does, in order                              one_f_one_b.py, fold.py
     seats    ranks of the stages: round the ranks, a V, both ways    stage_ranks
     stages   virtual stages that it takes: one, several, two
     whole    the kind with whole backwards; null: this one's are
@@ -30,8 +30,9 @@ from typing import Any, Literal
 import numpy as np
 
 from scalewright.spec.errors import unknown
-from scalewright.spec.schedules import fold, loop
+from scalewright.spec.schedules import fold
 from scalewright.spec.schedules.action import Action
+from scalewright.spec.schedules.one_f_one_b import gpipe, interleaved, one_forward_one_backward, zero_bubble
 
 Order = Callable[[int, int, int, int], list[Action]]  # (rank, ranks, virtual stages, micro-batches)
 Column = Any  # a number, or an array of them
@@ -138,15 +139,15 @@ def _all_ranks_alike(p: Column, v: Column, m: Column, rank: Column) -> Column:
 
 
 _RECORDS = (
-    Kind("gpipe", loop.gpipe, "round", "one", _fill, lambda p, v, m, rank: m),
-    Kind("1f1b", loop.one_forward_one_backward, "round", "one", _fill, _loop_alive, sibling="interleaved"),
-    Kind("interleaved", loop.interleaved, "round", "several", _fill_chunks, _loop_alive, sibling="1f1b"),
+    Kind("gpipe", gpipe, "round", "one", _fill, lambda p, v, m, rank: m),
+    Kind("1f1b", one_forward_one_backward, "round", "one", _fill, _loop_alive, sibling="interleaved"),
+    Kind("interleaved", interleaved, "round", "several", _fill_chunks, _loop_alive, sibling="1f1b"),
     Kind(
-        "zb-h1", loop.zero_bubble, "round", "one", _zb_h1, _all_ranks_alike,
+        "zb-h1", zero_bubble, "round", "one", _zb_h1, _all_ranks_alike,
         whole="1f1b", sibling="zb-interleaved", split_all=True,
     ),
     Kind(
-        "zb-interleaved", loop.zero_bubble, "round", "several", _zb_chunks, _all_ranks_alike,
+        "zb-interleaved", zero_bubble, "round", "several", _zb_chunks, _all_ranks_alike,
         whole="interleaved", sibling="zb-h1", split_all=True,
     ),
     Kind("zbv", fold.zbv, "v", "two", _zbv, _all_ranks_alike, whole="interleaved", split_all=True),
@@ -155,7 +156,7 @@ _RECORDS = (
         lambda p, v, m, rank: np.minimum(m, p + 0.5), whole="1f1b", paired=True,
     ),
     Kind(
-        "pipedream", loop.one_forward_one_backward, "round", "one",
+        "pipedream", one_forward_one_backward, "round", "one",
         lambda p, v, m, f, i, w: 0.0 * (p + f),  # it fills once, not once a step
         lambda p, v, m, rank: np.minimum(m, p - rank), trained=False, flushes=False,
     ),

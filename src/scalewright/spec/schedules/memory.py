@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scalewright.spec.schedules.order import Schedule
+from scalewright.spec.schedules.schedule import Schedule
 
 
 def peak_activations(

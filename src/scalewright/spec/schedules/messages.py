@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from scalewright.spec.schedules.action import Action, Message
-from scalewright.spec.schedules.order import Schedule
+from scalewright.spec.schedules.schedule import Schedule
 
 # The sort of tensor that a computation needs from one neighbour stage and gives to the other.
 _TENSOR = {"forward": "activation", "backward": "gradient", "backward_input": "gradient"}

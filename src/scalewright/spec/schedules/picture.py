@@ -13,7 +13,7 @@ from string import ascii_lowercase
 
 from scalewright.spec.schedules.action import COMPUTE, Action
 from scalewright.spec.schedules.clock import StageCost, simulate
-from scalewright.spec.schedules.order import Schedule
+from scalewright.spec.schedules.schedule import Schedule
 
 _LETTER = {"forward": "F", "backward": "B", "backward_input": "I", "backward_weight": "W"}
 

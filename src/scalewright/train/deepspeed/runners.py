@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from scalewright.parallel.execute import Loss, Recorder
 from scalewright.parallel.inputs import Micro
-from scalewright.parallel.loss_chunk import IGNORED
+from scalewright.parallel.logits_loss import IGNORED
 from scalewright.train.deepspeed.stages import Feed
 
 

@@ -19,10 +19,10 @@ from scalewright.parallel.execute import Loss
 from scalewright.parallel.inputs import Micro
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import Parallel
+from scalewright.train.clipping import squared_norms
 from scalewright.train.columns import AUX, LOSS, MEMORY, NORM, STOP, TOKENS, WIDTH
 from scalewright.train.deepspeed.initialize import off_stdout
 from scalewright.train.deepspeed.runners import Piped, Whole, watch_updates
-from scalewright.train.gradient_norms import squared_norms
 from scalewright.train.guard.decide import Guard
 from scalewright.train.memory.usage import memory_gib
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from scalewright.spec.guard import GuardSpec
+from scalewright.train.clipping import clip_factor
 from scalewright.train.columns import AUX, LOCAL, LOSS, NORM, SKIPPED
 from scalewright.train.guard.scale import LossScale
 from scalewright.train.guard.spikes import SIGMAS, Usual, ZClip
@@ -82,7 +83,7 @@ class Guard:
             keep = keep & (spike == 0)
         factor = shrink
         if clip_norm > 0:
-            factor = torch.minimum(factor, clip_norm / (norm + 1e-6))
+            factor = torch.minimum(factor, clip_factor(norm, clip_norm))
         if self.scale is not None:
             factor = factor / scale
         columns = [1.0 - keep.float(), reported, spike, z, usual, shrink, scale, local]

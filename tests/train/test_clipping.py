@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from scalewright.train.gradient_norms import PIECE, squared_norms
+from scalewright.train.clipping import PIECE, squared_norms
 
 # Eight running sums of 8192 squares each, in fp32: measured 2e-7; twice that in the square, and a margin.
 TOLERANCE = 1e-6

@@ -1,4 +1,8 @@
-"""Norms of gradients, for clipping: as near for large tensors as for small ones.
+"""Clipping by the norm of all ranks' gradients together, as near for large tensors as for small ones.
+
+    |g|^2  = sum over ranks and tensors of share |part|^2    one all-reduce, with the step's report (step.py);
+                                                             a part that several ranks hold counts once
+    factor = min(1, clip_norm / (|g| + 1e-6))                as torch.nn.utils.clip_grad_norm_
 
 On a CPU torch adds up a tensor's squares in eight running fp32 sums, and the larger these have grown, the
 more of each further square is rounded away. One rank that holds a tensor whole then finds another norm, and
@@ -17,6 +21,20 @@ import torch
 from torch import Tensor
 
 PIECE = 65536  # numbers: 8192 in each running sum
+
+
+def squared_part(gradients: list[Tensor], shares: Tensor) -> Tensor:
+    """This rank's part of the squared norm, a number on the device of `shares` [len(gradients)].
+
+    A tensor's share is 1 over the ranks that hold the same part of it: of pipeline stages and shards 1.
+    """
+    squares = squared_norms(gradients).to(shares.device)  # offloaded ones lie elsewhere
+    return (squares * shares).sum()
+
+
+def clip_factor(norm: Tensor, clip_norm: float) -> Tensor:
+    """What gradients of this norm are multiplied by, where it is below 1; a number."""
+    return clip_norm / (norm + 1e-6)
 
 
 def squared_norms(tensors: list[Tensor]) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scalewright.spec.sequence_cut import SequenceCut, chunks
+from scalewright.spec.zigzag import SequenceCut, chunks
 
 
 @pytest.mark.parametrize("kind", ["ring", "allgather", "ulysses"])

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from scalewright.parallel.loss_chunk import ChunkLoss, headroom, loss_in_place
+from scalewright.parallel.logits_loss import ChunkLoss, headroom, loss_in_place
 from scalewright.spec.loss_chunks import head_tokens
 
 PRODUCT_AT_ONCE = 1 << 24  # numbers of a 16-bit product that waits to be added to its fp32 sum: 32 MiB

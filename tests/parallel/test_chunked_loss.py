@@ -23,8 +23,8 @@ from scalewright.model.decoder import Decoder, soft_cap
 from scalewright.model.init import initialize
 from scalewright.parallel import cross_entropy as losses
 from scalewright.parallel.backward import backward, backward_input
+from scalewright.parallel.chunked_loss import head_in_chunks
 from scalewright.parallel.cross_entropy import CrossEntropy, cross_entropy
-from scalewright.parallel.head_loss import head_in_chunks
 from scalewright.parallel.inputs import Micro
 from scalewright.parallel.mesh import Mesh
 from scalewright.spec.layout import Layout
