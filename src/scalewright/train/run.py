@@ -49,7 +49,7 @@ from scalewright.train.resolve import (
 from scalewright.train.signals import StopRequest
 from scalewright.train.start import Start
 from scalewright.train.state.choices import keep_choices
-from scalewright.train.state.claim import check_folder, check_free, hold_folder
+from scalewright.train.state.claim import InUseError, check_folder, check_free
 
 
 @dataclass(frozen=True)
@@ -151,6 +151,8 @@ def train(
             if not (local and callbacks.stopped):  # local workers get a callback's wish as a signal
                 raise
             answer = callbacks.result(str(resolved.run.folder), time.perf_counter() - started)
+        except InUseError:
+            raise
         except Exception as error:
             # A mistake that a check found is no event of a run; one that the run met, as damaged data, is.
             if context.rank == 0 and (not isinstance(error, UserError) or _has_begun(resolved.run, wall)):
@@ -183,9 +185,9 @@ def _has_begun(run: RunSpec, since: float) -> bool:
 
 
 def _note_fault(run: RunSpec, error: Exception) -> None:
-    """Leaves the reason in events.jsonl, if the run got as far as having a folder that is no other's."""
+    """Leaves the reason in events.jsonl, if the run got as far as having a folder."""
     if run.folder.is_dir():
-        with suppress(OSError, RunError, UserError), hold_folder(run.folder):
+        with suppress(OSError, RunError):
             events = EventsFile(run.folder / "events.jsonl")
             events.write("fault", message=f"{error}" or type(error).__name__)
             events.close()

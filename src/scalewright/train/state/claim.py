@@ -23,6 +23,10 @@ REPLACED = ("run.yaml", "tokenizer.json", "report.html", ORIGIN, *COMPANIONS)  #
 WRITTEN = ("events.jsonl", "metrics.jsonl", "tokenizer.json", *COMPANIONS)  # through a link, if it is one
 
 
+class InUseError(UserError):
+    """Another process trains in the folder: whatever is written there is its own."""
+
+
 def check_folder(run: RunSpec, force: bool = False) -> None:
     """Raises UserError when the run would replace files of its folder that no run wrote, or can't save there.
 
@@ -93,5 +97,5 @@ def hold_folder(folder: Path) -> Iterator[None]:
             pass
         if not held:
             how = "wait for it or stop it, or set out_dir"
-            raise UserError("another process is training there", str(folder), how)
+            raise InUseError("another process is training there", str(folder), how)
         yield
