@@ -110,5 +110,5 @@ def test_a_chart_says_in_words_what_it_draws() -> None:
     assert drawing.description == (
         "Loss over steps 1 to 3: training from 4.000 to 2.000, lowest 1.000, highest 4.000."
     )
-    assert [tick["text"] for tick in drawing.x_ticks] == ["1", "2", "3"]
-    assert all(0 <= tick["at"] <= 1 for tick in [*drawing.x_ticks, *drawing.y_ticks])
+    assert [tick.text for tick in drawing.x_ticks] == ["1", "2", "3"]
+    assert all(0 <= tick.at <= 1 for tick in [*drawing.x_ticks, *drawing.y_ticks])
