@@ -81,18 +81,20 @@ def loss(ranks: Ranks, run: RunSpec, place: AcceptanceFolder) -> Finding:
         )
     code, text, errors = ranks.share(answer)
     try:
-        found = json.loads(text)
+        answered = json.loads(text)
     except ValueError:
         return checked(
             "loss", "problem", _last_line(errors) or "parity gave no answer", "run `scalewright parity`"
         )
-    figures = {key: found[key] for key in ("layout", "control", "worst", "tolerance", "shrunk")}
-    words = f"equal to one device: {found['worst']:.1e} apart at most, {found['tolerance']:.0e} is allowed"
-    if found["shrunk"]:
-        words += f" (shrunk to this host: {', '.join(found['shrunk'][:3])})"
+    figures = {key: answered[key] for key in ("layout", "control", "worst", "tolerance", "shrunk")}
+    words = (
+        f"equal to one device: {answered['worst']:.1e} apart at most, {answered['tolerance']:.0e} is allowed"
+    )
+    if answered["shrunk"]:
+        words += f" (shrunk to this host: {', '.join(answered['shrunk'][:3])})"
     if code == 0:
         return checked("loss", "ok", words, "", figures)
-    words = f"{found['worst']:.1e} from one device, {found['tolerance']:.0e} is allowed"
+    words = f"{answered['worst']:.1e} from one device, {answered['tolerance']:.0e} is allowed"
     return checked("loss", "problem", words, "`scalewright parity` on one host after the other", figures)
 
 

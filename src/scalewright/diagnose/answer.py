@@ -35,7 +35,7 @@ PARTS = ("compute", "exposed_communication", "exposed_copy", "idle")
 def answer(ranks: Ranks) -> dict[str, object]:
     """Everything about the ranks' traces, as plain data."""
     per_rank = [_rank(rank) for rank in ranks.ranks]
-    found = verdicts(ranks)
+    causes = verdicts(ranks)
     return {
         "kind": "trace",
         "ranks": [rank.trace.rank for rank in ranks.ranks],
@@ -59,8 +59,8 @@ def answer(ranks: Ranks) -> dict[str, object]:
         "roofs": roofs(ranks.ranks[0]),
         "occupancy": occupancies(ranks.ranks[0].trace),
         "memory": _memory(ranks),
-        "bound_by": found[0].cause if found else bound_by(ranks),
-        "verdicts": [verdict.dump() for verdict in found],
+        "bound_by": causes[0].cause if causes else bound_by(ranks),
+        "verdicts": [verdict.dump() for verdict in causes],
         "stragglers": [
             {"rank": ranks.ranks[s.rank].trace.rank, "name": name(ranks, s.rank), "why": s.cause,
              "last_in": s.last_in, "of": s.of, "imposed_s": s.imposed / 1e9}

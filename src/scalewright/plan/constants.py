@@ -71,13 +71,13 @@ class Constants:
 @lru_cache(maxsize=1)
 def facts() -> tuple[Fact, ...]:
     """Every constant with its unit, range and source, in the file's order."""
-    found = []
+    read = []
     for group, entries in read_yaml(FILE).items():
         for name, entry in entries.items():
             entry = {"prior": entry["value"], "fitted": False, **entry}
             numbers = {key: float(entry[key]) for key in ("value", "low", "high", "prior")}
-            found.append(Fact(name=f"{group}.{name}", **{**entry, **numbers}))
-    return tuple(found)
+            read.append(Fact(name=f"{group}.{name}", **{**entry, **numbers}))
+    return tuple(read)
 
 
 @lru_cache(maxsize=1)

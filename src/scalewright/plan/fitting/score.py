@@ -138,9 +138,9 @@ def _overall(sources: Mapping[str, Mapping[str, float]], rivals: Iterable[str]) 
 
 def memory_of_kind(runs: Runs, predictions: Predictions) -> np.ndarray:
     """Predicted GiB of the kind that each row states: allocated, reserved, or nvidia-smi's."""
-    found = predictions.outcome.memory.kinds
-    kinds = [list(found).index(kind) for kind in runs.memory_kind]
-    return np.asarray(np.choose(kinds, list(found.values())) / GIB)
+    by_kind = predictions.outcome.memory.kinds
+    kinds = [list(by_kind).index(kind) for kind in runs.memory_kind]
+    return np.asarray(np.choose(kinds, list(by_kind.values())) / GIB)
 
 
 def _memory(runs: Runs, predictions: Predictions) -> dict[str, object]:
