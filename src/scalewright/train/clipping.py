@@ -2,7 +2,8 @@
 
     |g|^2  = sum over ranks and tensors of share |part|^2    one all-reduce, with the step's report (step.py);
                                                              a part that several ranks hold counts once
-    factor = min(1, clip_norm / (|g| + 1e-6))                as torch.nn.utils.clip_grad_norm_
+    factor = min(1, clip_norm / (|g| + 1e-6))                as torch.nn.utils.clip_grad_norm_; the minimum is
+                                                             taken in guard/decide.py, with a spike's factor
 
 On a CPU torch adds up a tensor's squares in eight running fp32 sums, and the larger these have grown, the
 more of each further square is rounded away. One rank that holds a tensor whole then finds another norm, and
