@@ -36,7 +36,7 @@ class Acceptance:
     def seconds(self) -> float:
         return sum(check.seconds for check in self.checks)
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> dict[str, object]:
         """Plain data for --json."""
         checks = [
             {

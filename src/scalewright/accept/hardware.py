@@ -68,13 +68,13 @@ def job_of(layout: Layout, device: str) -> HardwareJob:
     return HardwareJob(device, precision, tuple(axes), pairs.PairsJob(bytes=PAIR_BYTES[kind], device=device))
 
 
-def measured(context: RankContext, job: HardwareJob) -> dict[str, Any]:
+def measured(context: RankContext, job: HardwareJob) -> dict[str, object]:
     """Joins the world and takes every figure; called in each process, the same answer in all."""
     with joined(context, job.device) as place:
         return take(context, job, place)
 
 
-def take(context: RankContext, job: HardwareJob, place: Any) -> dict[str, Any]:
+def take(context: RankContext, job: HardwareJob, place: Any) -> dict[str, object]:
     """`devices[{rank, host, flops_per_s, bytes_per_s}], pairs[], axes[]` of a world that was joined."""
     import torch
 

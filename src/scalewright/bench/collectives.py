@@ -91,7 +91,7 @@ class Buffers:
     wrong: Callable[[], int]
 
 
-def measure(context: RankContext, job: CollectivesJob) -> dict[str, Any]:
+def measure(context: RankContext, job: CollectivesJob) -> dict[str, object]:
     """Joins the world, and times every collective and size; the same answer in each process."""
     with joined(context, job.device) as device:
         return time_messages(context, job, device)

@@ -120,7 +120,7 @@ def fit(price: Price, measured: Sequence[float]) -> tuple[Factors, Tangent]:
 
 def calibrate(
     folders: Sequence[Path], cluster: ClusterSpec, predict: Predict, seed: int = 0
-) -> tuple[dict[str, Any], ClusterSpec]:
+) -> tuple[dict[str, object], ClusterSpec]:
     """What the runs teach, and the corrected profile; raises UserError for too few runs."""
     folders = list(dict.fromkeys(folders))
     if len(folders) < FEWEST:

@@ -50,7 +50,7 @@ def products(
     device: str = "cpu",
     precisions: Sequence[str] = PRECISIONS,
     seconds: float = 0.2,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[dict[str, object]]:
     """A row for each shape and precision that the device can multiply; about `seconds` each."""
     torch = need_torch()
     for name, (rows, k, n) in shapes.items():
@@ -66,7 +66,7 @@ def products(
 
 def squares(
     device: str = "cpu", precisions: Sequence[str] = PRECISIONS, seconds: float = 0.3
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[dict[str, object]]:
     """A row for each precision: the rate of a square product, large enough to time."""
     need_torch()
     for precision in precisions:

@@ -11,7 +11,6 @@ and sums of gradients are left to the planner's own curves; CPU only, as those a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from scalewright.bench.device import memory, need_torch, squares
 from scalewright.machine.kernels import torch_timings
@@ -28,7 +27,7 @@ def roofs(precision: str) -> dict[str, float]:
     return {"flops_per_s": product["best_flops_per_s"], "bytes_per_s": triad["best_bytes_per_s"]}
 
 
-def kernels(precision: str = "fp32", seconds: float = 0.05) -> Iterator[dict[str, Any]]:
+def kernels(precision: str = "fp32", seconds: float = 0.05) -> Iterator[dict[str, object]]:
     """A row for each operator's forward at its largest size, with its share of the roof it is under."""
     torch, roof = need_torch(), roofs(precision)
     for curve in torch_timings(torch, precision, seconds):

@@ -61,7 +61,7 @@ def rounds(ranks: int, most: int) -> list[list[tuple[int, int]]]:
     return [table[index * len(table) // most] for index in range(most)] if len(table) > most else table
 
 
-def measure(context: RankContext, job: PairsJob) -> dict[str, Any]:
+def measure(context: RankContext, job: PairsJob) -> dict[str, object]:
     """Joins the world, and times every pair; called in every process, the same answer in each.
 
     Raises UserError for fewer than two processes.
@@ -165,7 +165,9 @@ def _below(rates: dict[Any, list[float]]) -> dict[Any, float]:
     return {name: rate / usual for name, rate in medians.items() if rate < SLOW * usual}
 
 
-def _links(rows: Sequence[dict[str, Any]], hosts: Iterable[str], ranks: set[int]) -> Iterable[dict[str, Any]]:
+def _links(
+    rows: Sequence[dict[str, Any]], hosts: Iterable[str], ranks: set[int]
+) -> Iterable[dict[str, object]]:
     """The pairs that are slow though neither of their ends is."""
     slow_hosts = set(hosts)
     medians = {key: statistics.median(values) for key, values in _kinds(rows).items()}

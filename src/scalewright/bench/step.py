@@ -27,7 +27,7 @@ ROWS = 64
 
 def step(
     train: Callable[..., Any], source: str, overrides: Sequence[str] = (), steps: int = 13
-) -> dict[str, Any] | None:
+) -> dict[str, object] | None:
     """The usual step and what was predicted for it; `train` is `scalewright.api.train`.
 
     None on ranks other than 0 of a started world, where no rows are written.
@@ -47,7 +47,7 @@ def step(
     return about | summary(rows[COLD:], result.predicted_step_time_s)
 
 
-def summary(rows: Sequence[Mapping[str, Any]], predicted: float | None) -> dict[str, Any]:
+def summary(rows: Sequence[Mapping[str, Any]], predicted: float | None) -> dict[str, object]:
     """Medians of metrics.jsonl's rows; the band of the step's time in seconds."""
     low, middle, high = np.percentile([row["step_time_s"] for row in rows], (10, 50, 90))
     names = {part for row in rows for part in row.get("breakdown_s") or {}}
@@ -75,7 +75,7 @@ def _preset(model: str, folder: Path) -> Path:
     return folder / "run.yaml"
 
 
-def _short(run: RunSpec, folder: Path, steps: int) -> dict[str, Any]:
+def _short(run: RunSpec, folder: Path, steps: int) -> dict[str, object]:
     """The run for a few steps in a folder of its own, which neither validates nor saves."""
     data = run.dump()
     if isinstance(data["data"], dict):

@@ -17,14 +17,13 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from scalewright.spec.errors import UserError
 
 BLOCK = 1 << 24
 
 
-def storage(folder: Path, size: int = 1 << 28) -> Iterator[dict[str, Any]]:
+def storage(folder: Path, size: int = 1 << 28) -> Iterator[dict[str, object]]:
     """Rows of bytes/s for a file of `size` bytes in `folder`; raises UserError where it can't be written."""
     block = os.urandom(min(size, BLOCK))
     blocks, rest = divmod(size, len(block))
@@ -59,5 +58,5 @@ def _read(name: str) -> float:
     return time.perf_counter() - start
 
 
-def _row(what: str, size: int, seconds: float) -> dict[str, Any]:
+def _row(what: str, size: int, seconds: float) -> dict[str, object]:
     return {"what": what, "bytes": size, "time_s": seconds, "bytes_per_s": size / max(seconds, 1e-9)}

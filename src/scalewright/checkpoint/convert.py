@@ -14,7 +14,6 @@ import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,7 +47,7 @@ class Converted:
     dtype: str
     compared: str = ""  # with transformers: what, or why not
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> dict[str, object]:
         """Plain data."""
         return asdict(self)
 

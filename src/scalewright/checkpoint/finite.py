@@ -51,7 +51,7 @@ def all_finite(tensor: Tensor) -> bool:
     return bool(torch.isfinite(torch.linalg.vector_norm(tensor, float("inf"))))
 
 
-def finite_entry(of_step: bool, written: Sequence[Any]) -> dict[str, Any]:
+def finite_entry(of_step: bool, written: Sequence[Any]) -> dict[str, object]:
     """The entries of `state.json`; `written`: every rank's result of `write_chunks`."""
     names = sorted({name for rank in written for name in rank.get("nonfinite", ())})
     return {"finite": of_step and not names, **({"nonfinite": names[:NAMED]} if names else {})}

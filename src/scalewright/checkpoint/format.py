@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 import shutil
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -81,8 +82,8 @@ class Manifest:
     step: int
     samples: int
     run_id: str
-    model: dict[str, Any]
-    layout: dict[str, Any]
+    model: dict[str, object]
+    layout: dict[str, object]
     tensors: dict[str, StoredTensor]
     files: dict[str, StoredFile]
     version: int = VERSION
@@ -166,7 +167,7 @@ def _in_words(error: Exception) -> str:
     return "an entry has another type than it should (a list instead of an object, say)"
 
 
-def stored_tensor(entry: dict[str, Any]) -> StoredTensor:
+def stored_tensor(entry: Mapping[str, Any]) -> StoredTensor:
     """A tensor from its entry in a manifest; raises an error for a damaged one."""
     boxes = tuple(
         StoredBox(str(b["file"]), str(b["key"]), _sizes(b["offset"]), _sizes(b["size"]))

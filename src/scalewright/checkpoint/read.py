@@ -57,7 +57,7 @@ class CheckpointReader:
         self.manifest = read_manifest(folder)
         self.state = read_state(folder)
         self._verify_files = verify_files
-        self._files: dict[str, Any] = {}
+        self._files: dict[str, object] = {}
 
     def check_tokenizer(self, path: Path) -> None:
         """Raises UserError for another tokenizer.json than the one of the run's data, where that is known."""

@@ -90,9 +90,9 @@ def save(
     step: int,
     samples: int,
     run_id: str,
-    model: dict[str, Any],
-    layout: dict[str, Any],
-    state: dict[str, Any],
+    model: dict[str, object],
+    layout: dict[str, object],
+    state: dict[str, object],
     buffers: Mapping[str, Tensor] | None = None,
     of_rank: Mapping[str, Tensor] | None = None,
     islands: IslandTensors | None = None,
@@ -113,7 +113,7 @@ def save(
     partial = final.with_name(final.name + ".tmp")
     first = mesh.rank == 0
 
-    def begin() -> dict[str, Any]:
+    def begin() -> dict[str, object]:
         texts = copies() if copies is not None else {}
         make_empty(root, partial)
         for name, text in texts.items():
@@ -242,10 +242,10 @@ def _whole(name: str, tensor: Tensor) -> Chunk:
     return Chunk(name, name, shape, tensor.dtype, box, tensor.detach)
 
 
-def write_chunks(folder: Path, chunks: Sequence[Chunk], stem: str) -> dict[str, Any]:
+def write_chunks(folder: Path, chunks: Sequence[Chunk], stem: str) -> dict[str, object]:
     """Writes boxes as `<stem>-000.safetensors` and on, one file in memory at a time; describes them."""
-    tensors: dict[str, Any] = {}
-    files: dict[str, Any] = {}
+    tensors: dict[str, object] = {}
+    files: dict[str, object] = {}
     bad: list[str] = []
     for number, batch in enumerate(_by_size(chunks)):
         file = f"{stem}-{number:03d}.safetensors"
@@ -325,7 +325,7 @@ def merge(written: Sequence[Any], **keys: Any) -> Manifest:
     return Manifest(tensors=tensors, files=files, **keys)
 
 
-def commit(partial: Path, final: Path, manifest: Manifest, state: dict[str, Any]) -> None:
+def commit(partial: Path, final: Path, manifest: Manifest, state: dict[str, object]) -> None:
     """Makes a written folder a checkpoint: manifest, state, COMMIT, and the name that readers look for."""
     write_whole(partial / MANIFEST, json.dumps(asdict(manifest), indent=1))
     write_whole(partial / STATE, json.dumps(state, indent=1))

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from scalewright.cli.output import print
 from scalewright.spec.errors import RunError, UserError
@@ -58,12 +58,12 @@ class Summary:
     predicted_step_time_s: float | None = None
     predicted_p10_s: float | None = None
     predicted_p90_s: float | None = None
-    layout: dict[str, Any] | None = None  # what the planner chose, or UNPLANNED
+    layout: dict[str, object] | None = None  # what the planner chose, or UNPLANNED
     measured_step_time_s: float | None = None
     report: str | None = None
 
 
-def run_demo(out: Path, quiet: bool = False) -> dict[str, Any]:
+def run_demo(out: Path, quiet: bool = False) -> dict[str, object]:
     """Runs the whole demo into `out`; returns the summary, which also lies there as summary.json."""
     from scalewright.data.prepare import prepare
     from scalewright.launch.local import prepare_workers
@@ -133,7 +133,7 @@ def make_plan(cluster: ClusterSpec) -> Plan:
     return search(Question.of(model, SEQ_LEN, cluster), Goal(DEVICES, BATCH), explain=False)
 
 
-def _plan(summary: Summary, say: Callable[..., None]) -> dict[str, Any]:
+def _plan(summary: Summary, say: Callable[..., None]) -> dict[str, object]:
     """Plans for this machine, prints the choice and the reason; returns the layout of the run.
 
     Where timing the machine fails, a layout that needs no plan, and no prediction.
@@ -214,7 +214,7 @@ def diagnosis(traces: Path) -> list[str]:
     return [*lines, f"more: `scalewright diagnose {traces}`"]
 
 
-def _run(out: Path, layout: dict[str, Any]) -> dict[str, Any]:
+def _run(out: Path, layout: dict[str, object]) -> dict[str, object]:
     from scalewright.spec.layout import Layout
 
     return {

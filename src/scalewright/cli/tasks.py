@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ def score_tasks(
     device: str,
     trust_code: bool = False,
     verify: bool = True,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """The scores of a model at a path, with the keys of `evaluate_tasks`; raises UserError."""
     from scalewright.cli.options import check_device
 
@@ -64,7 +65,7 @@ def score_tasks(
     return evaluate_tasks(subject, names, folder, limit, batch_size)
 
 
-def show_scores(evaluation: dict[str, Any]) -> None:
+def show_scores(evaluation: Mapping[str, Any]) -> None:
     from scalewright.cli.terminal import print_table
 
     rows = []

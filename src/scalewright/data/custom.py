@@ -156,7 +156,7 @@ def _arguments(
     return {key: value for key, value in arguments.items() if key not in unused}, unused
 
 
-def _check_call(ref: PythonRef, function: Callable[..., Any], arguments: dict[str, Any]) -> None:
+def _check_call(ref: PythonRef, function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
     """Raises UserError when a name doesn't take these arguments."""
     try:
         inspect.signature(function).bind(**arguments)

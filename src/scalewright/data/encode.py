@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
@@ -76,7 +76,7 @@ class _SplitWriter:
         self.tokens += len(ids)
         self.text_bytes += text_bytes
 
-    def close(self) -> dict[str, Any] | None:
+    def close(self) -> dict[str, object] | None:
         """Flushes and renames the file; its entry for the metadata, or None when nothing was added."""
         if self._file is None:
             self.path.unlink(missing_ok=True)
@@ -105,7 +105,7 @@ class PieceWork:
     advance: Callable[[int], None]
     notes: Counter[str] = field(default_factory=Counter)
 
-    def run(self, piece: Piece) -> dict[str, Any]:
+    def run(self, piece: Piece) -> dict[str, object]:
         """Does the piece and commits its record, which it returns."""
         out, seams = Path(self.encoding.out), Seams(self.encoder, self.notes)
         writers = {
@@ -201,7 +201,7 @@ def lengths_path(out: Path, number: int, split: str) -> Path:
     return out / "pieces" / f"{number:05d}.{split}.lengths"
 
 
-def finished(encoding: Encoding, piece: Piece) -> dict[str, Any] | None:
+def finished(encoding: Encoding, piece: Piece) -> dict[str, object] | None:
     """The record of a piece that is done, of this plan, and undamaged; None if it has to be done (again).
 
     So has one that left out bad lines, where these are no longer to be skipped.

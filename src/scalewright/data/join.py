@@ -24,13 +24,13 @@ def join_splits(
     encoding: Encoding,
     stats: bool,
     must_validate: bool,
-) -> tuple[dict[str, Any], dict[str, Any] | None]:
+) -> tuple[dict[str, Any], dict[str, object] | None]:
     """Writes each split's index and metadata; returns its counts, and with `stats` its length statistics.
 
     Raises UserError when nothing is left to train on, or (with `must_validate`) to validate on.
     """
     splits: dict[str, Any] = {}
-    statistics: dict[str, Any] = {}
+    statistics: dict[str, object] = {}
     for split in SPLITS:
         shards = [record["splits"][split] for record in records if record["splits"][split]]
         if not shards:

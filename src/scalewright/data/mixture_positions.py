@@ -11,7 +11,7 @@ first appeared, for its shuffle and its sample ids; a source that left keeps its
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +38,7 @@ class Positions:
     sources: tuple[str, ...]  # their fingerprints; a source's number is its index here
     segments: tuple[Segment, ...]
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> dict[str, object]:
         """Plain data, for state.json."""
         segments = [
             {"from": s.start, "weights": {str(number): weight for number, weight in s.weights.items()}}
@@ -47,7 +47,7 @@ class Positions:
         return {"sources": list(self.sources), "segments": segments}
 
     @classmethod
-    def parse(cls, data: dict[str, Any]) -> Positions:
+    def parse(cls, data: Mapping[str, Any]) -> Positions:
         """The positions of a `dump`."""
         segments = tuple(
             Segment(int(s["from"]), {int(number): weight for number, weight in s["weights"].items()})

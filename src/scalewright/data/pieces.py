@@ -14,7 +14,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 from scalewright.data.inputs import InputFile
 from scalewright.spec.errors import UserError
@@ -84,7 +83,7 @@ def cut_pieces(files: Sequence[InputFile], valid_fraction: float) -> list[Piece]
     return pieces
 
 
-def plan_key(files: Sequence[InputFile], options: dict[str, Any]) -> str:
+def plan_key(files: Sequence[InputFile], options: dict[str, object]) -> str:
     """A name for this very work: other inputs or other options have another one."""
     described = [[file.name, file.kind, file.size, file.stamp, file.split] for file in files]
     text = json.dumps([options, described], sort_keys=True)

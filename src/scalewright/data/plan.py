@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -42,7 +42,7 @@ class Options:
     bos: str | None = None  # always, never; None: as the tokenizer does
     special_tokens: list[str] | None = None
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, object]:
         """The options to compare: all but the tokenizer's path, and `skip_bad`.
 
         That changes only pieces with bad lines (`encode.finished` checks those): a command that such a line
@@ -135,7 +135,7 @@ def at_work(out: Path) -> Iterator[None]:
         path.unlink(missing_ok=True)
 
 
-def _compare(path: Path, plan: dict[str, Any]) -> None:
+def _compare(path: Path, plan: Mapping[str, Any]) -> None:
     out = str(path.parent.parent)
     try:
         before = read_json(path)

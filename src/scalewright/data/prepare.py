@@ -50,7 +50,7 @@ class Summary:
     tokenizer_trained: bool
     tokenizer_sha256: str
     dtype: str
-    splits: dict[str, dict[str, Any]]
+    splits: dict[str, dict[str, object]]
     left_out: dict[str, int]  # not taken: count by reason
     bad_lines: list[str]  # those left out by --skip-bad: file, line, byte and why; the first 1,000 of a piece
     mended: dict[str, int]  # taken after a repair: cut, or with characters replaced
@@ -192,7 +192,7 @@ class _Work:
         return records
 
     def _commit(
-        self, words: Words, encoding: Encoding, splits: dict[str, Any], notes: dict[str, Any]
+        self, words: Words, encoding: Encoding, splits: dict[str, object], notes: dict[str, object]
     ) -> None:
         """Writes the metadata last; nothing of this very run (time, workers): equal work, equal bytes."""
         data = {

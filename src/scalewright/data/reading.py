@@ -12,7 +12,7 @@ it begins) is small; a run that resumes reads on from the last one that was save
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
@@ -68,7 +68,7 @@ class SequentialRows:
     def __len__(self) -> int:
         return 2**62  # the number of rows is unknown until all items have been read
 
-    def seek(self, position: dict[str, Any] | None) -> None:
+    def seek(self, position: Mapping[str, Any] | None) -> None:
         """Goes to a result of `position`; null: the beginning."""
         self._row_start = RowStart(**position) if position else RowStart()
         self._row_starts.clear()
@@ -77,7 +77,7 @@ class SequentialRows:
         self._last_token = self._row_start.carry
         self._ended = self._epoch_has_pairs = False
 
-    def position(self, row: int) -> dict[str, Any] | None:
+    def position(self, row: int) -> dict[str, object] | None:
         """The last remembered place at or before a row, as plain data; null: none."""
         before = [past for past in list(self._row_starts) if past.row <= row]
         return asdict(before[-1]) if before else None

@@ -20,7 +20,6 @@ import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -70,7 +69,7 @@ def block_checksums(path: Path) -> str:
         return "".join(f"{zlib.crc32(block):08x}" for block in iter(lambda: file.read(BLOCK), b""))
 
 
-def commit(path: Path, chunks: Iterable[bytes]) -> dict[str, Any]:
+def commit(path: Path, chunks: Iterable[bytes]) -> dict[str, object]:
     """Writes a file so that it is there whole or not at all; returns its `bytes` and `sha256`."""
     temporary = path.with_name(path.name + ".tmp")
     digest, size = hashlib.sha256(), 0
@@ -90,7 +89,7 @@ def commit(path: Path, chunks: Iterable[bytes]) -> dict[str, Any]:
     return {"bytes": size, "sha256": digest.hexdigest()}
 
 
-def commit_json(path: Path, data: dict[str, Any]) -> None:
+def commit_json(path: Path, data: dict[str, object]) -> None:
     """Writes plain data as JSON, whole or not at all; equal data have equal bytes."""
     commit(path, [(json.dumps(data, indent=1) + "\n").encode()])
 
@@ -175,7 +174,7 @@ def _tokenizer(folder: Path, data: SplitMetadata) -> Path | None:
     return path
 
 
-def verify(folder: str | Path, progress: Callable[[int], None] | None = None) -> dict[str, Any]:
+def verify(folder: str | Path, progress: Callable[[int], None] | None = None) -> dict[str, object]:
     """Reads every byte of a prepared folder (or of one split) and compares checksums; returns {files, bytes}.
 
     Raises UserError that names the first damaged file and its remedy.

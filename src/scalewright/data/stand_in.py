@@ -32,7 +32,7 @@ class Folded:
     tokenizer_path: Path | None = None
 
     def __init__(
-        self, split: str, seed: int, source: dict[str, Any], vocab_size: int | None, seq_len: int
+        self, split: str, seed: int, source: dict[str, object], vocab_size: int | None, seq_len: int
     ) -> None:
         spec: DataSpec | PythonRef
         if "python" in source:

@@ -7,6 +7,7 @@ tokens          documents
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ _EXACT = 1 << 24  # documents; of more, quantiles come from every k-th document
 _BARS = " ▏▎▍▌▋▊▉█"
 
 
-def length_statistics(offsets: NDArray[np.int64]) -> dict[str, Any]:
+def length_statistics(offsets: NDArray[np.int64]) -> dict[str, object]:
     """Plain data about document lengths in tokens (the end of document counts), from where they start."""
     documents = len(offsets) - 1
     if documents < 1:
@@ -50,7 +51,7 @@ def length_statistics(offsets: NDArray[np.int64]) -> dict[str, Any]:
     }
 
 
-def histogram_lines(statistics: dict[str, Any], width: int = 32) -> list[str]:
+def histogram_lines(statistics: Mapping[str, Any], width: int = 32) -> list[str]:
     """The histogram as lines of text, one a bin; empty when there are no documents."""
     bins = statistics["histogram"]
     most = max((entry["documents"] for entry in bins), default=0)

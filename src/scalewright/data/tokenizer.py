@@ -139,6 +139,6 @@ def start_of_document(tokenizer: Tokenizer, path: Path, choice: str | None = Non
     return (int(ids[0]),)
 
 
-def _config(path: Path) -> dict[str, Any]:
+def _config(path: Path) -> dict[str, object]:
     """The content of the tokenizer_config.json beside a tokenizer.json, or in the tokenizer's folder."""
     return json_object((path if path.is_dir() else path.parent) / CONFIG)

@@ -57,14 +57,14 @@ def do_pieces(
 
 def _in_processes(
     encoding: Encoding, pieces: Sequence[Piece], count: int, advance: Callable[[int], None]
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[dict[str, object]]:
     start_method = multiprocessing.get_context("spawn")
     read = start_method.Value("q", 0)
     pool = ProcessPoolExecutor(count, mp_context=start_method, initializer=_start, initargs=(encoding, read))
     todo = iter(pieces)
     reported = 0
     try:
-        running: set[Future[dict[str, Any]]] = {
+        running: set[Future[dict[str, object]]] = {
             pool.submit(_work, piece) for piece in islice(todo, 2 * count)
         }
         while running:
@@ -108,7 +108,7 @@ def _end_with(sentinel: int) -> None:
     os._exit(1)
 
 
-def _work(piece: Piece) -> dict[str, Any]:
+def _work(piece: Piece) -> dict[str, object]:
     def advance(size: int) -> None:
         with _state["read"].get_lock():
             _state["read"].value += size

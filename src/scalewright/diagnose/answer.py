@@ -158,7 +158,7 @@ def _doubts(ranks: Ranks) -> list[str]:
     return lines
 
 
-def _memory(ranks: Ranks) -> dict[str, Any] | None:
+def _memory(ranks: Ranks) -> dict[str, object] | None:
     """Memory of the rank that needed most, where it was recorded."""
     recorded = [
         memory | {"rank": rank.trace.rank}

@@ -44,7 +44,7 @@ class Product:
     seconds: float = 0.0
 
 
-def roofs(rank: Rank) -> dict[str, Any] | None:
+def roofs(rank: Rank) -> dict[str, object] | None:
     """The products of a rank with their rates; None without shapes, or for a device that isn't known."""
     device, products = _device(rank), _products(rank)
     if device is None or not products:

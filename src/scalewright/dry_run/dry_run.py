@@ -43,7 +43,7 @@ class Group:
     params_local: int
     step: RankStep
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> dict[str, object]:
         """Plain data. Each kind of memory is given at its own highest; `peak` is that of their sum."""
         return {
             "ranks": list(self.ranks),
@@ -67,7 +67,7 @@ class DryRun:
     verdict: MemoryVerdict  # whether it fits the devices of the run's cluster
     process_groups: GroupCost  # what joining its ranks takes
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> dict[str, object]:
         """Plain data, as `--json` prints it."""
         return {
             "layout": self.run.layout.dump(),
@@ -80,7 +80,7 @@ class DryRun:
         }
 
 
-def _collectives(traffic: Traffic) -> list[dict[str, Any]]:
+def _collectives(traffic: Traffic) -> list[dict[str, object]]:
     return [
         {"axis": axis, "kind": kind, "group_size": size, "count": count, "bytes": sent}
         for (axis, kind, size), (count, sent) in sorted(traffic.items())
@@ -88,7 +88,7 @@ def _collectives(traffic: Traffic) -> list[dict[str, Any]]:
     ]
 
 
-def dry_run(run: str | Path | dict[str, Any] | RunSpec, overrides: Sequence[str] = ()) -> DryRun:
+def dry_run(run: str | Path | dict[str, object] | RunSpec, overrides: Sequence[str] = ()) -> DryRun:
     """One step of every rank of a run, in this process, without its devices or data; raises UserError."""
     spec = read_run(run, overrides)
     if spec.engine != "scalewright":

@@ -26,7 +26,7 @@ _FORWARD = frozenset(
 _BACKWARD = frozenset(f"{name}_backward" for name in _FORWARD)
 
 
-def flops_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> int:
+def flops_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, object], result: Any) -> int:
     """FLOPs of one call of an operator."""
     packet = func._overloadpacket
     name = packet.__name__

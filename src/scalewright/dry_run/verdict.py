@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from scalewright.machine.processor import read_processor
 from scalewright.plan.chips import chip_of
@@ -41,10 +40,10 @@ class MemoryVerdict:
     usable_gib: float  # what a run can allocate of the device
     memory_gib: float
     over_gib: float  # beyond what is usable; below 0: left
-    smallest_fix: dict[str, Any] | None
+    smallest_fix: dict[str, object] | None
     words: str
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> dict[str, object]:
         """Plain data."""
         return asdict(self)
 
@@ -103,7 +102,7 @@ def _verdict(
     peak: float,
     memory: float,
     share: float,
-    fix: dict[str, Any] | None,
+    fix: dict[str, object] | None,
 ) -> MemoryVerdict:
     usable = memory * share
     risk = "fits" if peak <= usable else "unlikely" if peak <= memory else "no"
@@ -124,7 +123,7 @@ def _verdict(
     )
 
 
-def _fix(run: RunSpec, seq_len: int, peak_gib: float) -> dict[str, Any] | None:
+def _fix(run: RunSpec, seq_len: int, peak_gib: float) -> dict[str, object] | None:
     """The smallest change that makes it fit, by the planner's memory scaled to what was counted."""
     if not isinstance(run.model, ModelSpec):
         return None

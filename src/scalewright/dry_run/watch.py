@@ -84,7 +84,7 @@ class Collective:
     count: int = 0
     bytes: int = 0
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> dict[str, object]:
         """Plain data."""
         return dict(vars(self))
 

@@ -88,7 +88,7 @@ class LayoutKeys(TypedDict, total=False):
     accumulation: int
     zero_stage: int
     precision: str
-    recompute: str | dict[str, Any]
+    recompute: str | dict[str, object]
     offload: str
 
 
@@ -99,7 +99,7 @@ class RunKeys(TypedDict, total=False):
     layout: LayoutKeys
     data: dict[str, Any]
     optimizer: dict[str, Any]
-    lr_schedule: dict[str, Any]
+    lr_schedule: dict[str, object]
     train: dict[str, Any]
     checkpoint: dict[str, Any]
     seed: int

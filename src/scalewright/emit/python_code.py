@@ -52,7 +52,7 @@ class Call:
 
     def flat(self, prefix: str = "") -> dict[str, Any]:
         """Dotted keys of this call and those below it; a call without arguments is a value."""
-        keys: dict[str, Any] = {}
+        keys: dict[str, object] = {}
         for key, value in self.values.items():
             if isinstance(value, Call) and value.values:
                 keys |= value.flat(f"{prefix}{key}.")
@@ -123,7 +123,7 @@ class Module:
         self.functions = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
         self._where, self._left = where, MOST
         self._skipped: list[str] = []
-        self._globals: dict[str, Any] = {}
+        self._globals: dict[str, object] = {}
         for node in body:
             if isinstance(node, (ast.Assign, ast.AnnAssign)):
                 self._assign(node, self._globals, 0)
@@ -158,7 +158,7 @@ class Module:
             self._follow(node, names, depth)
         return None
 
-    def _follow(self, node: ast.stmt, names: dict[str, Any], depth: int) -> None:
+    def _follow(self, node: ast.stmt, names: dict[str, object], depth: int) -> None:
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
             self._assign(node, names, depth)
         elif not isinstance(
@@ -166,7 +166,7 @@ class Module:
         ) and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
             self._skipped.append(f"line {node.lineno}: {ast.unparse(node).splitlines()[0][:100]}")
 
-    def _assign(self, node: ast.Assign | ast.AnnAssign, names: dict[str, Any], depth: int) -> None:
+    def _assign(self, node: ast.Assign | ast.AnnAssign, names: dict[str, object], depth: int) -> None:
         if node.value is None:
             return
         value = self._value(node.value, names, depth)
@@ -179,7 +179,7 @@ class Module:
             else:
                 self._put(target, value, names)
 
-    def _put(self, target: ast.expr, value: Any, names: dict[str, Any]) -> None:
+    def _put(self, target: ast.expr, value: Any, names: dict[str, object]) -> None:
         """Sets `config.training.steps`; sections that aren't there yet are made."""
         if isinstance(target, ast.Name):
             names[target.id] = value
@@ -197,7 +197,7 @@ class Module:
         else:
             self._skipped.append(f"line {target.lineno}: {ast.unparse(target)[:100]} = ...")
 
-    def _value(self, node: ast.expr, names: dict[str, Any], depth: int) -> Any:
+    def _value(self, node: ast.expr, names: dict[str, object], depth: int) -> Any:
         self._left -= 1
         if self._left < 0:
             return Unknown("...")
@@ -224,7 +224,7 @@ class Module:
             return self._call(node, names, depth)
         return Unknown(ast.unparse(node)[:200])
 
-    def _attribute(self, node: ast.Attribute, names: dict[str, Any], depth: int) -> Any:
+    def _attribute(self, node: ast.Attribute, names: dict[str, object], depth: int) -> Any:
         holder = self._value(node.value, names, depth)
         if isinstance(holder, Call) and node.attr in holder.values:
             return holder.values[node.attr]
@@ -234,7 +234,7 @@ class Module:
             else Unknown(ast.unparse(node)[:200])
         )
 
-    def _arithmetic(self, node: ast.BinOp, names: dict[str, Any], depth: int) -> Any:
+    def _arithmetic(self, node: ast.BinOp, names: dict[str, object], depth: int) -> Any:
         left, right = self._value(node.left, names, depth), self._value(node.right, names, depth)
         apply = ARITHMETIC.get(type(node.op))
         numbers = all(isinstance(value, (int, float)) and abs(value) < 1e18 for value in (left, right))
@@ -242,7 +242,7 @@ class Module:
             return Unknown(ast.unparse(node)[:200])
         return apply(left, right)
 
-    def _call(self, node: ast.Call, names: dict[str, Any], depth: int) -> Any:
+    def _call(self, node: ast.Call, names: dict[str, object], depth: int) -> Any:
         name = ast.unparse(node.func)
         if name in self.functions and not node.args and not node.keywords and depth < DEEPEST:
             return self._returned(name, depth + 1)

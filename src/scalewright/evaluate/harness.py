@@ -11,7 +11,7 @@ A text that is too long loses its beginning, as in the harness's own models. Sum
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -150,7 +150,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
                     self.cache_hook.add_partial("generate_until", requests[number].args, text)
         return texts
 
-    def _generate(self, prompts: list[str], request: dict[str, Any]) -> list[str]:
+    def _generate(self, prompts: list[str], request: Mapping[str, Any]) -> list[str]:
         settings = dict(normalize_gen_kwargs(request, MAX_NEW_TOKENS))
         end = self.subject.tokenizer.decode([self.eot_token_id], skip_special_tokens=False)
         stops = handle_stop_sequences(settings.get("until"), eos=end)
@@ -176,7 +176,7 @@ def _batches(numbers: Sequence[int], size: int) -> Iterator[Sequence[int]]:
 
 def evaluate_tasks(
     subject: Subject, tasks: Sequence[str], folder: Path | None, limit: int | None, batch_size: int
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """`{results: {task: {metric: value}}, samples: {task: n}, versions, lm_eval}`; raises UserError."""
     import lm_eval
     from lm_eval.tasks import TaskManager

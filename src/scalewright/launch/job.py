@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from scalewright.spec.base import read_yaml
 from scalewright.spec.common.shell import operand
@@ -99,7 +98,7 @@ def make_job(
     )
 
 
-def read_profile(path: Path | None) -> dict[str, Any]:
+def read_profile(path: Path | None) -> dict[str, object]:
     """The keys of a site's file, or of its `launch:` block; raises UserError."""
     if path is None:
         return {}

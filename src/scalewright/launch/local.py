@@ -73,7 +73,7 @@ def run_local(
     preload: Sequence[str] = (),
     threads: int | None = None,
     on_start: Callable[[list[int]], None] | None = None,
-    on_row: Callable[[str, dict[str, Any]], bool] | None = None,
+    on_row: Callable[[str, dict[str, object]], bool] | None = None,
     import_main: bool = True,
     node: RankContext | None = None,
 ) -> Any:
@@ -188,7 +188,7 @@ def _without_main() -> Iterator[None]:
     """
     original = spawn.get_preparation_data
 
-    def trimmed(name: str) -> dict[str, Any]:
+    def trimmed(name: str) -> dict[str, object]:
         return {key: value for key, value in original(name).items() if not key.startswith("init_main")}
 
     spawn.get_preparation_data = trimmed
@@ -267,7 +267,7 @@ def _leave_with_supervisor(pipe: Connection, done: threading.Event) -> None:
             os._exit(1)
 
 
-def _watch(workers: list[_Worker], on_row: Callable[[str, dict[str, Any]], bool] | None) -> Any:
+def _watch(workers: list[_Worker], on_row: Callable[[str, dict[str, object]], bool] | None) -> Any:
     """Waits for every worker and hands on rank 0's rows; at the first failure stops waiting and raises it."""
     pending = list(workers)
     failures: list[tuple[int, tuple[str, Any]]] = []
@@ -294,7 +294,7 @@ def _watch(workers: list[_Worker], on_row: Callable[[str, dict[str, Any]], bool]
     return workers[0].answer[1] if workers[0].answer else None
 
 
-def _receive(worker: _Worker) -> Iterator[tuple[str, dict[str, Any]]]:
+def _receive(worker: _Worker) -> Iterator[tuple[str, dict[str, object]]]:
     """The rows that a worker has sent; sets `worker.answer` when that has come."""
     while worker.answer is None and worker.pipe.poll():
         try:

@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from scalewright.launch.detect import find_address, find_source
 from scalewright.launch.source import Source, number_of
@@ -37,7 +36,7 @@ class RankContext:
     shared_store: bool = False  # torchrun's agent already runs the store at that address; else rank 0 does
     threads: int | None = None  # CPU threads of this process; None = the library's default
     # Passes rank 0's ("train" | "valid" | "event", row) to the process that follows the run; true: stop.
-    tell: Callable[[str, dict[str, Any]], bool | None] | None = None
+    tell: Callable[[str, dict[str, object]], bool | None] | None = None
     supervisor: Path | None = None  # a folder of the process that started this one as a worker, and waits
 
     @property

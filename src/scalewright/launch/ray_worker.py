@@ -14,6 +14,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from scalewright.launch.in_every_rank import environment
@@ -24,7 +25,7 @@ from scalewright.spec.errors import Stopped, UserError
 ENDS = (0, UserError.exit_code, Stopped.exit_code)
 
 
-def run_rank(config: dict[str, Any]) -> int:
+def run_rank(config: Mapping[str, Any]) -> int:
     """Runs `train` with `config["arguments"]` in `config["folder"]` as the rank that this worker has.
 
     Returns the exit code: 0, 75, or that of a mistake of the user's. Raises RuntimeError for others, after

@@ -74,7 +74,7 @@ def torch_timings(
 
 def curve(
     what: str, points: Sequence[tuple[float, float]], phase: str = "forward", precision: str | None = None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Points as a curve that never falls: a larger size can't be faster, so its time bounds the smaller's."""
     sizes, seconds = zip(*sorted(points), strict=True)
     falling = np.minimum.accumulate(np.array(seconds)[::-1])[::-1]
@@ -275,7 +275,7 @@ def _watched(torch: Any) -> Callable[[], Any]:
 MOVES = ("norm", "layer_norm", "gated", "activation", "rope", "residual", "embedding", "loss")
 
 
-def numpy_timings(seconds: float) -> Iterator[dict[str, Any]]:
+def numpy_timings(seconds: float) -> Iterator[dict[str, object]]:
     """Products and passes over memory in numpy; backwards are taken for twice their forwards.
 
     Messages aren't timed by it: `ranks.py` adds what a stream over the loopback interface does.

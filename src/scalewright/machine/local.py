@@ -29,7 +29,7 @@ CPU_VENDORS = ("Intel", "AMD", "Apple", "ARM", "Ampere", "AWS")
 PROBE_S = 0.3  # bounds each measurement
 
 
-def find_cluster(source: str | Path | dict[str, Any] | ClusterSpec, devices: int = 1) -> ClusterSpec:
+def find_cluster(source: str | Path | dict[str, object] | ClusterSpec, devices: int = 1) -> ClusterSpec:
     """The cluster of a name, a path or a dict, `local` included; raises UserError.
 
     `devices` is how many processes share this machine's CPU when `local` has no GPU. Its kernels and messages
@@ -71,7 +71,7 @@ def _best_rate(timings: Timings, what: str, precision: str | None = None) -> flo
     return max(rates, default=None)
 
 
-def _timed_rates(timings: Timings) -> dict[str, Any]:
+def _timed_rates(timings: Timings) -> dict[str, object]:
     """A device's rates as its curves have them: the fastest product, and sums of numbers beyond any cache."""
     peaks = {name: _best_rate(timings, "linear", name) for name in timings.precisions}
     add = next((curve for curve in timings.curves if curve.what == "add"), None)
@@ -99,7 +99,7 @@ def _one_node(device: DeviceSpec, count: int) -> ClusterSpec:
     return ClusterSpec.parse({"name": "local", "device": alone, "devices_per_node": count, "nodes": 1})
 
 
-def _level(name: str, kind: str, size: int, rate: float, source: str) -> dict[str, Any]:
+def _level(name: str, kind: str, size: int, rate: float, source: str) -> dict[str, object]:
     return {
         "name": name,
         "kind": kind,
@@ -110,7 +110,7 @@ def _level(name: str, kind: str, size: int, rate: float, source: str) -> dict[st
     }
 
 
-def _measured_device(kind: str, where: str, precisions: tuple[str, ...]) -> dict[str, Any]:
+def _measured_device(kind: str, where: str, precisions: tuple[str, ...]) -> dict[str, object]:
     """The peaks, bandwidth and sources of a device that nobody publishes."""
     rates = {name: rate for name in precisions if (rate := matmul_rate(name, where, PROBE_S)) is not None}
     copy = copy_rate(where, PROBE_S / 2)
@@ -123,7 +123,7 @@ def _measured_device(kind: str, where: str, precisions: tuple[str, ...]) -> dict
     }
 
 
-def _cpu_device(devices: int, rates: dict[str, Any]) -> DeviceSpec:
+def _cpu_device(devices: int, rates: dict[str, object]) -> DeviceSpec:
     """This CPU, or the share of it that each of `devices` processes has, with rates as measured."""
     processor = read_processor()
     model = processor.model

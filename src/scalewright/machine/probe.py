@@ -17,7 +17,7 @@ import contextlib
 import importlib
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -77,7 +77,7 @@ class Bf16Speed:
     def __bool__(self) -> bool:
         return self.fast
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> dict[str, object]:
         return {**asdict(self), "fast": self.fast}
 
     def describe(self) -> str:
@@ -240,7 +240,7 @@ def compare_bf16(device: str = "cpu", seconds: float = 0.4) -> Bf16Speed | None:
     plain = {name: _random(torch, shape, device) for name, shape in shapes.items()}
     half = {name: value.to(torch.bfloat16) for name, value in plain.items()}
 
-    def products(t: dict[str, Any]) -> list[Callable[[], Any]]:
+    def products(t: Mapping[str, Any]) -> list[Callable[[], Any]]:
         return [lambda: t["x"] @ t["w"].t(), lambda: t["dy"] @ t["w"], lambda: t["dy"].t() @ t["x"]]
 
     try:

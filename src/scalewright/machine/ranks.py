@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> None:
 
 def _curves(
     torch: Any, rank: int, world: int, store: str, seconds: float, precisions: list[str]
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[dict[str, object]]:
     if world > 1:
         name = "lo" if sys.platform == "linux" else "lo0"
         os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
@@ -61,7 +61,7 @@ def _curves(
         torch.distributed.destroy_process_group()
 
 
-def _streams() -> Iterator[dict[str, Any]]:
+def _streams() -> Iterator[dict[str, object]]:
     """Messages where there is no Gloo to time: a start and a TCP stream, whose bytes a collective halves."""
     rate, start = loopback_rate(1 << 24), LATENCY["loopback"][0]
     for kind in KINDS:
@@ -93,7 +93,7 @@ def _send(address: tuple[str, int], size: int) -> None:
             connection.sendall(block)
 
 
-def _messages(torch: Any, rank: int, world: int, seconds: float) -> Iterator[dict[str, Any]]:
+def _messages(torch: Any, rank: int, world: int, seconds: float) -> Iterator[dict[str, object]]:
     """Curves over the bytes of the whole tensor, copies in and out of flat buffers included."""
     curves: dict[str, list[tuple[float, float]]] = {kind: [] for kind in KINDS}
     for size in SIZES:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -109,7 +109,7 @@ def _copy(folder: Path, training: Training) -> None:
             shutil.copyfile(inside(origin, name), folder / name)
 
 
-def _config(spec: ModelSpec, base: dict[str, Any]) -> dict[str, Any]:
+def _config(spec: ModelSpec, base: Mapping[str, Any]) -> dict[str, object]:
     """The config.json that training began from, with the changes of training; without one, a new one."""
     ours = to_huggingface(spec)
     if base.get("model_type") != ours["model_type"]:  # none, or that of a model for images, too
@@ -194,12 +194,12 @@ def _write_card(path: Path, card: str) -> None:
     path.write_text(header + card + began, encoding="utf-8")
 
 
-def _update(path: Path, keys: dict[str, Any]) -> None:
+def _update(path: Path, keys: Mapping[str, Any]) -> None:
     """Sets keys of a JSON file, whose bytes stay where nothing changes."""
     content = json_object(path)
     if any(key not in content or content[key] != value for key, value in keys.items()):
         _write(path, {**content, **keys})
 
 
-def _write(path: Path, data: dict[str, Any]) -> None:
+def _write(path: Path, data: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -21,7 +21,7 @@ from scalewright.spec.errors import UserError
 from scalewright.spec.user_code import import_object
 
 
-def build_python_model(ref: str, arguments: dict[str, Any], seed: int) -> nn.Module:
+def build_python_model(ref: str, arguments: Mapping[str, Any], seed: int) -> nn.Module:
     """The user's module, built after `torch.manual_seed(seed)`, giving logits; raises UserError naming `ref`.
 
     A module in evaluation mode (as `from_pretrained` returns it) is set to train.

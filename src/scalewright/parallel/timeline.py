@@ -72,7 +72,7 @@ class ActionTimes(Recorder):
         seconds = [zero.elapsed_time(mark) / 1000 if self.on_gpu else mark - zero for mark in marks]
         return list(zip(self._actions, seconds[::2], seconds[1::2], strict=True))
 
-    def gather(self, step: int) -> dict[str, Any]:
+    def gather(self, step: int) -> dict[str, object]:
         """The whole picture, of this rank's pipeline; every rank of the world calls it."""
         assert self.plan is not None, "nothing has been recorded"
         host = platform.node()
@@ -98,7 +98,7 @@ class ActionTimes(Recorder):
             path.write_text(json.dumps(picture), encoding="utf-8")
 
 
-def _shifted(recorded: list[Any], host: str, first: float) -> list[dict[str, Any]]:
+def _shifted(recorded: list[Any], host: str, first: float) -> list[dict[str, object]]:
     """One rank's actions, in seconds from the moment at which the first rank of this machine began."""
     node, zero, spans = recorded
     late = zero - first if node == host else 0.0

@@ -21,7 +21,6 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -162,7 +161,7 @@ def weights_deviation(mine: str | Path, other: str | Path) -> tuple[float, str]:
     return worst
 
 
-def training_rows(folder: Path) -> list[dict[str, Any]]:
+def training_rows(folder: Path) -> list[dict[str, object]]:
     """The training lines of a run's metrics.jsonl, by step."""
     return [row for row in read_jsonl(folder / "metrics.jsonl") if row["kind"] == "train"]
 

@@ -62,7 +62,7 @@ def run_control(run: RunSpec, seq_len: int, device: torch.device) -> None:
     vocabulary = run.model.vocab_size if isinstance(run.model, ModelSpec) else None
     data = in_vocabulary(open_data(run.data, "train", run.seed), vocabulary)
     batch, place = run.layout.global_batch, DataPosition()
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     horizon = find_horizon(place, run.train.steps or 0, None, batch * seq_len)
     for number in range(1, horizon.total + 1):
         samples = place.taken(number, batch)
@@ -123,7 +123,7 @@ def _islands(run: RunSpec, device: torch.device) -> list[_Island]:
     return islands
 
 
-def _row(reports: list[list[float]]) -> dict[str, Any]:
+def _row(reports: list[list[float]]) -> dict[str, object]:
     """Means over islands by their counted tokens."""
     tokens = [report[TOKENS] for report in reports]
     total = sum(tokens)

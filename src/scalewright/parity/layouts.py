@@ -8,6 +8,7 @@ which axes there are. Virtual stages, schedule, ZeRO stage, recomputation and of
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from scalewright.spec.errors import UserError
@@ -25,7 +26,7 @@ def smallest(layout: Layout, layers: int) -> Layout:
     shard = min(2, layout.dp_shard)
     while (shard * cp * tp) % (ep * etp):
         shard += 1
-    data: dict[str, Any] = {
+    data: dict[str, object] = {
         **layout.dump(),
         "devices": pp * replicate * shard * cp * tp,
         "tp": tp,
@@ -60,7 +61,7 @@ def with_micro_batches(data: dict[str, Any], wanted: int) -> Layout:
     return Layout.parse({**data, "global_batch": data["micro_batch"] * dp * count}, "layout")
 
 
-def _legal(data: dict[str, Any], count: int) -> bool:
+def _legal(data: Mapping[str, Any], count: int) -> bool:
     if count > 64:  # the sizes are wrong otherwise; the layout's own check reports how
         return True
     try:

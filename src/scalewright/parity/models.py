@@ -7,6 +7,7 @@ smaller   layers, dimensions, vocabulary, context
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import lcm, sqrt
 from typing import Any
 
@@ -74,7 +75,7 @@ def _layers(model: ModelSpec, before: Layout, after: Layout) -> int:
     return least + 1 if uneven or by_hand else least
 
 
-def _keys(model: ModelSpec, before: Layout, after: Layout, seq_len: int, head_dim: int) -> dict[str, Any]:
+def _keys(model: ModelSpec, before: Layout, after: Layout, seq_len: int, head_dim: int) -> dict[str, object]:
     heads, kv = _heads(model, before, after)
     width = heads * head_dim
     share = model.hidden_size / (model.num_attention_heads * model.dim_per_head)
@@ -129,7 +130,7 @@ def _windows(model: ModelSpec, layers: int, seq_len: int) -> dict[str, Any]:
     return {"sliding_window": min(model.sliding_window, max(2, seq_len // 2)), "window_pattern": shorter}
 
 
-def _rope(rope: dict[str, Any], head_dim: int) -> dict[str, Any]:
+def _rope(rope: dict[str, Any], head_dim: int) -> dict[str, object]:
     scaling = rope.get("scaling")
     if not scaling:
         return rope
@@ -138,7 +139,7 @@ def _rope(rope: dict[str, Any], head_dim: int) -> dict[str, Any]:
     return {**rope, "scaling": {**scaling, **cut}}
 
 
-def _experts(moe: dict[str, Any], after: Layout, step: int) -> dict[str, Any]:
+def _experts(moe: Mapping[str, Any], after: Layout, step: int) -> dict[str, object]:
     experts = max(4, 2 * after.ep)
     groups = min(2, moe["groups"])
     return {

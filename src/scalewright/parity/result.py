@@ -10,6 +10,7 @@ embeddings under post-norms) then has room in its later steps, and none in the f
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -64,8 +65,8 @@ class Deviation:
 class Parity:
     """How far a layout is from one device, and whether that is rounding."""
 
-    control: dict[str, Any]
-    layout: dict[str, Any]
+    control: dict[str, object]
+    layout: dict[str, object]
     deviation: Deviation
     tolerance: float
     reason: str  # for the tolerance
@@ -92,7 +93,7 @@ class Parity:
                 return False
         return self.deviation.weights_rel <= max(self.tolerance, ROOM * self.noise.weights_rel) < math.inf
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> dict[str, object]:
         """Plain data, with the keys of the command's answer."""
         return {
             "control": self.control,
@@ -129,7 +130,7 @@ def step_deviations(mine: list[dict[str, Any]], control: list[dict[str, Any]]) -
     return tuple(deviations)
 
 
-def _total(row: dict[str, Any]) -> float | None:
+def _total(row: Mapping[str, Any]) -> float | None:
     """All that was minimised: the loss with its auxiliary parts."""
     loss, auxiliary = row["loss"], row["aux_loss"]
     return None if loss is None or auxiliary is None else float(loss) + float(auxiliary)

@@ -73,7 +73,7 @@ class Framework:
 
 
 @lru_cache(maxsize=1)
-def _table() -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+def _table() -> tuple[dict[str, object], dict[str, dict[str, Any]]]:
     data = read_yaml(DATA / "frameworks.yaml")
     return data["defaults"], data["entries"]
 

@@ -90,7 +90,7 @@ class ScalingRow(TypedDict):
     tokens_per_s: float | None
     speedup: float | None
     efficiency: float | None
-    prediction: dict[str, Any] | None
+    prediction: dict[str, object] | None
     problem: str | None
 
 

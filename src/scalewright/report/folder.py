@@ -147,9 +147,9 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
     return Table(np.array(sorted(first), dtype=np.float64), columns)
 
 
-def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
+def _flat(row: Mapping[str, Any]) -> dict[str, object]:
     """A row with the numbers of its mappings as `breakdown_s.compute`, and `skipped` as 1."""
-    flat: dict[str, Any] = {}
+    flat: dict[str, object] = {}
     for key, value in row.items():
         if isinstance(value, Mapping):
             flat |= {f"{key}.{name}": item for name, item in value.items()}
@@ -173,7 +173,7 @@ def _text(path: Path, problems: list[str]) -> str:
         return ""
 
 
-def _mapping(text: str, name: str, problems: list[str]) -> dict[str, Any]:
+def _mapping(text: str, name: str, problems: list[str]) -> dict[str, object]:
     """The keys of a file that should hold some; what is wrong with it goes to `problems`."""
     if not text.strip():
         return {}

@@ -65,7 +65,7 @@ def read_huggingface(
     return ModelSpec.parse({**keys, "family": model_type}, where)
 
 
-def to_huggingface(model: ModelSpec) -> dict[str, Any]:
+def to_huggingface(model: ModelSpec) -> dict[str, object]:
     """The config.json from which `transformers.AutoConfig` builds the same model.
 
     Raises UserError when the model's family doesn't run here, or can't express one of its keys.
@@ -87,7 +87,7 @@ def to_huggingface(model: ModelSpec) -> dict[str, Any]:
     return config
 
 
-def _config(model: ModelSpec) -> dict[str, Any]:
+def _config(model: ModelSpec) -> dict[str, object]:
     """The config.json of a model's family, whether or not it expresses all of it."""
     family = FAMILIES[model.family]
     assert family.write is not None

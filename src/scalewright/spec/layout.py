@@ -10,6 +10,7 @@ Each error names the two values in conflict and one that works.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field, ModelWrapValidatorHandler, model_validator
@@ -74,7 +75,7 @@ class Layout(Spec):
         return layout
 
     @staticmethod
-    def _filled(given: dict[str, Any]) -> dict[str, Any]:
+    def _filled(given: Mapping[str, Any]) -> dict[str, object]:
         data = dict(given)
 
         def get(key: str, default: int = 1) -> int:
@@ -140,7 +141,7 @@ class Layout(Spec):
             )
         return self
 
-    def stated(self) -> dict[str, Any]:
+    def stated(self) -> dict[str, object]:
         """The keys that were set, as plain data: neither defaults nor derived."""
         return {key: value for key, value in self.dump().items() if key in self.model_fields_set}
 

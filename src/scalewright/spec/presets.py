@@ -169,7 +169,7 @@ def _from_keys(keys: Any, where: str, name: str | None) -> ModelSpec:
     return ModelSpec.parse(keys, where)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, object]:
     try:
         content = read_json(path)
     except FileNotFoundError:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -32,7 +33,7 @@ class PythonRef(Spec):
     python: str = Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
 
     @property
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, object]:
         """The keys beside `python`."""
         return dict(self.model_extra or {})
 
@@ -45,7 +46,7 @@ class Source(Spec):
     format: Literal["auto", "uint16", "uint32", "int32"] = "auto"  # set it for files without a header
     eod: int | None = Field(None, ge=0)  # the token that ends a document, where files don't mark the ends
 
-    def bare(self) -> str | dict[str, Any]:
+    def bare(self) -> str | dict[str, object]:
         """The path alone where nothing else is set."""
         return self.path if self == Source(path=self.path) else self.written()
 
@@ -351,7 +352,7 @@ class RunSpec(Spec):
         return self.stated_seq_len or 1024
 
 
-def _rest(data: dict[str, Any]) -> dict[str, Any]:
+def _rest(data: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in data.items() if key not in ("train", "valid", "seq_len")}
 
 
@@ -368,7 +369,7 @@ def load_run(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> R
     return RunSpec.parse(data, where=str(path))
 
 
-def apply_override(data: dict[str, Any], override: str) -> None:
+def apply_override(data: Mapping[str, Any], override: str) -> None:
     """Sets one dotted `key=value` in plain data, in place; the value is read as YAML."""
     key, separator, text = override.partition("=")
     if not separator or not key:

@@ -58,7 +58,7 @@ def _part(model: ModelSpec, other: ModelSpec, key: str) -> str:
     return group if group and None in (_at(model, group), _at(other, group)) else key
 
 
-def canonical(model: ModelSpec) -> dict[str, Any]:
+def canonical(model: ModelSpec) -> dict[str, object]:
     """Dotted keys, of which equal networks have equal values."""
     layers, moe = range(model.num_hidden_layers), model.moe
     windows, parts = [model.window(layer) for layer in layers], [model.parts(layer) for layer in layers]
@@ -86,7 +86,7 @@ def canonical(model: ModelSpec) -> dict[str, Any]:
     return keys | (_scaling(model) if model.positions == "rope" else {})
 
 
-def _scaling(model: ModelSpec) -> dict[str, Any]:
+def _scaling(model: ModelSpec) -> dict[str, object]:
     """The numbers that count of a scaling; none of one that changes nothing."""
     scaling = model.rope.scaling
     if scaling is None or (scaling.kind in UNIFORM and scaling.factor == scaling.stretch == 1):

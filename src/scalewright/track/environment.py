@@ -65,7 +65,7 @@ def environment(
     }
 
 
-def git_state(folder: str | Path) -> dict[str, Any] | None:
+def git_state(folder: str | Path) -> dict[str, object] | None:
     """`{commit, branch, dirty}` of the repository around `folder`; None outside one or without git.
 
     `dirty`: whether tracked files differ from the commit; None when git took too long.
@@ -79,7 +79,7 @@ def git_state(folder: str | Path) -> dict[str, Any] | None:
     return {"commit": lines[0], "branch": lines[1], "dirty": None if changes is None else bool(changes)}
 
 
-def gpus() -> list[dict[str, Any]]:
+def gpus() -> list[dict[str, object]]:
     """The NVIDIA GPUs that the driver shows, else those that an already imported torch sees."""
     if shutil.which("nvidia-smi"):
         query = "--query-gpu=name,memory.total,driver_version"
@@ -99,7 +99,7 @@ def gpus() -> list[dict[str, Any]]:
     return [{"name": device.name, "memory_gib": round(device.total_memory / GIB, 2)} for device in properties]
 
 
-def torch_config() -> dict[str, Any] | None:
+def torch_config() -> dict[str, object] | None:
     """How the imported torch was built and set; None when it isn't imported."""
     torch = sys.modules.get("torch")
     if torch is None:
@@ -119,7 +119,7 @@ def torch_config() -> dict[str, Any] | None:
     }
 
 
-def _source_state() -> dict[str, Any] | None:
+def _source_state() -> dict[str, object] | None:
     """The git state of our own code when it runs from a checkout; None for an installed package."""
     root = Path(__file__).resolve().parents[3]
     return git_state(root) if (root / "pyproject.toml").is_file() else None

@@ -36,7 +36,7 @@ from scalewright.track.saved import Saved
 class EventsFile(LineWriter):
     """Appends events; the launcher, rank 0 and the trackers' thread may each hold one on the same file."""
 
-    def write(self, kind: str, **fields: Any) -> dict[str, Any]:
+    def write(self, kind: str, **fields: Any) -> dict[str, object]:
         """Appends one event and returns it; `time` is in seconds since 1970 (UTC)."""
         event = {"time": time.time(), "kind": kind, **finite(fields)[0]}
         self.append(event)

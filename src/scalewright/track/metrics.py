@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from scalewright.spec.common.files import write_whole
 from scalewright.spec.common.formatting import counted
@@ -110,7 +109,9 @@ class MetricsFile:
             self.note = f"{self.path.name}: {self.note}"
 
 
-def _by_step(lines: Iterable[tuple[bytes, dict[str, Any]]], last: int | None) -> dict[tuple[int, str], bytes]:
+def _by_step(
+    lines: Iterable[tuple[bytes, dict[str, object]]], last: int | None
+) -> dict[tuple[int, str], bytes]:
     """The first row of each step and kind, up to a step."""
     rows: dict[tuple[int, str], bytes] = {}
     for text, row in lines:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from scalewright.spec.common.jsonl import scan_jsonl
 
@@ -31,7 +31,7 @@ class Saved:
     step: int
     size: int
     crc32: int
-    rows: list[tuple[bytes, dict[str, Any]]]  # the newest
+    rows: list[tuple[bytes, dict[str, object]]]  # the newest
 
     def is_in(self, path: Path) -> bool:
         """Whether a file still begins with all that was saved."""

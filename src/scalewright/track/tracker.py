@@ -78,13 +78,13 @@ class Target:
             write_whole(self.folder / IDS, text + "\n")
 
 
-def remembered(folder: Path, tracker: str) -> dict[str, Any]:
+def remembered(folder: Path, tracker: str) -> dict[str, object]:
     """The ids that a tracker left in a run's folder; empty when there are none."""
     ids = _ids(folder).get(tracker)
     return dict(ids) if isinstance(ids, dict) else {}
 
 
-def _ids(folder: Path) -> dict[str, Any]:
+def _ids(folder: Path) -> dict[str, object]:
     try:
         ids = read_json(folder / IDS)
     except (OSError, ValueError):

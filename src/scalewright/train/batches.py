@@ -135,7 +135,7 @@ class _InVocabulary:
         return batch
 
 
-def reading_place(dataset: Dataset, samples: int) -> dict[str, Any]:
+def reading_place(dataset: Dataset, samples: int) -> dict[str, object]:
     """Where a dataset that is read in order stands after so many samples, for `state.json`; else nothing."""
     position = getattr(innermost(dataset), "position", None)
     place = position(samples) if position else None

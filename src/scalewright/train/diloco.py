@@ -286,7 +286,7 @@ class Islands:
                     named[weight.name]["rest"] = part
         return named
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         """Plain data beside these tensors."""
         on_way = [[flight.number, flight.due] for flight in self.under_way]
         return {"islands": self.count, "fragments": len(self.fragments), "under_way": on_way}

@@ -16,7 +16,7 @@ the whole matrix: parallel/owners.py. Experts of a stack are a matrix each; so i
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -69,7 +69,7 @@ class Muon(torch.optim.Optimizer):
             self.adamw.found_inf = self.found_inf  # type: ignore[attr-defined]
         self.adamw.step()
 
-    def _matrices(self, group: dict[str, Any]) -> None:
+    def _matrices(self, group: Mapping[str, Any]) -> None:
         grads: list[Tensor] = [weight.master.grad for weight in self.matrices]  # type: ignore[misc]
         if not grads:
             return

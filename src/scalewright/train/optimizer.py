@@ -27,7 +27,7 @@ from scalewright.train.elementwise import check_made
 from scalewright.train.muon import Muon
 from scalewright.train.packed_adamw import PackedAdamW
 
-Groups = list[dict[str, Any]]
+Groups = list[dict[str, object]]
 
 
 class Lion(torch.optim.Optimizer):

@@ -19,7 +19,7 @@ it is), as torch's fused optimizers do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -167,7 +167,7 @@ class PackedAdamW(torch.optim.Optimizer):
                 if master.grad is not None:
                     self._update(master, group, skip)
 
-    def _update(self, master: Tensor, group: dict[str, Any], skip: Tensor | None) -> None:
+    def _update(self, master: Tensor, group: Mapping[str, Any], skip: Tensor | None) -> None:
         packing, state = self.packings[master], self.state[master]
         if not state:
             state["step"] = torch.zeros((), device=master.device)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -54,7 +53,7 @@ def _has_bf16() -> bool:
     return bool(torch.cuda.is_bf16_supported(including_emulation=False))
 
 
-def find_peak(cluster: str | dict[str, Any], precision: str, device: torch.device) -> Peak:
+def find_peak(cluster: str | dict[str, object], precision: str, device: torch.device) -> Peak:
     """The peak of one rank's device in the run's precision.
 
     A CPU has no published one: its matmul rate is measured here and now, with this rank's threads. A GPU

@@ -41,7 +41,7 @@ def read_overrides(overrides: Overrides) -> list[str]:
     return list(overrides)
 
 
-def read_run(run: str | Path | dict[str, Any] | RunSpec, overrides: Sequence[str]) -> RunSpec:
+def read_run(run: str | Path | dict[str, object] | RunSpec, overrides: Sequence[str]) -> RunSpec:
     """The run of a file, of plain data or of a RunSpec, with `key=value` overrides; raises UserError."""
     if isinstance(run, (str, Path)):
         return load_run(run, list(overrides))

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from scalewright.launch.local import cores, is_worker, prepare_workers, run_local
 from scalewright.launch.preflight.here import look_here
@@ -67,7 +66,7 @@ class Result:
     predicted_step_time_s: float | None = None  # null: not predicted (events.jsonl has why)
     measured_step_time_s: float | None = None  # the median, without this call's first steps
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> dict[str, object]:
         """Plain data."""
         return asdict(self)
 
@@ -78,7 +77,7 @@ MemoryCheck = Callable[[Resolved, str, RankContext], None]
 
 
 def train(
-    run: str | Path | dict[str, Any] | RunSpec,
+    run: str | Path | dict[str, object] | RunSpec,
     overrides: Overrides = (),
     *,
     steps: int | None = None,
@@ -198,7 +197,7 @@ def _note_fault(run: RunSpec, error: Exception) -> None:
 PRELOAD = ("scalewright.train.worker", "torch._dynamo")
 
 
-def enter(context: RankContext, start: Start, stop: StopRequest | None = None) -> dict[str, Any]:
+def enter(context: RankContext, start: Start, stop: StopRequest | None = None) -> dict[str, object]:
     """One rank's entry, in whatever process it lives; the arguments and the answer are those of `work`."""
     from scalewright.train.worker import work
 

@@ -21,7 +21,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 from statistics import median
-from typing import Any
 
 from scalewright.launch.child import Share, start_child
 from scalewright.launch.local import cores
@@ -57,7 +56,7 @@ class Row:
     error: str = ""
     again: bool = True  # false: it was finished before
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> dict[str, object]:
         """Plain data."""
         return asdict(self)
 
@@ -74,7 +73,7 @@ class Sweep:
     best: str | None = None
     notes: list[str] = field(default_factory=list)
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> dict[str, object]:
         """Plain data."""
         return asdict(self)
 

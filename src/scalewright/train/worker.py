@@ -39,7 +39,7 @@ from scalewright.train.signals import StopRequest
 from scalewright.train.start import Start
 
 
-def work(context: RankContext, start: Start, stop: StopRequest | None = None) -> dict[str, Any]:
+def work(context: RankContext, start: Start, stop: StopRequest | None = None) -> dict[str, object]:
     """Trains as one rank; the answer has the keys of `train.run.Result`. Raises Stopped after a signal, not
     after a callback's "stop", on all ranks alike.
 
@@ -88,7 +88,7 @@ def work(context: RankContext, start: Start, stop: StopRequest | None = None) ->
         leave_world(together=together)
 
 
-def _train(session: Session, stop: StopRequest, started: float) -> dict[str, Any]:
+def _train(session: Session, stop: StopRequest, started: float) -> dict[str, object]:
     """Runs the loop and closes the records, whatever happens; how the run ended (rank 0's counts)."""
     run, record, total = session.run, session.record, session.horizon.total
     stopped: StopReason | None = None
@@ -161,7 +161,7 @@ def _loop_again(session: Session, stop: StopRequest) -> StopReason | None:
             session.go_back(rewind.target)
 
 
-def _answer(session: Session, seconds: float) -> dict[str, Any]:
+def _answer(session: Session, seconds: float) -> dict[str, object]:
     """How the run ended, also one that was finished before this call."""
     last: Mapping[str, Mapping[str, Any]] = {}
     outcome: dict[str, float | None] = {}

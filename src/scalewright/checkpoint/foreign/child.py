@@ -11,7 +11,6 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from scalewright.checkpoint.foreign import dcp, deepspeed, nanotron
 from scalewright.checkpoint.foreign.confine import confine
@@ -25,7 +24,7 @@ READERS: dict[str, Callable[[Path], Index]] = {
 }
 
 
-def answer(kind: str, folder: Path) -> dict[str, Any]:
+def answer(kind: str, folder: Path) -> dict[str, object]:
     """The index of a folder, or what is wrong with it."""
     try:
         return {"index": READERS[kind](folder).dump()}

@@ -124,7 +124,7 @@ def _dtype(entry: Made, path: Path) -> str:
     return str(dtype)
 
 
-def _arguments(folder: Path, place: tuple[str, int, int | None]) -> dict[str, Any]:
+def _arguments(folder: Path, place: tuple[str, int, int | None]) -> dict[str, object]:
     """The plain values of Megatron's arguments; none where the file has none that can be read."""
     path = inside(folder, place[0])
     try:

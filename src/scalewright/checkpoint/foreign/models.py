@@ -88,7 +88,7 @@ _EXPECTED_OF_EXPERTS: dict[str, tuple[Any, ...]] = {
 }
 
 
-def _from_megatron(facts: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _from_megatron(facts: Mapping[str, Any], where: str) -> dict[str, object]:
     """A config.json's keys: Llama or Mixtral, Qwen 2 (bias of qkv) or Qwen 3 (norms of q and k)."""
     expected = {**_EXPECTED, **(_EXPECTED_OF_EXPERTS if facts.get("num_experts") else {})}
     for key, values in expected.items():
@@ -116,7 +116,7 @@ def _from_megatron(facts: Mapping[str, Any], where: str) -> dict[str, Any]:
     }
 
 
-def _experts(facts: Mapping[str, Any], norms: bool) -> dict[str, Any]:
+def _experts(facts: Mapping[str, Any], norms: bool) -> dict[str, object]:
     """The keys of a mixture; none of a dense model."""
     count = facts.get("num_experts")
     if not count:
@@ -131,7 +131,7 @@ def _experts(facts: Mapping[str, Any], norms: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _from_nanotron(facts: Mapping[str, Any]) -> dict[str, Any]:
+def _from_nanotron(facts: Mapping[str, Any]) -> dict[str, object]:
     """nanotron's Llama has the keys of Hugging Face's."""
     heads = facts.get("num_attention_heads")
     keys = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -246,7 +246,7 @@ def calibrate(
         show_fit(answer) if fit else show_calibration(answer)
 
 
-def _answer(measure: Callable[[], Iterator[dict[str, Any]]], what: str, device: str, json: bool) -> None:
+def _answer(measure: Callable[[], Iterator[dict[str, object]]], what: str, device: str, json: bool) -> None:
     """The rows of a benchmark, as JSON or as a table."""
     from scalewright.cli.bench import rows_of, show_rates
 

@@ -6,7 +6,7 @@ A run that trains meanwhile removes old saves: one that goes while it is read is
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -165,7 +165,7 @@ def diff_checkpoints(first: Run, second: Run, json: Json = False) -> None:
         raise typer.Exit(1)
 
 
-def _kind(row: dict[str, Any]) -> str:
+def _kind(row: Mapping[str, Any]) -> str:
     """How a tensor of `diff` differs, in words."""
     if "only" in row:
         return f"only in the {row['only']}"
@@ -174,11 +174,11 @@ def _kind(row: dict[str, Any]) -> str:
     return "; ".join(f"{key} {row[key][0]} and {row[key][1]}" for key in ("shape", "dtype") if key in row)
 
 
-def _name(row: dict[str, Any]) -> str:
+def _name(row: Mapping[str, Any]) -> str:
     return Path(row["path"]).name if row["step"] is None else f"step {row['step']}"
 
 
-def _state(row: dict[str, Any]) -> str:
+def _state(row: dict[str, object]) -> str:
     return str(row["state"]) + ("" if row.get("finite", True) else ", not finite")
 
 
@@ -235,7 +235,7 @@ def _row(folder: Path, check: Callable[[Path], list[str]] | None = None) -> dict
     return {**row, "state": "gone", "problems": []}
 
 
-def _look(folder: Path, check: Callable[[Path], list[str]] | None) -> dict[str, Any]:
+def _look(folder: Path, check: Callable[[Path], list[str]] | None) -> dict[str, object]:
     import datetime
 
     from scalewright.checkpoint.finite import is_finite
@@ -243,7 +243,7 @@ def _look(folder: Path, check: Callable[[Path], list[str]] | None) -> dict[str, 
     from scalewright.checkpoint.verify import verify_heads
 
     files = [path for path in folder.rglob("*") if path.is_file()]
-    row: dict[str, Any] = {
+    row: dict[str, object] = {
         "step": _step(folder),
         "path": str(folder),
         "bytes": sum(path.stat().st_size for path in files),

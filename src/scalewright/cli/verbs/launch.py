@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -158,7 +158,7 @@ def _show(
 
 def _document(
     target: str, job: LaunchJob, written: Written, paths: dict[str, str], command: list[str], code: int | None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     return {
         "target": target,
         "name": job.name,

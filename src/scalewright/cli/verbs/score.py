@@ -13,7 +13,7 @@ from scalewright.spec.errors import UserError
 if TYPE_CHECKING:
     from scalewright.plan.fitting.runs import Runs
 
-Row = dict[str, Any]
+Row = dict[str, object]
 
 
 def score(

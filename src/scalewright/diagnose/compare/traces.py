@@ -38,14 +38,14 @@ def causes(before: Answer, now: Answer) -> list[dict[str, Any]]:
     return [row for row in rows if row["before_s"] or row["now_s"]]
 
 
-def kinds(before: Answer, now: Answer) -> list[dict[str, Any]]:
+def kinds(before: Answer, now: Answer) -> list[dict[str, object]]:
     """Kernels by kind, the largest change first."""
     then, here = _kinds(before, now), _kinds(now, before)
     rows = [_row("kind", kind, then.get(kind, 0.0), here.get(kind, 0.0)) for kind in sorted({*then, *here})]
     return sorted(rows, key=lambda row: -abs(row["change_s"]))
 
 
-def kernels(before: Answer, now: Answer) -> list[dict[str, Any]]:
+def kernels(before: Answer, now: Answer) -> list[dict[str, object]]:
     """Kernels by name among those that took the most; one that only one of them lists has None beside it."""
     then, here = ({k["name"]: k for k in answer["top_kernels"]} for answer in (before, now))
     scales = _per_step(before, now), _per_step(now, before)
@@ -66,7 +66,7 @@ def kernels(before: Answer, now: Answer) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: -abs(row["change_s"]))
 
 
-def groups(before: Answer, now: Answer) -> list[dict[str, Any]]:
+def groups(before: Answer, now: Answer) -> list[dict[str, object]]:
     """Transfer and the longest waiting in the collectives of groups that both have by name, a step."""
     then = {group["group"]: group for group in before["communication"]["per_group"]}
     scales = _per_step(before, now), _per_step(now, before)

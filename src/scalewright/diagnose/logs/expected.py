@@ -56,7 +56,7 @@ class Given:
     configured: Question | None = None  # the run as another trainer's configuration has it
 
 
-def expected(log: Log, measured: Usual, given: Given) -> tuple[dict[str, Any] | None, str]:
+def expected(log: Log, measured: Usual, given: Given) -> tuple[dict[str, object] | None, str]:
     """`expected` of the answer, or None and a line on why; raises UserError for a flag that can't be."""
     if given.configured is not None:
         return _by_configuration(log, measured, given, given.configured)
@@ -73,7 +73,7 @@ def expected(log: Log, measured: Usual, given: Given) -> tuple[dict[str, Any] | 
     return _answer(prediction, measured, _has_batch(facts)) | machine, ""
 
 
-def _predicted(log: Log, row: Mapping[str, Any], facts: Facts, given: Given) -> dict[str, Any]:
+def _predicted(log: Log, row: Mapping[str, Any], facts: Facts, given: Given) -> dict[str, object]:
     """The prediction of a log's own run, or of the facts that it states; or {"error": why}."""
     if log.run is None or given.model is not None:
         return predict_rows([row])[0]
@@ -87,7 +87,7 @@ def _predicted(log: Log, row: Mapping[str, Any], facts: Facts, given: Given) -> 
 
 def _by_configuration(
     log: Log, measured: Usual, given: Given, run: Question
-) -> tuple[dict[str, Any] | None, str]:
+) -> tuple[dict[str, object] | None, str]:
     """The same of a run whose configuration is given: only the kind of device may be absent."""
     cluster = _place(log.facts, given)
     if cluster is None:
@@ -133,7 +133,7 @@ def _disagreements(run: Question, facts: Facts) -> list[str]:
     return lines
 
 
-def table_row(log: Log, measured: Usual, given: Given) -> tuple[dict[str, Any] | None, str]:
+def table_row(log: Log, measured: Usual, given: Given) -> tuple[dict[str, object] | None, str]:
     """The log as a row of a table of runs, with its measured step; or None and a line on why."""
     row, facts, why = _stated(log, measured, given)
     if row is None:
@@ -148,7 +148,7 @@ def table_row(log: Log, measured: Usual, given: Given) -> tuple[dict[str, Any] |
     return row | {"tokens_per_s_per_device": rate}, ""
 
 
-def _stated(log: Log, measured: Usual, given: Given) -> tuple[dict[str, Any] | None, Facts, str]:
+def _stated(log: Log, measured: Usual, given: Given) -> tuple[dict[str, object] | None, Facts, str]:
     """The run as a row of a table, and its facts; no row where something is absent, and what that is."""
     place = _place(log.facts, given)
     facts = _facts(log, given, place)
@@ -253,7 +253,7 @@ def _flags(absent: list[str]) -> str:
     return " ".join(rest + [f"--layout {layout}"] * bool(layout))
 
 
-def _row(log: Log, facts: Facts, place: str | None, given: Given) -> dict[str, Any]:
+def _row(log: Log, facts: Facts, place: str | None, given: Given) -> dict[str, object]:
     """The facts as a row of a table of runs; a model of the user's own is a file."""
     row = {column: facts[key] for key, column in COLUMNS.items() if facts.get(key) is not None}
     name = _model_name(str(facts.get("model", "")))

@@ -113,7 +113,7 @@ USUALLY = 0.5  # of what 80% of the peak would gain (a judgement)
 SHOWN = tuple(key for key in METRICS if not key.startswith(("limit_", "time")))
 
 
-def ncu_answer(files: Sequence[Path]) -> dict[str, Any]:
+def ncu_answer(files: Sequence[Path]) -> dict[str, object]:
     """Kernels of all files by the time that they took; raises NotATrace where none can be read."""
     launches: list[Launch] = []
     warnings: list[str] = []

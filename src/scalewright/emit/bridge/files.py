@@ -159,7 +159,7 @@ def _blend(paths: list[str]) -> tuple[list[str], list[float] | None]:
     return paths, None
 
 
-def _precision(arguments: Arguments) -> dict[str, Any]:
+def _precision(arguments: Arguments) -> dict[str, object]:
     """Types of the parameters and of messages between stages, which their named recipes set too."""
     kind = next((name for name in ("bf16", "fp16") if arguments.get(name)), None)
     dtype = DTYPES[kind] if kind else Name("torch.float32")

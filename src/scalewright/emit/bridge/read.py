@@ -88,7 +88,7 @@ def read_recipe(text: str, where: str) -> Reading:
 def read_test(document: Mapping[str, Any]) -> Reading:
     """A functional test's `MODEL_ARGS` in the words of NeMo 2."""
     given = {str(key): value for key, value in document["MODEL_ARGS"].items()}
-    fields: dict[str, Any] = {}
+    fields: dict[str, object] = {}
     for key, value in given.items():
         section, _, name = key.rpartition(".")
         places = [f"{place}.{name}" for place in TEST.get(section, ())]
@@ -105,7 +105,7 @@ def read_test(document: Mapping[str, Any]) -> Reading:
     )
 
 
-def _read(fields: dict[str, Any], world: int | None, notes: list[str], recipe: bool = False) -> Reading:
+def _read(fields: dict[str, object], world: int | None, notes: list[str], recipe: bool = False) -> Reading:
     fields = _merged(fields)
     arguments, names = arguments_of(fields)
     if arguments.get("multi-latent-attention"):
@@ -127,7 +127,7 @@ def _read(fields: dict[str, Any], world: int | None, notes: list[str], recipe: b
     return Reading("megatron-bridge", run, unread, tuple(foreign.assumed), foreign.guessed)
 
 
-def _merged(fields: dict[str, Any]) -> dict[str, Any]:
+def _merged(fields: Mapping[str, Any]) -> dict[str, object]:
     """Older names and forms of the same fields."""
     fields = dict(fields)
     split = fields.pop("dataset.blend_per_split", None)
@@ -171,7 +171,7 @@ def _fill(foreign: ForeignKeys) -> None:
         foreign.assume("zero_stage 1: their recipes use the distributed optimizer")
 
 
-def _known(call: Call) -> dict[str, Any]:
+def _known(call: Call) -> dict[str, object]:
     """A recipe's fields; sections that it calls without arguments have none."""
     return {
         key: value
@@ -188,7 +188,7 @@ def _launched(text: str) -> int | None:
     return ranks(read_words(line), {}) if line else None
 
 
-def _world(fields: dict[str, Any]) -> int | None:
+def _world(fields: dict[str, object]) -> int | None:
     devices = fields.pop("trainer.devices", None)
     return _product(devices, fields.pop("trainer.num_nodes", 1))
 
@@ -198,7 +198,7 @@ def _product(devices: Any, nodes: Any) -> int | None:
     return int(devices * nodes) if whole else None
 
 
-def resolve(document: Mapping[str, Any]) -> dict[str, Any]:
+def resolve(document: Mapping[str, Any]) -> dict[str, object]:
     """The document with its references replaced."""
     return {key: _resolved(value, (str(key),), document) for key, value in document.items()}
 

@@ -154,7 +154,7 @@ def _data(s: Settings, masks: str | None) -> Facts:
     }
 
 
-def _sources(sources: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+def _sources(sources: list[dict[str, object]]) -> list[tuple[Any, ...]]:
     return [(item["path"], item["weight"], item["format"], item["eod"]) for item in sources]
 
 

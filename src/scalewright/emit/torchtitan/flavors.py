@@ -100,6 +100,6 @@ def find_flavor(name: str, flavor: str, unscaled: bool = False) -> Flavor | None
     return Flavor(entry.preset, {**entry.differs, "name": f"{name}-{plain}"})
 
 
-def _keys(model: ModelSpec, release: str) -> dict[str, Any]:
+def _keys(model: ModelSpec, release: str) -> dict[str, object]:
     keys, skip = flat(model.dump()), (*UNIMPORTANT, *(["rope.scaling"] if release == "0.1" else []))
     return {key: value for key, value in keys.items() if not below(key, skip)}

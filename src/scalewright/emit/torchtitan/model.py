@@ -6,6 +6,7 @@ any other decoder     0.3: decoder(dim=1024, ...)        0.2: own_model.py with 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import log, sqrt
 from typing import Any, NamedTuple
 
@@ -106,10 +107,10 @@ def _shared_parts(s: Settings) -> None:
         s.drop("model.norm_type", "torchtitan's norms are RMSNorm")
 
 
-def _plain(s: Settings, release: str) -> dict[str, Any]:
+def _plain(s: Settings, release: str) -> dict[str, object]:
     """Arguments of `decoder`; of 0.2's classes, `_own` makes them."""
     model = s.model
-    arguments: dict[str, Any] = {
+    arguments: dict[str, object] = {
         "dim": model.hidden_size, "n_layers": model.num_hidden_layers, "n_heads": model.num_attention_heads,
         "n_kv_heads": model.kv_heads, "head_dim": model.dim_per_head, "hidden_dim": model.intermediate_size,
         "vocab_size": model.vocab_size, "context": max(model.context, s.run.seq_len),
@@ -165,7 +166,7 @@ def _experts(s: Settings, release: str) -> dict[str, Any]:
     return arguments | ({"dense_layers": dense} if dense else {})
 
 
-def _latent(s: Settings, release: str) -> dict[str, Any]:
+def _latent(s: Settings, release: str) -> dict[str, object]:
     """Arguments of `latent_decoder`."""
     model, mla = s.model, s.model.mla
     assert mla is not None
@@ -237,7 +238,7 @@ def read_model(t: ForeignKeys, run: RunKeys, unscaled: bool) -> int | None:
     return spec.num_hidden_layers
 
 
-def decoder_spec(given: dict[str, Any], run: RunKeys) -> dict[str, Any]:
+def decoder_spec(given: Mapping[str, Any], run: RunKeys) -> dict[str, object]:
     """The model of the arguments of a decoder; what balances its experts goes into the run."""
     model: dict[str, Any] = {
         "vocab_size": given["vocab_size"], "hidden_size": given["dim"],
@@ -279,7 +280,7 @@ def decoder_spec(given: dict[str, Any], run: RunKeys) -> dict[str, Any]:
     return model
 
 
-def _experts_spec(moe: dict[str, Any], dense: list[int]) -> dict[str, Any]:
+def _experts_spec(moe: Mapping[str, Any], dense: list[int]) -> dict[str, object]:
     spec = {
         "num_experts": moe["num_experts"], "top_k": moe["top_k"], "moe_intermediate_size": moe["hidden_dim"],
         "score": moe["score"], "normalize_top_k": moe["normalize"], "routed_scale": float(moe["scale"]),

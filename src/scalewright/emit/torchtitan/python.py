@@ -81,7 +81,7 @@ def _config(s: Settings, network: Network, keys: Keys) -> Call:
     name = {"training.dataset": "dataloader.dataset", "training.dataset_path": "dataloader.dataset_path"}
     keys = {name.get(key, key): value for key, value in keys.items()}
     loss = Call("CrossEntropyLoss.Config", {"global_vocab_size": s.model.vocab_size})
-    sections: dict[str, Any] = {
+    sections: dict[str, object] = {
         "model_spec": _spec(network, keys), "hf_assets_path": "./assets/hf/tokenizer",
         "dump_folder": keys["job.dump_folder"],
         "loss": Call("ChunkedLossWrapper.Config", {"loss_fn": loss}), "optimizer": _optimizer(keys),
@@ -174,7 +174,7 @@ def _starts_elsewhere(call: Call, module: Module) -> bool:
     return "config_registry" in module.imports.get(call.name, "")
 
 
-def _values(call: Call, module: Module, where: str, notes: list[str]) -> dict[str, Any]:
+def _values(call: Call, module: Module, where: str, notes: list[str]) -> dict[str, object]:
     """Its sections under the names of 0.2."""
     parts = dict(call.values)
     spec, policy, optimizer = (
@@ -200,7 +200,7 @@ def _values(call: Call, module: Module, where: str, notes: list[str]) -> dict[st
     return values
 
 
-def _read_optimizer(optimizer: Any) -> dict[str, Any]:
+def _read_optimizer(optimizer: Any) -> dict[str, object]:
     """The numbers of `default_adamw(...)`, or of the group that has all other tensors."""
     if not isinstance(optimizer, Call):
         return {}
@@ -222,7 +222,7 @@ def _read_optimizer(optimizer: Any) -> dict[str, Any]:
     return values | {f"optimizer.{key}": value for key, value in given.items()}
 
 
-def _read_policy(policy: Any, stated: bool) -> dict[str, Any]:
+def _read_policy(policy: Any, stated: bool) -> dict[str, object]:
     if not stated:
         return {}
     if policy is None:
@@ -248,7 +248,7 @@ def _family(module: Module, where: str) -> str:
     return (folders or prefixes or ["llama3"])[-1]
 
 
-def _of_function(function: str, source: str) -> dict[str, Any]:
+def _of_function(function: str, source: str) -> dict[str, object]:
     """The flavor in the name of one of their functions: llama3_8b, deepseek_v3_671b."""
     match = re.search(r"torchtitan\.models\.(\w+)\.", source)
     family = match[1] if match else function.partition("_")[0]

@@ -61,7 +61,7 @@ def _model(network: Network, s: Settings) -> Keys:
 
 def _sections(keys: Keys) -> list[str]:
     """Lines of TOML; a section's keys stand together, in their order."""
-    sections: dict[str, dict[str, Any]] = {}
+    sections: dict[str, dict[str, object]] = {}
     for key, value in keys.items():
         section, _, name = key.rpartition(".")
         sections.setdefault(section, {})[name] = value
@@ -118,7 +118,7 @@ def _llama_args(given: dict[str, Any], moe: Any, dense: list[int]) -> Call:
     })  # fmt: skip
 
 
-def _qwen_args(given: dict[str, Any], moe: Any, dense: list[int]) -> Call:
+def _qwen_args(given: dict[str, object], moe: Any, dense: list[int]) -> Call:
     context, tied = given.pop("context"), given.pop("tied", False)
     values = {
         **given,

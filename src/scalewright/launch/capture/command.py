@@ -83,7 +83,7 @@ def why_none(processes: Sequence[dict[str, Any]], steps: int, after: int, ranks:
     )
 
 
-def _processes(out: Path) -> list[dict[str, Any]]:
+def _processes(out: Path) -> list[dict[str, object]]:
     folder, reports = out / ".processes", []
     for path in sorted(folder.glob("*.json")):
         try:

@@ -8,8 +8,6 @@ exit code but 0, so 75 too) where `max_restarts` isn't 0; it limits both by a du
 
 from __future__ import annotations
 
-from typing import Any
-
 from scalewright.launch.job import LaunchJob, Written
 from scalewright.launch.targets.container import (
     agent_command,
@@ -68,8 +66,8 @@ def write(job: LaunchJob) -> Written:
     )
 
 
-def _task(job: LaunchJob, name: str) -> dict[str, Any]:
-    task: dict[str, Any] = {"type": "task", "name": name, "nodes": job.nodes, "image": image(job)}
+def _task(job: LaunchJob, name: str) -> dict[str, object]:
+    task: dict[str, object] = {"type": "task", "name": name, "nodes": job.nodes, "image": image(job)}
     if job.site.workdir:
         task["working_dir"] = job.site.workdir
     task["env"] = environment(job)
@@ -95,8 +93,8 @@ def _task(job: LaunchJob, name: str) -> dict[str, Any]:
     return task
 
 
-def _resources(job: LaunchJob) -> dict[str, Any]:
-    resources: dict[str, Any] = {}
+def _resources(job: LaunchJob) -> dict[str, object]:
+    resources: dict[str, object] = {}
     if job.device == "cuda":
         resources["gpu"] = f"{gpus(job)}:{job.per_node}"
     if job.site.cpus_per_rank:

@@ -11,7 +11,6 @@ after anything else.
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from scalewright.launch.job import LaunchJob, Written
 from scalewright.launch.targets.container import (
@@ -89,8 +88,8 @@ def _check(job: LaunchJob) -> None:
         )
 
 
-def _request(job: LaunchJob, name: str) -> dict[str, Any]:
-    request: dict[str, Any] = {"name": name}
+def _request(job: LaunchJob, name: str) -> dict[str, object]:
+    request: dict[str, object] = {"name": name}
     if job.nodes > 1:
         compute = {"gpuTypeId": gpus(job), "gpuCountPerPod": job.per_node, "podCount": job.nodes}
         request |= {"type": "TRAINING", "compute": compute}

@@ -8,8 +8,6 @@ SkyPilot numbers the nodes by SKYPILOT_NODE_RANK; the first of SKYPILOT_NODE_IPS
 
 from __future__ import annotations
 
-from typing import Any
-
 from scalewright.launch.job import LaunchJob, Written
 from scalewright.launch.targets.container import (
     agent_command,
@@ -67,8 +65,8 @@ def write(job: LaunchJob) -> Written:
     )
 
 
-def _task(job: LaunchJob, name: str) -> dict[str, Any]:
-    task: dict[str, Any] = {"name": name, "num_nodes": job.nodes, "resources": _resources(job)}
+def _task(job: LaunchJob, name: str) -> dict[str, object]:
+    task: dict[str, object] = {"name": name, "num_nodes": job.nodes, "resources": _resources(job)}
     task["workdir"] = job.site.workdir or "."
     task["envs"] = environment(job)
     buckets = {path: source for source, path in job.site.claims.items() if "://" in source}
@@ -83,8 +81,8 @@ def _task(job: LaunchJob, name: str) -> dict[str, Any]:
     return task
 
 
-def _resources(job: LaunchJob) -> dict[str, Any]:
-    resources: dict[str, Any] = {}
+def _resources(job: LaunchJob) -> dict[str, object]:
+    resources: dict[str, object] = {}
     if job.device == "cuda":
         resources["accelerators"] = f"{gpus(job)}:{job.per_node}"
     if job.site.cpus_per_rank:

@@ -134,7 +134,7 @@ def _of_size(name: str, dims: Dims) -> tuple[ModelSpec, tuple[str, ...]]:
     return _usual(size, int(dims.seq or CONTEXT)), (note,)
 
 
-def _keys(name: str, dims: Dims, width: int, blanks: list[str]) -> dict[str, Any]:
+def _keys(name: str, dims: Dims, width: int, blanks: list[str]) -> dict[str, object]:
     """The keys of a ModelSpec except its depth."""
     heads = int(dims.heads or _usual_heads(width))
     grouped = bool(dims.kv_heads and dims.heads and dims.kv_heads < dims.heads)
@@ -150,7 +150,7 @@ def _keys(name: str, dims: Dims, width: int, blanks: list[str]) -> dict[str, Any
         if value is None:
             blanks.append(words)
     even = max(2, width // heads // 2 * 2)
-    keys: dict[str, Any] = {
+    keys: dict[str, object] = {
         "name": name or "model", "family": "llama" if gated else "gpt2",
         "vocab_size": int(dims.vocab or VOCAB), "hidden_size": width, "intermediate_size": ffn,
         "num_attention_heads": heads, "num_key_value_heads": int(dims.kv_heads or heads),

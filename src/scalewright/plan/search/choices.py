@@ -72,7 +72,7 @@ class Plan:
     best: list[Choice]
     trainable: Choice | None  # the best that `train` runs, if any
     pareto: list[Choice]
-    why_not: list[dict[str, Any]]
+    why_not: list[dict[str, object]]
     evaluated: int  # layouts that were priced or pruned by a bound
     priced: int  # layouts that were priced in full
     space: int  # all legal layouts
@@ -89,7 +89,7 @@ class Plan:
         """The network."""
         return self.question.model
 
-    def simpler_than(self) -> dict[str, Any] | None:
+    def simpler_than(self) -> dict[str, object] | None:
         """The fastest layout and the cost of preferring best[0] to it; null when best[0] is the fastest."""
         if self.fastest is None:
             return None

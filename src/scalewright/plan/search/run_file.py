@@ -9,7 +9,7 @@ Only keys that differ from run.yaml's defaults are written; those that neither a
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from scalewright.spec.base import to_yaml
 from scalewright.spec.common.formatting import commented
@@ -37,7 +37,7 @@ def run_file(plan: Plan, data: str | None = None) -> str | None:
     return _comment(plan, choice) + text
 
 
-def planned(plan: Plan, layout: Layout, data: str | None = None) -> dict[str, Any]:
+def planned(plan: Plan, layout: Layout, data: str | None = None) -> dict[str, object]:
     """The run of a plan in one of its layouts, as keys of a run file; `data`: a folder of token shards."""
     run = plan.question.run
     keys = {**run.written(), "version": 1, "model": _model(plan.question), "layout": layout.written()}
@@ -58,7 +58,7 @@ def planned(plan: Plan, layout: Layout, data: str | None = None) -> dict[str, An
     return {key: keys[key] for key in RunSpec.model_fields if key in keys}
 
 
-def _without(keys: dict[str, Any], *names: str) -> dict[str, Any]:
+def _without(keys: dict[str, object], *names: str) -> dict[str, object]:
     return {key: value for key, value in keys.items() if key not in names}
 
 
@@ -74,7 +74,7 @@ def _name(plan: Plan) -> str:
     return f"{plan.model.name}-{plan.goal.devices}".replace("/", "-").replace(" ", "-")
 
 
-def _model(question: Question) -> str | dict[str, Any]:
+def _model(question: Question) -> str | dict[str, object]:
     """The name that the run has; the preset's if the model equals a preset, else its keys."""
     if isinstance(question.run.model, str):
         return question.run.model
@@ -83,7 +83,7 @@ def _model(question: Question) -> str | dict[str, Any]:
     return model.name if preset else model.written()
 
 
-def _cluster(cluster: ClusterSpec) -> str | dict[str, Any]:
+def _cluster(cluster: ClusterSpec) -> str | dict[str, object]:
     """The cluster's name if it equals a known cluster, else all its keys."""
     if cluster.name == LOCAL:
         return LOCAL

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -33,7 +32,7 @@ from scalewright.spec.question import Question
 
 def scaling(
     question: Question, goal: Goal, counts: Sequence[int], stop: Stop | None = None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """The best layout of every count at one global batch (strong scaling).
 
     The keys of `scaling` in `plan --json`: {global_batch, rows} and those of a `Curve`.

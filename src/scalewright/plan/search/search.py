@@ -96,7 +96,7 @@ def _prepare(question: Question, goal: Goal) -> tuple[ChoiceMaker, Finder, Fixed
         how = f"use a whole number from 1 to {MAX_LENGTH:,}"
         raise UserError(f"seq_len is {question.seq_len}", "plan", how)
     _check_islands(question, goal)
-    keys: dict[str, Any] = {"devices": goal.devices, "precision": goal.precision}
+    keys: dict[str, object] = {"devices": goal.devices, "precision": goal.precision}
     if goal.fixed.get("zero_stage") in (0, (0,), [0]):  # then all layouts may compress as the run does
         keys["zero_stage"] = 0
     template = from_question(question, Layout.parse(keys))

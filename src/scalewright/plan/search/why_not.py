@@ -26,7 +26,7 @@ from scalewright.spec.common.formatting import short_time
 from scalewright.spec.errors import UserError
 
 
-def why_not(plan: Plan, layout: Mapping[str, Any]) -> dict[str, Any]:
+def why_not(plan: Plan, layout: Mapping[str, Any]) -> dict[str, object]:
     """Why a plan didn't choose the layouts with these keys: their best compared with the plan's best.
 
     {asked, verdict, why, ...}: verdict is "best", "slower", "does not fit" or "not legal"; the keys of
@@ -92,7 +92,7 @@ def _fitting(plan: Plan, given: Mapping[str, Any]) -> Choice | None:
         return None
 
 
-def _forbidden(plan: Plan, given: Mapping[str, Any], error: UserError) -> dict[str, Any]:
+def _forbidden(plan: Plan, given: Mapping[str, Any], error: UserError) -> dict[str, object]:
     """The rule that forbids the keys, and the best layout without the key that breaks it."""
     why = f"{_key_words(given)} is not legal: {error.what}"
     options = []

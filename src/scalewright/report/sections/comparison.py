@@ -90,7 +90,7 @@ def numbers(part: object) -> dict[str, float]:
 def pairs(run: RunFolder) -> list[Pair]:
     """Every `predicted_x` of the summary with its `measured_x`, or with the median of the steps."""
     steady, event = Steady.of(run), predicted_event(run)
-    raw: dict[str, Any] = {
+    raw: dict[str, object] = {
         "measured_step_time_s": steady.step_time_s, "measured_tokens_per_s": steady.tokens_per_s,
         "predicted_step_time_s": event.get("p50"),
         "predicted_p10_s": event.get("p10"), "predicted_p90_s": event.get("p90"),

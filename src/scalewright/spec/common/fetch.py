@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import urllib.error
 import urllib.request
-from typing import Any
 
 from scalewright.spec.common.untrusted import parse_json
 from scalewright.spec.errors import UserError
@@ -18,7 +17,7 @@ HUB = "https://huggingface.co"
 LIMIT = 4 << 20  # bytes; the largest config.json known is a few hundred kB
 
 
-def fetch_config(repository: str, timeout_s: float = 20.0) -> dict[str, Any]:
+def fetch_config(repository: str, timeout_s: float = 20.0) -> dict[str, object]:
     """The content of a repository's config.json; raises UserError (no network, no such model, gated)."""
     name, _, revision = repository.partition("@")
     where = f"hf:{repository}"

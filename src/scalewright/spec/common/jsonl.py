@@ -77,7 +77,7 @@ def lost_lines(rows: Iterable[Mapping[str, Any]], events: Sequence[Mapping[str, 
     return [f"metrics.jsonl: {lost}"] if lost else []
 
 
-def _object(text: bytes) -> dict[str, Any] | None:
+def _object(text: bytes) -> dict[str, object] | None:
     try:
         value = parse_json(text)
     except ValueError:  # not JSON, or not UTF-8

@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -181,7 +181,7 @@ def _device(data: Any) -> DeviceSpec:
 
 
 @lru_cache(maxsize=1)
-def _entries() -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+def _entries() -> tuple[dict[str, dict[str, object]], dict[str, str]]:
     """The presets as written, by name; and their names by folded name or alias."""
     entries: dict[str, dict[str, Any]] = {}
     names: dict[str, str] = {}
@@ -262,7 +262,7 @@ def _by_name(name: str) -> ClusterSpec | None:
     return ClusterSpec.parse({"device": device, "name": device.id}, where=device.id)
 
 
-def _from_dict(data: dict[str, Any], where: str, local: Callable[[], ClusterSpec] | None) -> ClusterSpec:
+def _from_dict(data: Mapping[str, Any], where: str, local: Callable[[], ClusterSpec] | None) -> ClusterSpec:
     """A cluster written out, or `{like: NAME, ...changes}`."""
     for keys in (data, data.get("device")) if "levels" not in data else ():
         if isinstance(keys, dict) and NETWORK in keys and (keys is data or "id" not in keys):

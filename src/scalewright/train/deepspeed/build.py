@@ -125,7 +125,7 @@ def _build_runner(run: RunSpec, model: nn.Module, deepspeed: Any) -> tuple[Whole
         return runner, build_stages(deepspeed, feed, layers, tied, runner.loss_of)
 
 
-def _groups(weights: Sequence[Weight], weight_decay: float) -> list[dict[str, Any]]:
+def _groups(weights: Sequence[Weight], weight_decay: float) -> list[dict[str, object]]:
     """Parameters that are decayed, and those that are not."""
     trained = [weight for weight in weights if weight.trained]
     decayed = [weight.compute for weight in trained if is_decayed(weight)]

@@ -47,7 +47,7 @@ def off_stdout() -> Iterator[None]:
 def initialize(
     deepspeed: Any,
     module: nn.Module,
-    groups: list[dict[str, Any]],
+    groups: list[dict[str, object]],
     config: Config,
     options: Mapping[str, Any],
 ) -> Any:

@@ -9,8 +9,6 @@ folder of partitions isn't written: nothing here would read it.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from scalewright.checkpoint.format import OPTIMIZER
@@ -40,7 +38,7 @@ class DeepSpeedState(RunState):
     def check_first(self) -> None:
         """Nothing to find."""
 
-    def save(self, place: DataPosition, run_id: str, more: dict[str, Any], *, finite: bool = True) -> None:
+    def save(self, place: DataPosition, run_id: str, more: dict[str, object], *, finite: bool = True) -> None:
         """Writes a checkpoint, as RunState does."""
         self.held.collect()
         try:

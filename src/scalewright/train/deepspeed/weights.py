@@ -129,7 +129,7 @@ class Partitions:
         """Makes every state, of zeros, as if `step` updates had been taken; in the place of those there."""
         fused = [bool(group.get("fused")) for group in self.optimizer.param_groups]
         for tensor in self.flat:
-            state: dict[str, Any] = {kind: torch.zeros_like(tensor) for kind in self.kinds}
+            state: dict[str, object] = {kind: torch.zeros_like(tensor) for kind in self.kinds}
             if self.counts:
                 on_device = all(fused) and tensor.device.type != "cpu"
                 state[STEP] = torch.tensor(step, device=tensor.device if on_device else "cpu")

@@ -13,6 +13,7 @@ as neither finite nor non-finite, until the scale is at its floor (train/guard/s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,14 +107,14 @@ class Guard:
         parts = {"usual": self.usual, "zclip": self.zclip, "scale": self.scale}
         return {name: part for name, part in parts.items() if part is not None}
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         """The state for a checkpoint, so that a resume decides as the run would have: plain data, exact."""
         return {
             "streak": int(self.streak.item()),
             **{name: part.state() for name, part in self._parts.items()},
         }
 
-    def load(self, state: dict[str, Any]) -> None:
+    def load(self, state: Mapping[str, Any]) -> None:
         """Takes what `state` gave. A run that had stopped for its streak begins a new one."""
         streak = int(state.get("streak", 0))
         ended = bool(self.spec.patience) and streak >= self.spec.patience

@@ -15,6 +15,7 @@ is left to halve. A loss that isn't finite doesn't come from the scale, which th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -43,11 +44,11 @@ class LossScale:
         self.value = (self.value * factor).clamp(FLOOR, CEILING)
         self.good = torch.where(grown, 0.0, self.good)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         """Plain data, exact."""
         return {"value": self.value.item(), "good": self.good.item()}
 
-    def load(self, state: dict[str, Any]) -> None:
+    def load(self, state: Mapping[str, Any]) -> None:
         """Takes what `state` gave."""
         self.value.fill_(state.get("value", FIRST))
         self.good.fill_(state.get("good", 0.0))

@@ -19,6 +19,7 @@ variance by moving averages of 0.97 (of the first 25 norms, their own):
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -58,11 +59,11 @@ class Usual:
         usual = torch.where(comparable, torch.stack([centre[0], centre[1].exp()]), 0.0)
         return z, usual
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         """Plain data, exact: fp32 numbers as Python's floats."""
         return {"window": [[x for x in row if x == x] for row in self.window.tolist()]}
 
-    def load(self, state: dict[str, Any]) -> None:
+    def load(self, state: Mapping[str, Any]) -> None:
         """Takes what `state` gave."""
         self.window.fill_(torch.nan)
         for row, values in zip(self.window, state.get("window", ()), strict=False):
@@ -106,6 +107,6 @@ class ZClip:
         """Plain data, exact."""
         return {"moments": self.moments.tolist()}
 
-    def load(self, state: dict[str, Any]) -> None:
+    def load(self, state: dict[str, object]) -> None:
         """Takes what `state` gave."""
         self.moments = torch.tensor(state.get("moments", [0.0, 0.0, 0.0]), device=self.moments.device)

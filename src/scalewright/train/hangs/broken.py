@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 import traceback
 from dataclasses import replace
-from typing import Any
 
 from scalewright.train.hangs.board import Board
 from scalewright.train.hangs.position import source_line
@@ -27,13 +26,13 @@ def is_broken(error: RuntimeError) -> bool:
 
 def last_collectives(
     board: Board, here: Position, error: RuntimeError, world: int
-) -> dict[int, dict[str, Any]]:
+) -> dict[int, dict[str, object]]:
     """Posts this rank's position, and gives those of all ranks that post theirs; raises BoardSilent."""
     frames = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
     where = source_line(reversed(frames)) or here.where
     board.post(f"last-{here.rank}", replace(here, where=where, waiting=None).dump())
     end = time.monotonic() + PATIENCE_S
-    posts: dict[int, dict[str, Any]] = {}
+    posts: dict[int, dict[str, object]] = {}
     while len(posts) < world and time.monotonic() < end:
         time.sleep(0.05)
         read = {rank: board.read(f"last-{rank}") for rank in range(world)}

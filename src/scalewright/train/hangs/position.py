@@ -80,12 +80,12 @@ class Groups:
         return sum(int(number) for number in numbers)
 
 
-def flights(*, stacks: bool = False) -> list[dict[str, Any]]:
+def flights(*, stacks: bool = False) -> list[dict[str, object]]:
     """The recorder's entries, oldest first; the pickle is this process's own.
 
     `stacks`: with the lines of source of each, for which torch may take seconds the first time.
     """
-    entries: list[dict[str, Any]] = []
+    entries: list[dict[str, object]] = []
     for dump in flight_dumps():
         entries += pickle.loads(dump(True, stacks, False)).get("entries", [])
     return entries

@@ -53,7 +53,7 @@ class Position:
     axes: Mapping[str, str] = field(default_factory=dict)  # of the groups in `recent`
     waited_s: float = 0.0  # without progress when it was asked
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> dict[str, object]:
         """Plain data (JSON types)."""
         return asdict(self)
 
@@ -97,7 +97,7 @@ class HangVerdict:
     host: str | None = None  # of the rank that is behind, where known
     pid: int | None = None
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, object]:
         """The fields of the event `hang`."""
         names = ("rank", "host", "pid", "axis", "collective", "number", "where")
         return {key: getattr(self, key) for key in names}

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
 
 from scalewright.plan.constants import constants
 from scalewright.plan.cost.evaluate import evaluate_memory, prepare
@@ -73,11 +72,11 @@ def helps(run: RunSpec, seq_len: int, free: float, ranks: int) -> str | None:
     return None
 
 
-def _changes(layout: Layout, seq_len: int) -> Iterator[tuple[str, dict[str, Any], int]]:
+def _changes(layout: Layout, seq_len: int) -> Iterator[tuple[str, dict[str, object], int]]:
     """(overrides, changes of the layout, sequence length), the least first."""
-    less: dict[str, Any] = {"micro_batch": 1} if layout.micro_batch > 1 else {}
-    again: dict[str, Any] = {"recompute": "full"} if layout.recompute != "full" else {}
-    shard: dict[str, Any] = {"zero_stage": 3} if layout.dp > 1 and layout.zero_stage != 3 else {}
+    less: dict[str, object] = {"micro_batch": 1} if layout.micro_batch > 1 else {}
+    again: dict[str, object] = {"recompute": "full"} if layout.recompute != "full" else {}
+    shard: dict[str, object] = {"zero_stage": 3} if layout.dp > 1 and layout.zero_stage != 3 else {}
     for changes in (less, again, shard, {**less, **again}, {**less, **again, **shard}):
         if changes:
             yield _overrides(changes), changes, seq_len
@@ -88,5 +87,5 @@ def _changes(layout: Layout, seq_len: int) -> Iterator[tuple[str, dict[str, Any]
                 yield " ".join([f"data.seq_len={length}", _overrides(lean)]).strip(), lean, length
 
 
-def _overrides(changes: dict[str, Any]) -> str:
+def _overrides(changes: dict[str, object]) -> str:
     return " ".join(f"layout.{key}={value}" for key, value in changes.items())

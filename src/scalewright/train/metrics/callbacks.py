@@ -15,7 +15,7 @@ from typing import Any
 from scalewright.spec.errors import UserError
 
 STOP = "stop"
-Callback = Callable[[dict[str, Any]], Any]
+Callback = Callable[[dict[str, object]], Any]
 
 
 class Callbacks:
@@ -52,7 +52,7 @@ class Callbacks:
 
 def answer(
     out_dir: str, step: int, last: Mapping[str, Mapping[str, Any]], resumed: int | None, seconds: float
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """How a run ended, from its newest row of each kind, with the keys of `train.run.Result`."""
     row, valid = last.get("train", {}), last.get("valid", {})
     return {

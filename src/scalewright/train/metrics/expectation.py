@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
 
 from scalewright.machine.local import find_cluster, timed_cluster
 from scalewright.machine.timings import known_timings
@@ -47,7 +46,7 @@ class Expectation:
     _step_count: int = 0
     _steps: deque[tuple[float, Mapping[str, float]]] = field(default_factory=lambda: deque(maxlen=1000))
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> dict[str, object]:
         """The `predicted` event."""
         band = {"p10": self.p10, "p50": self.p50, "p90": self.p90}
         parts = {key: dict(getattr(self, key)) for key in ("breakdown_s", "memory_gib", "comm_bytes")}

@@ -82,7 +82,7 @@ def open_record(
     notes: list[str],
     *,
     quiet: bool,
-    tell: Callable[[str, dict[str, Any]], bool | None] | None = None,
+    tell: Callable[[str, dict[str, object]], bool | None] | None = None,
 ) -> Record:
     """Rank 0's writers, opened to go on from where the run stands; `notes` and then start or resume become
     events."""

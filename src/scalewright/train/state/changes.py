@@ -41,7 +41,7 @@ class Changes:
         return f"changed since step {step}: " + ", ".join([*shown[:_SHOWN], *more])
 
 
-def run_settings(run: RunSpec, tokens: float | None) -> dict[str, Any]:
+def run_settings(run: RunSpec, tokens: float | None) -> dict[str, object]:
     """A resolved run as a checkpoint keeps it for the next comparison; `tokens` as they were asked for."""
     data = run.dump()
     if tokens is not None:
@@ -49,10 +49,10 @@ def run_settings(run: RunSpec, tokens: float | None) -> dict[str, Any]:
     return {key: value for key, value in data.items() if key not in ("environment", "allow_changes")}
 
 
-def data_settings(dataset: Dataset, run: RunSpec, samples: int) -> dict[str, Any]:
+def data_settings(dataset: Dataset, run: RunSpec, samples: int) -> dict[str, object]:
     """The data's part of a checkpoint: sources' fingerprints and places, the mixture, the tokenizer."""
     path = dataset.tokenizer_path
-    state: dict[str, Any] = {"tokenizer": file_identity(path) if path is not None else None}
+    state: dict[str, object] = {"tokenizer": file_identity(path) if path is not None else None}
     state.update(asdict(dataset.ends))
     inner = getattr(dataset, "inner", dataset)
     if isinstance(inner, TokenDataset) and isinstance(run.data, DataSpec):

@@ -9,8 +9,6 @@ less than a step's gradient, once.
 
 from __future__ import annotations
 
-from typing import Any
-
 from scalewright.checkpoint.read import CheckpointReader
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.power_sgd import PowerSGD
@@ -25,7 +23,7 @@ _DECIDE = (
 COMPRESS = "compress"  # in state.json: the rank of the factors
 
 
-def compression_entry(run: RunSpec) -> dict[str, Any]:
+def compression_entry(run: RunSpec) -> dict[str, object]:
     """What state.json holds of it."""
     rank = rank_of(run.train.compress)
     return {COMPRESS: {"rank": rank}} if rank else {}

@@ -15,6 +15,7 @@ The built-in optimizers change nothing in their groups: all there is the run fil
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -41,12 +42,12 @@ class GroupState:
         """Raises UserError when something that changed can't be saved."""
         self._changed()
 
-    def read(self, mesh: Mesh) -> dict[str, Any]:
+    def read(self, mesh: Mesh) -> dict[str, object]:
         """{"groups": ..., "entries": ...} of all ranks, or {"ranks": [each one's own]} where they differ."""
         ranks = gather_json(self._changed(), mesh)
         return ranks[0] if all(rank == ranks[0] for rank in ranks) else {"ranks": ranks}
 
-    def write(self, saved: dict[str, Any], mesh: Mesh) -> None:
+    def write(self, saved: Mapping[str, Any], mesh: Mesh) -> None:
         """Brings saved values back; raises UserError when they are of other groups, or of other ranks."""
         if "ranks" in saved:
             saved = own_values(saved["ranks"], mesh, "group state", "optimizer")
@@ -68,7 +69,7 @@ class GroupState:
         for name, value in saved.get("entries", {}).items():
             entries[name] = decode(value)
 
-    def _changed(self) -> dict[str, Any]:
+    def _changed(self) -> dict[str, object]:
         """The values that have changed, encoded: [{key: {"first", "now"}}] of the groups, and entries of
         the optimizer's state that belong to no weight."""
         groups = []
@@ -93,7 +94,7 @@ class GroupState:
         return {"groups": groups, "entries": entries}
 
 
-def _values(group: dict[str, Any]) -> dict[str, Any]:
+def _values(group: dict[str, object]) -> dict[str, object]:
     """A group's values that have a plain form, encoded."""
     encoded = {}
     for key, value in group.items():
@@ -105,11 +106,11 @@ def _values(group: dict[str, Any]) -> dict[str, Any]:
     return encoded
 
 
-def _changed_keys(now: dict[str, Any], first: dict[str, Any]) -> list[str]:
+def _changed_keys(now: dict[str, object], first: dict[str, object]) -> list[str]:
     return [key for key, value in now.items() if not same(value, first.get(key))]
 
 
-def _reset(group: dict[str, Any], first: dict[str, Any]) -> None:
+def _reset(group: dict[str, Any], first: dict[str, object]) -> None:
     """A group's values as they were in the beginning: those of a run that goes back have moved on."""
     device = next((p.device for p in group["params"]), None)
     for key in _changed_keys(_values(group), first):

@@ -26,7 +26,9 @@ from scalewright.train.packed_adamw import PackedAdamW, Unpacked
 from scalewright.train.state.plain_values import decode, encode, same
 
 Named = dict[str, dict[str, Tensor | Unpacked]]  # {weight: {kind: tensor}}
-Numbers = dict[str, dict[str, Any]]  # {kind: {weight: encoded number}}; "*" stands for every trained weight
+Numbers = dict[
+    str, dict[str, object]
+]  # {kind: {weight: encoded number}}; "*" stands for every trained weight
 
 
 def read_states(optimizer: torch.optim.Optimizer, weights: Weights) -> tuple[Named, Numbers]:
@@ -193,7 +195,7 @@ def write_states(
                 optimizer.pack(master)
 
 
-def _device(kind: str, group: dict[str, Any], master: Tensor) -> torch.device:
+def _device(kind: str, group: dict[str, object], master: Tensor) -> torch.device:
     """Where torch keeps a number of a weight: a `step` on the host, but for fused and captured updates."""
     on_device = kind != "step" or group.get("fused") or group.get("capturable")
     return master.device if on_device else torch.device("cpu")

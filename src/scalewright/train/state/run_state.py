@@ -78,7 +78,7 @@ class RunState:
         """The optimizer's tensors and numbers, by weight."""
         return read_states(self.optimizer, self.weights)
 
-    def save(self, place: DataPosition, run_id: str, more: dict[str, Any], *, finite: bool = True) -> None:
+    def save(self, place: DataPosition, run_id: str, more: dict[str, object], *, finite: bool = True) -> None:
         """Writes a checkpoint; `more` are further keys of state.json, `finite` whether its step was.
 
         Raises RunError on every rank when one can't write, UserError for states that can't be saved.
@@ -170,7 +170,7 @@ class RunState:
             self.islands.step = place.step
         return place, notes
 
-    def guard_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
+    def guard_state(self, state: Mapping[str, Any]) -> dict[str, object]:
         """The guard's part of a checkpoint's state: that of this rank's island, where each has its own."""
         saved = self._own_part(state)
         return dict(state.get("guard", {}) if saved is None else saved.get("guard", {}))
@@ -185,7 +185,7 @@ class RunState:
         """What this rank's island saved; None without islands, or with another number of them."""
         if self.islands is None or self.changed_islands(state) is not None:
             return None
-        part: dict[str, Any] = state["islands"][self.islands.index]
+        part: dict[str, object] = state["islands"][self.islands.index]
         return part
 
     def _restore_buffers(self, reader: CheckpointReader) -> list[str]:

@@ -19,9 +19,9 @@ from scalewright.spec.common.shell import Expression, Word, line
 LEAST_GRACE = 30  # seconds; Kubernetes' own default
 
 
-def pod_spec(job: LaunchJob, container: dict[str, Any], *, restarts: bool = False) -> dict[str, Any]:
+def pod_spec(job: LaunchJob, container: dict[str, object], *, restarts: bool = False) -> dict[str, object]:
     """A pod's spec around its container. `restarts` false: the pod ends with its container."""
-    spec: dict[str, Any] = {} if restarts else {"restartPolicy": "Never"}
+    spec: dict[str, object] = {} if restarts else {"restartPolicy": "Never"}
     spec["terminationGracePeriodSeconds"] = max(job.site.save_before_s, LEAST_GRACE)
     if job.site.constraint:
         labels = [text.partition("=") for text in job.site.constraint.split(",")]
@@ -33,19 +33,19 @@ def pod_spec(job: LaunchJob, container: dict[str, Any], *, restarts: bool = Fals
     return spec
 
 
-def container(job: LaunchJob, name: str, command: Sequence[Word]) -> dict[str, Any]:
+def container(job: LaunchJob, name: str, command: Sequence[Word]) -> dict[str, object]:
     """The container that starts a node's ranks."""
     return run_keys(job, name, command) | {"resources": resources(job)} | site_keys(job)
 
 
-def run_keys(job: LaunchJob, name: str, command: Sequence[Word]) -> dict[str, Any]:
+def run_keys(job: LaunchJob, name: str, command: Sequence[Word]) -> dict[str, object]:
     """A container's keys that a run sets: image, command, variables."""
     return {"name": name, "image": image(job), "command": in_shell(job, command), "env": variables(job)}
 
 
-def site_keys(job: LaunchJob) -> dict[str, Any]:
+def site_keys(job: LaunchJob) -> dict[str, object]:
     """A container's keys that a site sets: where it works, what it may, what is mounted."""
-    keys: dict[str, Any] = {}
+    keys: dict[str, object] = {}
     if job.site.workdir:
         keys["workingDir"] = job.site.workdir
     if job.site.rdma:  # RDMA pins the memory that it transfers
@@ -95,7 +95,7 @@ def _gpu(job: LaunchJob) -> str:
     return job.site.gpu or GPU
 
 
-def _volumes(job: LaunchJob) -> list[tuple[dict[str, Any], dict[str, str]]]:
+def _volumes(job: LaunchJob) -> list[tuple[dict[str, object], dict[str, str]]]:
     """Every volume of the pod, and where it is mounted."""
     memory = {"medium": "Memory", "sizeLimit": job.site.shared_memory}
     found: list[tuple[dict[str, Any], str]] = [({"name": "shared-memory", "emptyDir": memory}, "/dev/shm")]
