@@ -101,8 +101,9 @@ def run_cli(tmp_path: Path) -> Callable[..., Answer]:
 
 
 @pytest.fixture
-def call_cli(capfd: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
+def call_cli(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answer]:
     """The same without a new process: quicker, for everything that doesn't depend on one."""
+    monkeypatch.delenv("COLUMNS", raising=False)  # workers of xdist have one, a user's pipe none
 
     def call(*arguments: object) -> Answer:
         from scalewright.cli import main

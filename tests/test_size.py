@@ -33,7 +33,7 @@ BUDGET = {
     "plan": 7_420,  # the answers are records, too
     "report": 4_550,  # present/: what cli/ had of predict, plan, diagnose and score, once for all media
     "serve": 400,
-    "spec": 7_340,  # applicable compression; one Finding, from machine, launch and accept
+    "spec": 7_360,  # applicable compression; one Finding, from machine, launch and accept
     "track": 1_240,
     "train": 7_400,
     "": 360,  # files beside the folders: the API, and a few more; answers of diagnose print themselves, too

@@ -26,6 +26,7 @@ from tests.launch.launchers import LAUNCHERS, PYTHON, RANKS, TRAIN, Attempt, Lau
 from tests.launch.moments import (
     CHAIN,
     LONG,
+    STEPS,
     go_on,
     hears,
     metrics,
@@ -103,7 +104,8 @@ MOMENTS = [
 def test_a_signal_at_a_chosen_moment(
     tmp_path: Path, name: str, way: str, when: Callable[[Attempt], bool], code: int
 ) -> None:
-    attempt = start(tmp_path, TRIED[name], Services(tmp_path))
+    steps = 10 * STEPS if when is saves else STEPS  # a save takes some ms, and a busy machine overlooks it
+    attempt = start(tmp_path, TRIED[name], Services(tmp_path), steps)
     done = strike(attempt, name, way, when)
     # What follows the last step, as the report, may be cut short: 75, and the next call finds nothing to do.
     assert done.code in ((0, 75) if when is finished else (code,)), done.text

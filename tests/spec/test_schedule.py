@@ -27,7 +27,7 @@ from scalewright.spec.schedule import (
     schedule,
     stage_ranks,
 )
-from scalewright.spec.schedules import fold, loop, picture
+from scalewright.spec.schedules import fold, one_f_one_b, picture
 from scalewright.spec.schedules.bubble import idle_columns
 from scalewright.spec.schedules.check import find_problem
 
@@ -174,11 +174,11 @@ def test_peak_activations_in_bytes_and_with_the_input_part_freeing() -> None:
 
 
 def test_uneven_groups_of_micro_batches() -> None:
-    assert loop._groups(4, 8) == [4, 4]
-    assert loop._groups(4, 11) == [6, 5]
-    assert loop._groups(4, 3) == [3]
+    assert one_f_one_b._groups(4, 8) == [4, 4]
+    assert one_f_one_b._groups(4, 11) == [6, 5]
+    assert one_f_one_b._groups(4, 3) == [3]
     assert all(
-        sum(loop._groups(p, m)) == m and min(loop._groups(p, m)) >= min(p, m)
+        sum(one_f_one_b._groups(p, m)) == m and min(one_f_one_b._groups(p, m)) >= min(p, m)
         for p in range(1, 9)
         for m in range(1, 40)
     )
@@ -187,10 +187,10 @@ def test_uneven_groups_of_micro_batches() -> None:
 @pytest.mark.parametrize(
     ("kind", "virtual", "micros", "generator"),
     [
-        ("gpipe", 1, 4, loop.gpipe),
-        ("1f1b", 1, 8, loop.one_forward_one_backward),
-        ("interleaved", 2, 4, loop.interleaved),
-        ("zb-h1", 1, 8, loop.zero_bubble),
+        ("gpipe", 1, 4, one_f_one_b.gpipe),
+        ("1f1b", 1, 8, one_f_one_b.one_forward_one_backward),
+        ("interleaved", 2, 4, one_f_one_b.interleaved),
+        ("zb-h1", 1, 8, one_f_one_b.zero_bubble),
         ("zbv", 2, 6, fold.zbv),
         ("dualpipev", 2, 6, fold.dualpipev),
         ("dualpipe", 2, 8, fold.dualpipe),

@@ -10,7 +10,7 @@ import pytest
 from tests.diagnose.nccl.write import answer, run, says, started
 
 from scalewright.diagnose.diagnose import diagnose, inputs
-from scalewright.diagnose.nccl import forms
+from scalewright.diagnose.nccl import patterns
 from scalewright.diagnose.nccl.patterns import Ends, Via, ends, repeated, via
 from scalewright.diagnose.nccl.problems import peer, problem
 from scalewright.spec.errors import UserError
@@ -95,14 +95,14 @@ def test_what_a_link_goes_over(text: str, expected: Via) -> None:
     ],
 )
 def test_forms(text: str, kind: str, field: str, value: str) -> None:
-    matched = forms.match(text)
+    matched = patterns.match(text)
     assert matched is not None
     assert (matched[0], matched[1][field]) == (kind, value)
 
 
 def test_forms_are_silent_about_other_lines() -> None:
-    assert forms.match("Connected to proxy localRank 1 -> connection 0x7f") is None
-    assert forms.match("") is None
+    assert patterns.match("Connected to proxy localRank 1 -> connection 0x7f") is None
+    assert patterns.match("") is None
 
 
 def test_a_run_with_everything(tmp_path: Path) -> None:

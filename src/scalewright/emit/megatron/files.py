@@ -81,6 +81,8 @@ def read_printed(printed: Mapping[str, str]) -> Reading:
         value = value.strip()
         if value not in ("None", "False", "[]", ""):
             values[name.replace("_", "-")] = True if value == "True" else value
+    if "num_query_groups" in printed and "group_query_attention" not in printed:
+        values["group-query-attention"] = True  # some of the arguments alone were pasted
     world = values.pop("world-size", None)
     return _read(values, int(str(world)) if str(world).isdecimal() else None)
 
