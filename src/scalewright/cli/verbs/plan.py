@@ -71,7 +71,9 @@ def plan(
     scaling: Annotated[
         str | None, typer.Option(metavar="A..B", help="The same run on A to B devices, doubling; or 8,24,96.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the run file there.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the run file (--emit: your file) there.")
+    ] = None,
     data: Annotated[str | None, typer.Option(metavar="DIR", help="The run file's token shards.")] = None,
     framework: Framework = None,
     software_version: Version = None,

@@ -124,7 +124,7 @@ def advice(document: PlanDocument, best: Estimate) -> Iterator[Line]:
     for option in list(document.read.parts("beyond"))[:1]:
         who = "`train`" if is_ours(best) else best.read.text("framework")
         needs = ", ".join(option.lines("needs"))
-        yield Line(f"beyond {who}"[:10], f"{who} lacks {needs}, which would be {faster(option)}: "
+        yield Line("beyond", f"{who} lacks {needs}, which would be {faster(option)}: "
                    f"{one_line(option.part('layout').data)}")  # fmt: skip
 
 
