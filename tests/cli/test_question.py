@@ -173,7 +173,27 @@ def test_emit_needs_a_file_and_does_not_replace_one(call_cli: Any, tmp_path: Pat
     answer = call_cli("plan", "--from", script, "-c", "dgx-h100", "--emit", "--out", out)
     assert answer.code == 0
     assert "-TP=8; PP=1" in answer.out.replace("  -", "-")
-    assert "#" in out.read_text()
+    first = out.read_text()
+    again = call_cli("plan", "--from", script, "-c", "dgx-h100", "--emit", "--out", out, "--fix", "tp=2")
+    assert (again.code, out.read_text() == first) == (0, False)  # its own file, in another layout
+    out.write_text(out.read_text() + "echo mine\n")
+    assert call_cli("plan", "--from", script, "-c", "dgx-h100", "--emit", "--out", out).code == 2
+
+
+def test_the_text_has_the_reason_and_what_is_left_to_the_user(call_cli: Any, tmp_path: Path) -> None:
+    config = (
+        '{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 3}}'
+    )
+    path = write(tmp_path, "ds.json", config)
+    size = ("llama-3.2-1b", "-c", "dgx-h100", "--devices", "8", "--seq-len", "4096", "--global-batch", "64")
+    answer = call_cli("plan", *size, "--from", path, "--emit", "--fix", "cp=2")
+    assert "the file anew: " in answer.out
+    assert "can't be edited in place" not in answer.out  # the reason itself stands there
+    assert "train.py, samples.py, config.json aren't written beside it" in answer.out
+    kept = write(tmp_path, "pre.sh", SCRIPT.replace("--num-layers", "--load a --save a --num-layers"))
+    answer = call_cli("plan", "--from", kept, "-c", "dgx-h100", "--fix", "zero_stage=2", "--emit")
+    assert "your file in this layout" in answer.out
+    assert "--ckpt-format is fsdp_dtensor: checkpoints of torch_dist aren't loaded by it" in answer.out
 
 
 @pytest.mark.parametrize(

@@ -276,6 +276,16 @@ def test_added_flags_stand_together_in_their_order_and_indents_stay(tmp_path: Pa
     assert {len(row) - len(row.lstrip()) for row in edited.splitlines()} <= indents
 
 
+def test_flags_are_added_beside_each_other_and_not_where_a_comment_names_one(tmp_path: Path) -> None:
+    text = "# not --use-megatron-fsdp, which is slow\n" + SCRIPT
+    text = text if text.startswith("#!") else "#!/bin/bash\n" + text.replace("#!/bin/bash\n", "")
+    foreign = asked(tmp_path, "pretrain.sh", text)
+    rewritten = rewrite(foreign, Layout.parse({**foreign.layout.dump(), "zero_stage": 2, "pp": 1}))
+    edited = next(iter(rewritten.files.values()))
+    assert rewritten.in_place
+    assert "# not --use-megatron-fsdp, which is slow\n" in edited
+
+
 def test_a_checkpoint_format_that_changes_is_told(tmp_path: Path) -> None:
     text = SCRIPT.replace(
         "--num-layers 32", "--load ckpt --save ckpt --ckpt-format torch_dist --num-layers 32"

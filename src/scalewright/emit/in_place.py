@@ -258,7 +258,8 @@ def _put_flags(text: str, changed: Mapping[str, Any], variables: bool) -> str | 
         if match is None:
             if value is None:
                 continue
-            place = text.index(added) + len(added) if added else _place(anchor, text, changed)
+            code = _without_comments(text)
+            place = code.index(added) + len(added) if added else _place(anchor, code, changed)
             if place is None:
                 return None
             added = f" --{name}{' ' + words if words else ''}"
@@ -292,10 +293,8 @@ def _without(text: str, start: int, end: int) -> str:
 
 
 def _place(anchor: re.Pattern[str], text: str, changed: Mapping[str, Any]) -> int | None:
-    """Where a flag is added: on the line of one that stays, of parallelism, the batch or the model."""
-    matches = {
-        re.split(r"[= ]", m[0][2:])[0].replace("_", "-"): m for m in anchor.finditer(_without_comments(text))
-    }
+    """Where a flag is added in a script without comments: behind one that stays, of parallelism at best."""
+    matches = {re.split(r"[= ]", m[0][2:])[0].replace("_", "-"): m for m in anchor.finditer(text)}
     staying = [name for name in matches if name not in changed and name not in LAUNCH]
     for words in (("parallel",), ("batch-size",), ("num-layers", "size")):
         for name in staying:

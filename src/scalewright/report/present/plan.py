@@ -278,8 +278,8 @@ def emitted_blocks(document: PlanDocument) -> Iterator[Block]:
     emitted = document.read.part("emitted")
     if not emitted.data or "refused" in emitted.data:
         return
-    anew = "the file anew: it can't be edited in place"
-    title = "your file in this layout" if emitted.data.get("in_place") else anew
+    why = emitted.text("why")
+    title = f"the file anew: {why}" if why else "your file in this layout"
     yield Text(title, emitted.text("diff").rstrip("\n") or "(nothing changes)")
     lines = [f"dropped {_item(item)}: {item.text('why')}" for item in emitted.parts("dropped")]
     lines += [
@@ -288,6 +288,8 @@ def emitted_blocks(document: PlanDocument) -> Iterator[Block]:
     ]
     if lines:
         yield Note("what the trainer lacks", lines)
+    if assumed := emitted.lines("assumed"):
+        yield Note("of this file", assumed)
 
 
 def _item(item: Reader) -> str:
