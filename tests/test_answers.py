@@ -93,3 +93,23 @@ def test_a_part_of_an_answer_is_shown_as_a_dictionary(predicted):
     part = type(predicted)({"fits": True})
     assert repr(part) == "{'fits': True}"
     assert part._repr_html_() is None
+
+
+def test_an_answer_that_was_changed_is_shown_as_a_dictionary_at_worst(predicted):
+    """A repr must not raise, whatever stands in it; nor has it colours, where a CI job wants some."""
+    for original in (
+        sw.diagnose("example"),
+        sw.diagnose("example-log"),
+        predicted,
+    ):  # twice: it stays a function
+        for key in original:
+            for value in (None, "x", [None], {}):
+                changed = type(original)({**original, key: value})
+                assert str(changed)
+                assert repr(changed)
+                changed._repr_html_()
+
+
+def test_its_text_has_no_colours(predicted, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b" not in str(predicted) + sw.diagnose("example").text(everything=True)

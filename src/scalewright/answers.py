@@ -12,8 +12,6 @@ import contextlib
 import io
 from typing import TYPE_CHECKING, Any
 
-from scalewright.spec.errors import UserError
-
 if TYPE_CHECKING:
     from scalewright.report.present.blocks import Shown
 
@@ -27,7 +25,7 @@ class Answer(dict[str, Any]):
 
         try:
             return show_answer(self)
-        except (UserError, KeyError, IndexError, TypeError):
+        except Exception:  # whatever a caller has put into it: a repr must not raise
             return None
 
     def text(self, everything: bool = False) -> str:
@@ -37,10 +35,15 @@ class Answer(dict[str, Any]):
         shown = self.shown()
         if shown is None:
             return super().__repr__()
+        from rich.text import Text
+
         text = io.StringIO()
-        with contextlib.redirect_stdout(text):
-            show(shown, everything, rest="print(answer.text(everything=True)) shows the rest")
-        return text.getvalue().strip("\n")
+        try:
+            with contextlib.redirect_stdout(text):
+                show(shown, everything, rest="print(answer.text(everything=True)) shows the rest")
+        except Exception:  # as above
+            return super().__repr__()
+        return Text.from_ansi(text.getvalue()).plain.strip("\n")
 
     def __repr__(self) -> str:
         return self.text()
@@ -52,4 +55,7 @@ class Answer(dict[str, Any]):
         from scalewright.report.present.html import notebook
 
         shown = self.shown()
-        return notebook(shown) if shown is not None else None
+        try:
+            return notebook(shown) if shown is not None else None
+        except Exception:  # as above
+            return None

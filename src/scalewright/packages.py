@@ -1,4 +1,4 @@
-"""`sw.plan(...)` and `sw.train(...)`, though `plan` and `train` are packages: packages that can be called.
+"""`sw.plan(...)`, `sw.train(...)`, `sw.diagnose(...)`: packages that can be called, as they share a name.
 
 Importing `scalewright.plan.anything` sets `scalewright.plan` to the package, whatever stood there before; so
 the package itself passes a call on to the function of its name.

@@ -463,3 +463,16 @@ def test_without_torch():
         ["predict", *ASKED, *LAYOUT, "--json"], ["predict", *ASKED, *LAYOUT], ["predict", "--batch", rows]
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_what_is_in_the_way_is_said_whole(call_cli):
+    """A precision that isn't trained doesn't hide that it doesn't fit either."""
+    sizes = ("--seq-len", "8192", "--layout", "devices=8,tp=2,precision=fp8,micro_batch=8")
+    text = call_cli("predict", "llama-3.1-405b", "-c", "dgx-h100", *sizes).out
+    assert "`train` can't run it: precision fp8" in text
+    assert "no single change makes it fit; nearest: recompute full" in text
+
+
+def test_a_batch_takes_no_all(call_cli, tmp_path):
+    answer = call_cli("predict", "--batch", tmp_path / "runs.csv", "--all")
+    assert (answer.code, "--all and --batch are both given" in answer.error) == (2, True)

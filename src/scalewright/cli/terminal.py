@@ -16,6 +16,7 @@ import shutil
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from scalewright.cli.output import print
@@ -142,18 +143,17 @@ def show(shown: Shown, everything: bool = False, rest: str = "--all shows the re
 
     `rest`: how one gets the others.
     """
-    from scalewright.report.present.blocks import Line
+    from scalewright.report.present.blocks import Line, is_cut
 
     _say(shown.title, "bold")
-    for line in shown.head:
-        _show_line(line, everything)
+    cut = [_show_line(line, everything) for line in shown.head]
     after_line = False  # then a line follows without a blank one between
     for block in shown.blocks if everything else shown.brief:
         if not (after_line and isinstance(block, Line)):
             print()
         _show_block(block, everything)
         after_line = isinstance(block, Line)
-    if not everything:
+    if not everything and (any(cut) or any(map(is_cut, shown.blocks))):
         _say(rest, "dim")
 
 
@@ -164,10 +164,8 @@ def _show_block(block: Block, everything: bool) -> None:
         _show_line(block, everything)
         return
     more = 0 if everything else left_out(block)
-    note = ""
     if isinstance(block, Table):
         print_table(*block.cells(everything), block.title)
-        note = block.note
     else:
         if block.title:
             _say(block.title, "bold")
@@ -180,13 +178,16 @@ def _show_block(block: Block, everything: bool) -> None:
                 _say(line, indent="  ")
         else:
             print(textwrap.indent(block.text, "  "))
-    for line in (note, f"  ... {more:,} more" if more else ""):
+    for line in (f"  ... {more:,} more" if more else "", getattr(block, "note", "")):
         if line:
             _say(line, "dim")
 
 
-def _show_line(line: Line, everything: bool) -> None:
-    """A label and its text, in lines below each other; a list in one line, where the rest isn't asked for."""
+def _show_line(line: Line, everything: bool) -> bool:
+    """A label and its text, in lines below each other; of a list one line, where the rest isn't asked for.
+
+    Returns whether something of it was left out.
+    """
     style, begin = STYLES[line.tone], f"{line.label:<{LABEL}} "
     text = printable(line.text, keep="")
     if (
@@ -198,14 +199,15 @@ def _show_line(line: Line, everything: bool) -> None:
     else:
         lines = _wrapped(text, begin, " " * len(begin))
     _print((line.label, "bold"), (lines[0][len(line.label) :], style))
-    for text in lines[1:]:
-        _print((text, style))
+    for more in lines[1:]:
+        _print((more, style))
+    return lines[0].endswith(" ...") and not text.endswith(" ...")
 
 
 def _show_bars(bars: Bars, everything: bool) -> None:
     for row, share in bars.shares(everything):
         figures = f"  {row.name:<{NAME}} {row.text:>9}  {100 * share:>3.0f}%  "
-        _print((figures, ""), (bar(share), "dim" if row.part < 0 else "cyan"))
+        _print((figures, ""), (bar(share, _room(figures)), "dim" if row.part < 0 else "cyan"))
 
 
 def _show_stacks(stacks: Stacks, many: int) -> None:
@@ -214,15 +216,28 @@ def _show_stacks(stacks: Stacks, many: int) -> None:
     names = [
         next(part.name for part in stacks.parts if part.sign == sign).partition(":")[0] for sign in signs
     ]
-    for name, values in stacks.rows[:many]:
-        text, figures, done = "", [], 0.0
-        for sign, part in zip(signs, names, strict=True):
-            share = sum(value for value, kind in zip(values, stacks.parts, strict=True) if kind.sign == sign)
-            done += share
-            text += sign * (round(done * LONGEST / 100) - len(text))
-            figures += [f"{part.partition(' (')[0]} {share:.1f}%"] if share >= 0.05 else []
-        print(f"{name:>8.24}  {text}  {'  '.join(figures)}")
+    rows = [
+        (name, [sum(value for value, part in zip(values, stacks.parts, strict=True) if part.sign == sign)
+                for sign in signs])
+        for name, values in stacks.rows[:many]
+    ]  # fmt: skip
+    figures = [
+        "  ".join(f"{name.partition(' (')[0]} {share:.1f}%"
+                  for name, share in zip(names, shares, strict=True) if share >= 0.05)
+        for _, shares in rows
+    ]  # fmt: skip
+    length = _room(" " * 12 + max(figures, key=len, default=""))
+    for (name, shares), text in zip(rows, figures, strict=True):
+        drawn = ""
+        for sign, done in zip(signs, accumulate(shares), strict=True):
+            drawn += sign * (round(done * length / 100) - len(drawn))
+        print(f"{name:>8.24}  {drawn}  {text}")
     _say("   ".join(f"{sign} {name}" for sign, name in zip(signs, names, strict=True)), "dim")
+
+
+def _room(figures: str) -> int:
+    """The columns that are left for a bar beside figures; a few at least."""
+    return max(min(LONGEST, _width() - len(figures)), 6)
 
 
 def bar(share: float, width: int = LONGEST) -> str:

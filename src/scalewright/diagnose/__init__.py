@@ -11,3 +11,7 @@ replay.py        how long it would have taken with a part of it changed
 ranks.py         all of this for the ranks of a run
 verdicts.py      causes with evidence, fix and gain   answer.py     the keys of `diagnose --json`
 """
+
+from scalewright.packages import make_callable
+
+make_callable(__name__, "scalewright.api")

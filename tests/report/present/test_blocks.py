@@ -61,7 +61,7 @@ def test_the_terminal_shows_a_part_and_everything(capsys: pytest.CaptureFixture[
 
 
 def test_a_notebook_a_page_and_a_ticket_have_all_of_it() -> None:
-    section = block_section("all", "All", [*SHOWN.head, *SHOWN.blocks[:1], *SHOWN.blocks[2:]])
+    section = block_section("all", "All", [*SHOWN.head, *SHOWN.blocks])
     assert section is not None
     page = render(Page("t", "", "plain", (), [section], styles=("report.css", "plan.css")))
     for text in (notebook(SHOWN), page, markdown(SHOWN)):
@@ -76,3 +76,42 @@ def test_neighbouring_lines_are_one_list() -> None:
     assert section is not None
     assert [group["kind"] for group in section.data["blocks"]] == ["lines", "Table"]
     assert block_section("all", "All", []) is None
+
+
+@pytest.mark.parametrize("columns", ["60", "80"])
+def test_bars_stay_on_the_screen(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    parts = [
+        Part(name, sign, at)
+        for at, (name, sign) in enumerate(zip(("compute", "waits", "idle"), "#-.", strict=False))
+    ]
+    rows = [(f"rank {number}", [50.0, 30.0, 20.0]) for number in range(12)]
+    show(Shown("a", [], [Stacks(parts, rows, note="12 of 99", few=9), BARS]))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= int(columns)
+    assert lines[10] == "  rank 8  " + lines[10][10:]
+    assert "  ... 3 more" in lines
+    assert "12 of 99" in lines
+
+
+def test_the_rest_is_offered_where_there_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    whole = Shown("a", [Line("cause", "none")], [Note("why", ["one"]), Table(("x",), [("1",)], few=5)])
+    for shown, offered in ((whole, False), (SHOWN, True)):
+        show(shown)
+        assert ("--all shows the rest" in capsys.readouterr().out) == offered
+
+
+def test_a_name_is_whole_where_there_is_room(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [(f"elementwise_kernel<gpu_{what}>", "1") for what in ("add", "mul")]
+    table = Table(("kernel", "ms"), rows, short=18, note="as seen")
+    shown = Shown("a", [], [table])
+    show(shown)
+    assert "gpu_add" not in capsys.readouterr().out
+    show(shown, everything=True)
+    assert "gpu_add" in capsys.readouterr().out
+    assert "gpu_mul" in notebook(shown)
+    text = markdown(shown)
+    assert text.count("as seen") == 2  # a cut table, and folded the whole one
+    assert text.count("gpu\\_mul") == 1

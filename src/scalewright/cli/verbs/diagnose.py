@@ -137,7 +137,7 @@ def _check_files(html: Path | None, perfetto: Path | None, force: bool) -> None:
             return
         if perfetto.is_fifo():
             raise UserError("nobody may read this pipe", str(perfetto), "give a file's name")
-        if perfetto.is_file() and not force and not is_ours(perfetto):
+        if (perfetto.is_symlink() or perfetto.is_file()) and not force and not is_ours(perfetto):
             how = "give another name, or --force to replace it"
             what = "the file is there already, and isn't as `--perfetto` wrote it"
             raise UserError(what, str(perfetto), how)

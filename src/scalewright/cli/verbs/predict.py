@@ -133,9 +133,8 @@ def predict(
     """
     flags = dict(locals())
     if batch is not None:
-        _batch(
-            batch, {key: value for key, value in flags.items() if key not in ("batch", "everything", "json")}
-        )
+        flags["all"] = flags.pop("everything") or None
+        _batch(batch, {key: value for key, value in flags.items() if key not in ("batch", "json")})
         return
     how = "write `scalewright predict MODEL --cluster CLUSTER --seq-len 4096`, --from FILE, or --batch FILE"
     asked = read_question(from_, model) if from_ is not None else model

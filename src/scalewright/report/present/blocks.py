@@ -81,7 +81,10 @@ class Stacks:
 
 @dataclass(frozen=True)
 class Table:
-    """A table; the first column names its rows. Unasked, a `few` rows, without `spare` columns."""
+    """A table; the first column names its rows.
+
+    Unasked, a `few` rows, without `spare` columns, and of a name its first `short` characters.
+    """
 
     heads: Sequence[str]
     rows: Sequence[Sequence[Cell]]
@@ -90,12 +93,17 @@ class Table:
     detail: bool = False
     few: int | None = None
     spare: Sequence[str] = ()
+    short: int | None = None
 
     def cells(self, everything: bool) -> tuple[list[str], list[list[Cell]]]:
         """The heads and the rows to show."""
         kept = [at for at, head in enumerate(self.heads) if everything or head not in self.spare]
-        rows = self.rows if everything or self.few is None else self.rows[: self.few]
-        return [self.heads[at] for at in kept], [[row[at] for at in kept] for row in rows]
+        heads, rows = [self.heads[at] for at in kept], [[row[at] for at in kept] for row in self.rows]
+        if everything:
+            return heads, rows
+        if self.short is not None:
+            rows = [[str(row[0])[: self.short], *row[1:]] for row in rows]
+        return heads, rows[: self.few]
 
 
 @dataclass(frozen=True)
@@ -141,6 +149,15 @@ class Shown:
     def more(self) -> list[Block]:
         """The blocks that are shown only on demand."""
         return [block for block in self.blocks if block.detail]
+
+
+def is_cut(block: Block) -> bool:
+    """Whether a block has more than is shown unasked."""
+    if isinstance(block, Table) and (block.spare or block.cells(True) != block.cells(False)):
+        return True
+    if isinstance(block, Bars) and len(block.shares(True)) > len(block.shares(False)):
+        return True
+    return bool(block.detail or left_out(block))
 
 
 def left_out(block: Block) -> int:

@@ -24,6 +24,7 @@ GIB = 1 << 30
 UNEVEN = 1.1  # times the usual layer, which is worth a word
 MOST_RANKS = 64  # bars; of more ranks the first
 FEW = 3  # causes that are shown unasked
+ON_A_NODE = 8  # ranks whose bars are, below their mean
 IDLE = {
     "host": Part("idle: the host launches too slowly", "·", 7),
     "launch": Part("idle: launch latency", "·", 3),
@@ -47,6 +48,10 @@ ASSUMED = {
     "kernels": "other launches of a kernel are like those that were measured",
     "nccl": "a log of some ranks is like that of the others",
 }
+
+
+LIKE_OTHERS = "the steps of these lines are like the others"
+AFTER = "a trace of the run shows where its time goes: scalewright record -- COMMAND"
 
 
 def show_diagnosis(answer: JSON) -> Shown:
@@ -89,14 +94,17 @@ def headline(verdict: JSON) -> str:
 def head(answer: JSON) -> list[Line]:
     """The first cause, its evidence and its fix, and what was assumed."""
     assumed = ", ".join((answer.get("expected") or {}).get("assumed") or ())
-    usual = ASSUMED.get(answer["kind"], "the steps of these lines are like the others")
-    last = Line("assumed", assumed or usual, listed=True)
+    timed = answer["kind"] in ("trace", "log", "run")
+    last = Line("assumed", assumed or ASSUMED.get(answer["kind"], LIKE_OTHERS), listed=True)
     if not answer["verdicts"]:
         none = NO_CAUSE.get(answer["kind"], "none above its threshold")
         unread = answer["kind"] in ("log", "run") and not answer["log"]["steps"]
         none = "none can be told: no step was read" if unread else none
         hints = [line for line in answer["warnings"] if unread or "add --" in line]
-        after = hints[0] if hints else "--against OTHER compares it with another run, or a plan"
+        usual = (
+            AFTER if not timed or answer.get("against") else "--against OTHER compares it with another run"
+        )
+        after = hints[0] if hints else usual
         return [
             Line("cause", none, "warn" if unread else "good"),
             Line("how sure", _seen(answer)),
@@ -169,7 +177,7 @@ def ranks_bars(answer: JSON) -> Stacks:
         parts, causes = rank["breakdown_pct"], rank["idle_causes_pct"]
         rows.append((name, [*(parts[key] for key in BUSY), *(causes[key] for key in IDLE)]))
     note = f"{left} more ranks are left out; the mean has them" if left > 0 else ""
-    return Stacks([*BUSY.values(), *IDLE.values()], rows, note=note, few=8)
+    return Stacks([*BUSY.values(), *IDLE.values()], rows, note=note, few=1 + ON_A_NODE)
 
 
 def _shares(label: str, shares: dict[str, float], detail: bool = False) -> Iterator[Line]:

@@ -39,15 +39,18 @@ def _block(block: Block) -> str:
         return _title(block.title) + _bars(block)
     if isinstance(block, Stacks):
         heads = ["", *(part.name for part in block.parts)]
-        return _title(block.title) + _table(heads, [[name, *(f"{value:.1f}%" for value in values)]
-                                                    for name, values in block.rows])  # fmt: skip
+        rows = [[name, *(f"{value:.1f}%" for value in values)] for name, values in block.rows]
+        return _title(block.title) + _table(heads, rows) + _note(block.note)
     if isinstance(block, Note):
         items = "".join(f"<li>{escape(line)}</li>" for line in block.lines)
         return f'{_title(block.title)}<ul style="margin:0 0 .4rem">{items}</ul>' if items else ""
     if isinstance(block, Text):
         return f'{_title(block.title)}<pre style="overflow-x:auto">{escape(block.text)}</pre>'
-    note = f"<div><small>{escape(block.note)}</small></div>" if block.note else ""
-    return _title(block.title) + _table(block.heads, block.rows) + note
+    return _title(block.title) + _table(block.heads, block.rows) + _note(block.note)
+
+
+def _note(text: str) -> str:
+    return f"<div><small>{escape(text)}</small></div>" if text else ""
 
 
 def _title(text: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from scalewright.report.present.blocks import Bars, Block, Cell, Line, Note, Shown, Stacks, Table, left_out
+from scalewright.report.present.blocks import Bars, Block, Cell, Line, Note, Shown, Stacks, Table, is_cut
 from scalewright.spec.common.formatting import markdown_text
 
 
@@ -19,7 +19,7 @@ def markdown(shown: Shown) -> str:
     lines = [f"### {markdown_text(shown.title)}", "", *(_line(line) for line in shown.head), ""]
     for block in shown.brief:
         lines += _block(block)
-    rest = [block for block in shown.blocks if block.detail or left_out(block)]
+    rest = [block for block in shown.blocks if block.detail or (isinstance(block, Table) and is_cut(block))]
     if rest:
         folded = [line for block in rest for line in _block(block, everything=True)]
         lines += ["<details><summary>all of it</summary>", "", *folded, "</details>"]
@@ -50,6 +50,8 @@ def _block(block: Block, everything: bool = False) -> Iterator[str]:
         yield from _table(["", *(block.parts[at].name for at in kept)], rows)
     else:
         yield from (f"    {line}" for line in block.text.splitlines())
+    if note := getattr(block, "note", ""):
+        yield from ("", markdown_text(note))
     yield ""
 
 

@@ -21,6 +21,7 @@ from scalewright.report.present.prediction import (
     details,
     gain,
     lacking,
+    setting,
     step_line,
     sure_line,
     title,
@@ -43,7 +44,7 @@ def show_plan(document: PlanDocument) -> Shown:
         assumed_line(document.read.lines("assumed")),
     ]
     blocks: list[Block] = [*advice(document, best), *(yours_blocks(document, yours) if yours else ()),
-                           *emitted_blocks(document), _layouts(document), *reasons(document),
+                           *emitted_blocks(document), *setting(best), _layouts(document), *reasons(document),
                            *details(document, best, detail=True), *_pareto(document)]  # fmt: skip
     return Shown(f"{title(document)}: {one_line(best.layout)}", head, blocks)
 

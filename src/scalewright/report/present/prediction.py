@@ -33,15 +33,15 @@ def show_prediction(document: PlanDocument, command: str = "") -> Shown:
     """The answer of `predict`; `command`: the search over all layouts. Raises UserError."""
     best = document.best[0]
     command = command or "`plan` searches all layouts for a better one"
-    first = next(_next(best), "")
+    first, *others = [*_next(best), ""]
     head = [
         step_line(document, best),
         sure_line(document, best),
         Line("next", first or command),
         assumed_line(best.read.lines("assumed")),
     ]
-    rest = [Line("or", command)] if first else []
-    blocks = [*rest, *_setting(best), *details(document, best)]
+    rest = [Line("and", step) for step in others if step] + ([Line("or", command)] if first else [])
+    blocks = [*rest, *setting(best), *details(document, best)]
     return Shown(f"{title(document)}: {one_line(best.layout)}", head, blocks)
 
 
@@ -102,14 +102,18 @@ def sure_line(document: PlanDocument, best: Estimate) -> Line:
     elif evidence.text("probe"):
         parts.append("from timings of these devices")
     elif nearest is not None and _off(nearest):
-        parts.append(f"the nearest measured run: {_off(nearest)}")
+        parts.append(f"{_off(nearest)} beside a measured run of {_run(nearest)}")
     return Line("how sure", "; ".join(parts) or "no band and no measured run is known")
 
 
 def between(low: str, high: str) -> str:
-    """`6.42-7.96 s`: a unit that both ends have once."""
-    number, _, unit = low.partition(" ")
-    return f"{number}-{high}" if high.endswith(f" {unit}") else f"{low} to {high}"
+    """`6.80-10.1 s`: a unit that both ends have once, and three digits of each."""
+    (number, _, unit), (other, _, of_other) = low.partition(" "), high.partition(" ")
+    if unit != of_other:
+        return f"{low} to {high}"
+    if "." in number + other:
+        number, other = (end if "," in end else f"{float(end):#.3g}".rstrip(".") for end in (number, other))
+    return f"{number}-{other} {unit}".rstrip()
 
 
 def assumed_line(assumed: Sequence[str]) -> Line:
@@ -156,7 +160,7 @@ def helping(best: Estimate) -> list[Reader]:
     return [row for row in rows if best.fits is False or "does not fit" not in row.text("change")]
 
 
-def _setting(best: Estimate) -> Iterator[Block]:
+def setting(best: Estimate) -> Iterator[Block]:
     """The model's size and trainer, the batch: what the title leaves out."""
     read, layout = best.read, best.read.part("layout")
     params, active = (read.part("model").number(key) for key in ("params", "active_params"))
@@ -258,15 +262,20 @@ def nearest_run(run: Reader) -> str:
     measured, predicted = run.number("measured"), run.number("predicted")
     if not measured or not predicted:
         return ""
-    devices, layout = run.number("n_devices"), run.part("layout")
-    where = f"{devices:,.0f} x {run.text('device')}" if devices else run.text("device")
+    layout = run.part("layout")
     batch, length = layout.number("global_batch"), run.number("seq_len")
     how = [*(run.text(key) for key in ("trainer", "date", "source")),
            " · ".join(with_precision(layout.data)) if layout.data else "",
            f"batch {batch:,.6g} x {length:,.0f}" if batch and length else ""]  # fmt: skip
-    name = " on ".join(part for part in (run.text("model"), where) if part)
     times = f"{short_time(measured)}, predicted {short_time(predicted)} ({_off(run)})"
-    return f"{name}: {times}; {', '.join(part for part in how if part)}"
+    return f"{_run(run)}: {times}; {', '.join(part for part in how if part)}"
+
+
+def _run(run: Reader) -> str:
+    """A measured run's model and devices."""
+    devices = run.number("n_devices")
+    where = f"{devices:,.0f} x {run.text('device')}" if devices else run.text("device")
+    return " on ".join(part for part in (run.text("model"), where) if part)
 
 
 def assumed_notes(document: PlanDocument, best: Estimate) -> Iterator[Note]:

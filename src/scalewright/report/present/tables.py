@@ -10,24 +10,13 @@ from scalewright.report.present.logs import links
 from scalewright.spec.common.formatting import MISSING, metric, short_time
 
 MOST, MOST_LAYERS, FEW = 20, 200, 3
-WIDEST = 34  # characters of a kernel's name
+SHORT = 34  # characters of a kernel's name that a terminal shows unasked
 GIB = 1 << 30
 
 
 def tables(answer: JSON) -> Iterator[Table]:
     """Those for which the answer has rows; a few kernels are shown unasked, or what holds the memory."""
-    for make in (
-        _kernels,
-        _ncu,
-        _stacks,
-        _savings,
-        _communicators,
-        _groups,
-        _bandwidths,
-        _layers,
-        _roofs,
-        _occupancy,
-    ):
+    for make in TABLES:
         table = make(answer)
         if table.rows:
             yield table
@@ -36,7 +25,7 @@ def tables(answer: JSON) -> Iterator[Table]:
 def _kernels(answer: JSON) -> Table:
     rows = [
         [
-            kernel["short_name"][:WIDEST],
+            kernel["short_name"],
             kernel["kind"],
             f"{kernel['count']:,}",
             f"{kernel['mean_us']:,.1f}",
@@ -45,14 +34,14 @@ def _kernels(answer: JSON) -> Table:
         for kernel in (answer.get("top_kernels") or ())[:MOST]
     ]
     heads = ("kernel of the first rank", "kind", "count", "mean, µs", "% of kernels")
-    return Table(heads, rows, few=FEW, spare=("count",))
+    return Table(heads, rows, few=FEW, spare=("count",), short=SHORT)
 
 
 def _ncu(answer: JSON) -> Table:
     kernels = answer["kernels"][:MOST] if answer["kind"] == "kernels" else ()
     rows = [
         [
-            row["short_name"][:WIDEST],
+            row["short_name"],
             f"{row['count']:,}",
             _percent(row["time_pct"]),
             _percent(row["compute_pct"]),
@@ -63,7 +52,7 @@ def _ncu(answer: JSON) -> Table:
         for row in kernels
     ]
     heads = ("kernel", "count", "% of time", "compute %", "memory %", "occupancy %", "bound by")
-    return Table(heads, rows, few=5, spare=("count", "occupancy %"))
+    return Table(heads, rows, few=5, spare=("count", "occupancy %"), short=SHORT)
 
 
 def _stacks(answer: JSON) -> Table:
@@ -168,7 +157,7 @@ def _roofs(answer: JSON) -> Table:
 def _occupancy(answer: JSON) -> Table:
     rows = [
         [
-            row["kernel"][:WIDEST],
+            row["kernel"],
             f"{row['share_pct']:.1f}%",
             f"{row['grid']:,}",
             f"{row['block']:,}",

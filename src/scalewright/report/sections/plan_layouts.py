@@ -16,7 +16,6 @@ from scalewright.report.page import Section
 from scalewright.spec.common.formatting import decimal, gib, share, short_time
 
 MOST_LINES = 40
-OPEN_LINES = 5  # lines of why_not; the rest is folded
 
 
 def section(document: PlanDocument) -> Section | None:
