@@ -218,7 +218,7 @@ def _check_emit(model: object, out: str | Path | None, data: str | None, force: 
         raise UserError("nothing to emit", "--emit", "give your trainer's file with --from, or use `emit`")
     if data is not None:
         raise UserError("--data is for our run file", "--emit", "leave one of them out")
-    if out is not None and Path(out).suffix not in UNSIGNED:
+    if out is not None and not {Path(out).suffix, Path(model.source).suffix} & {*UNSIGNED}:
         check_replaceable(Path(out), force)
 
 

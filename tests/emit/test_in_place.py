@@ -15,7 +15,7 @@ import pytest
 
 from emit.random_runs import random_layout, random_runs
 from scalewright.emit.command_lines import flags
-from scalewright.emit.edits import put_literals
+from scalewright.emit.edits import put_literals, put_values
 from scalewright.emit.emitted import Emitted
 from scalewright.emit.in_place import Rewritten, rewrite
 from scalewright.emit.question import question
@@ -284,6 +284,50 @@ def test_flags_are_added_beside_each_other_and_not_where_a_comment_names_one(tmp
     edited = next(iter(rewritten.files.values()))
     assert rewritten.in_place
     assert "# not --use-megatron-fsdp, which is slow\n" in edited
+
+
+@pytest.mark.parametrize(
+    "behind",
+    ["$EXTRA", "2>&1 | tee train.log", "${MORE[@]} --seed 3", "--overlap-param-gather-with-optimizer-step"],
+)
+def test_what_stands_behind_a_flag_stays(tmp_path: Path, behind: str) -> None:
+    """A switch has no words of its own: what follows is the user's, though no reader knows it."""
+    line = "--sequence-parallel"
+    text = SCRIPT.replace(line, f"{line} {behind}") if "|" not in behind else SCRIPT.replace(line, "")
+    if "|" in behind:
+        text = text.rstrip() + f" {line} {behind}\n"
+    text = text.replace("#!/bin/bash\n", '#!/bin/bash\nEXTRA="--save /ckpt --wandb-project mine"\n')
+    foreign = asked(tmp_path, "pretrain.sh", text)
+    layout = {**foreign.layout.dump(), "tp": 1, "sp": False, "zero_stage": 2, "pp": 1}
+    rewritten = rewrite(foreign, Layout.parse(layout))
+    edited = next(iter(rewritten.files.values()))
+    if rewritten.in_place:
+        assert behind in edited
+        assert line not in edited
+        assert "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads" in edited
+    else:
+        assert rewritten.why
+
+
+def test_json_stays_json_under_any_name(tmp_path: Path) -> None:
+    text = json.dumps(
+        {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}
+    )
+    foreign = asked(tmp_path, "ds.json", text, "llama-3.2-1b").resized(8, 64)
+    rewritten = rewrite(foreign, Layout.parse({**foreign.layout.dump(), "zero_stage": 2}))
+    for name in ("new.json", "new.cfg", "new", "new.yaml"):
+        rewritten.save(tmp_path / name, False)
+        assert isinstance(json.loads((tmp_path / name).read_text()), dict)
+
+
+def test_lines_end_as_they_did() -> None:
+    config = '{\r\n  "zero_optimization": {"stage": 3},\r\n  "train_batch_size": 64\r\n}\r\n'
+    for suffix, text in ((".json", config), (".yaml", "model:\r\n  tp: 2\r\n")):
+        for edited in put_values(text, suffix, {"model.tp": 4, "model.pp": 2}):
+            assert "\n" not in edited.replace("\r\n", "")
+    assert put_literals("# \x0c x\nf(a=1)", {("f", "a"): "3"}) == "# \x0c x\nf(a=3)"
+    assert put_literals("x='\u2028'\nf(a=1)", {("f", "a"): "3"}) == "x='\u2028'\nf(a=3)"
+    assert [*put_values("model:\n  a: 1\n", ".yaml", {"use_fsdp": True})] == []  # of no section
 
 
 def test_a_checkpoint_format_that_changes_is_told(tmp_path: Path) -> None:

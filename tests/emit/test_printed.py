@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scalewright.emit.printed import FORMS, SIZES, WORDS, Printed
+from scalewright.emit.printed import SIZES, WORDS, Printed
 from scalewright.emit.read import read_argv, read_text
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import RunSpec
@@ -68,7 +68,7 @@ def test_maxtext_s_configuration_counts_sequences_of_a_device() -> None:
     assert reading is not None
     assert reading.run["layout"]["micro_batch"] == 4  # of a tensor-parallel pair
     assert reading.run["layout"]["devices"] == 16
-    assert stated["layout.recompute"] == "full"
+    assert (stated["layout.recompute"], stated["layout.micro_batch"]) == ("full", 4)
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,50 @@ def test_values_that_no_trainer_takes_are_no_run_and_no_error() -> None:
         assert all(isinstance(ours, (int, str)) for ours in stated.values())
 
 
-def test_every_form_has_a_line_of_its_mark() -> None:
-    for mark, pattern in FORMS.items():
-        name = mark.strip('" :-').replace("-", "_") or "x"
-        line = {'"': f'"{name}": 8', "-": f"--{name} 8", "C": f"{mark}num_devices: 8"}.get(mark[0], "")
-        assert pattern.search(line or ("tp ..... 8" if mark == " ...." else "parallelism: tp=8"))
+@pytest.mark.parametrize(
+    ("line", "stated"),
+    [
+        ("[Rank 0]:   tensor_model_parallel_size ...................... 8", {"layout.tp": 8}),
+        ("+ python pretrain_gpt.py --tensor-model-parallel-size=4 --sequence-parallel --bf16 --swiglu",
+         {"layout.tp": 4, "layout.sp": True, "layout.precision": "bf16", "model.mlp_type": "swiglu"}),
+        ("deepspeed train.py --model_name_or_path meta-llama/Llama-3.1-8B --per_device_train_batch_size 2",
+         {"model.name": "meta-llama/Llama-3.1-8B", "layout.micro_batch": 2}),
+        ("I0101 Config param remat_policy: minimal_with_context", {"layout.recompute": "none"}),
+        ("Config param per_device_batch_size: 2.0", {"layout.micro_batch": 2}),
+        ('  "hidden_size": 3072,', {"model.hidden_size": 3072}),
+        ("[rank0]:[titan] INFO - Building device mesh with parallelism: pp=2, dp_shard=4, tp=8",
+         {"layout.pp": 2, "layout.dp_shard": 4, "layout.tp": 8}),
+        ("  num_query_groups ................................ 1", {}),  # of every model without groups
+        ("  num_query_groups ................................ 8", {"model.num_key_value_heads": 8}),
+    ],
+)  # fmt: skip
+def test_lines_as_trainers_print_them(line: str, stated: dict[str, Any]) -> None:
+    assert printed(line)[1] == stated
+
+
+@pytest.mark.parametrize(
+    ("printed_groups", "grouped", "kv_heads"), [(8, None, 8), (1, None, 32), (8, False, 32), (8, True, 8)]
+)
+def test_query_groups_count_where_there_are_some(
+    printed_groups: int, grouped: bool | None, kv_heads: int
+) -> None:
+    """Of a whole block Megatron's own switch tells; of a part that lacks it, any number but the default."""
+    keys = {key: value for key, value in MEGATRON.items() if key != "group_query_attention"}
+    keys |= {"num_query_groups": printed_groups} | (
+        {} if grouped is None else {"group_query_attention": grouped}
+    )
+    reader, _ = printed(*(f"  {key} ..... {value}" for key, value in keys.items()))
+    reading = reader.reading()
+    assert reading is not None
+    assert ModelSpec.parse(reading.run["model"]).num_key_value_heads == kv_heads
+
+
+def test_a_script_that_prints_an_argument_is_a_script() -> None:
+    script = (
+        "#!/bin/bash\n# the log prints tensor_model_parallel_size ........ 2 when right\nTP=2\n"
+        'echo "tensor_model_parallel_size ........ ${TP}"\n'
+        "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --micro-batch-size 1 "
+        "--num-attention-heads 32 --seq-length 4096 --tensor-model-parallel-size $TP --bf16\n"
+    )
+    run = read_text(script, ".sh", "pretrain.sh").run
+    assert (run["layout"]["tp"], run["layout"]["devices"]) == (2, 8)

@@ -41,12 +41,12 @@ def put_literals(text: str, changed: dict[Keyword, str | None] | None) -> str | 
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return None
-    if changed is None:
+    if changed is None or "\r" in text.replace("\r\n", ""):
         return None
     starts = [0]
-    for row in text.splitlines(keepends=True):
-        starts.append(starts[-1] + len(row.encode()))
-    raw = text.encode()  # positions of ast are in bytes
+    raw = text.encode()  # positions of ast are in bytes, of lines that end in line feeds alone
+    for row in raw.split(b"\n"):
+        starts.append(starts[-1] + len(row) + 1)
     edits: list[tuple[int, int, bytes]] = []
 
     def span(node: ast.expr | ast.keyword) -> tuple[int, int]:
@@ -134,6 +134,10 @@ SIGNS = {".toml": " = ", ".json": ": ", ".yaml": ": ", ".yml": ": "}
 
 def put_values(text: str, suffix: str, changed: Mapping[str, Any]) -> Iterator[str]:
     """Texts with dotted keys set (None: taken out), the one that keeps most of the file first."""
+    if "\r\n" in text:
+        for lines in put_values(text.replace("\r\n", "\n"), suffix, changed):
+            yield lines.replace("\n", "\r\n")
+        return
     if (edited := _edited(text, suffix, changed)) is not None:
         yield edited
     if suffix == ".json":
@@ -160,7 +164,7 @@ def _edited(text: str, suffix: str, changed: Mapping[str, Any]) -> str | None:
                 edits.append(added)
             else:
                 sections.setdefault(section, []).append(f"{name}{SIGNS[suffix]}{_written(value, suffix)}")
-    if sections and (suffix == ".json" or any("." in section for section in sections)):
+    if sections and (suffix == ".json" or any("." in section or not section for section in sections)):
         return None
     for start, end, words in sorted(edits, reverse=True):
         text = text[:start] + words + text[end:]

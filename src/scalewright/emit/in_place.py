@@ -34,6 +34,7 @@ from scalewright.spec.run import RunSpec
 
 VERSIONS = {".toml": ("0.2", "0.1")}  # of torchtitan, whose newest release has Python in TOML's place
 WORD = r"(?!--)[^\s\\#)]+"  # of a value, in a script
+COMMENTED = (".sh", ".py", ".yaml", ".yml", ".toml")  # a checksum as a last comment is none of the run's
 LAUNCH = ("nnodes", "nproc-per-node")  # of torchrun, the launcher that emitters write
 
 
@@ -57,7 +58,8 @@ class Rewritten:
 
         Others would lie beside the user's own files of these names: `emit` writes them to a folder.
         """
-        save({path.name: next(iter(self.files.values()))}, path.parent, force)
+        name, text = next(iter(self.files.items()))
+        save({path.name: text}, path.parent, force, signed=PurePath(name).suffix in COMMENTED)
         if source is not None and Path(source).is_file():
             shutil.copymode(source, path)  # a script stays executable
         return [path]
@@ -105,7 +107,8 @@ def rewrite(question: Question, layout: Layout, run_yaml: str | None = None) -> 
 
 def _notes(text: str, edited: str) -> tuple[str, ...]:
     """What an edit changes for a run that goes on from its checkpoints."""
-    old, new = (re.findall(r"--ckpt-format[= ]+(\S+)", script) for script in (text, edited))
+    text, edited = (_without_comments(script) for script in (text, edited))
+    old, new = (re.findall(r"--ckpt-format[=: ]+(\S+)", script) for script in (text, edited))
     if new in ([], old) or not re.search(r"--(load|save)\b", text):
         return ()
     return (
@@ -207,8 +210,23 @@ def _edits(text: str, suffix: str, before: Emitted, after: Emitted, devices: int
                 text, suffix, {f"MODEL_ARGS.--{key}": _plain(changed[key]) for key in changed}
             )
             return
+        changed |= _launch(text, devices)
         for variables in (True, False):
-            yield _put_flags(text, changed | _launch(text, devices), variables)
+            edited = _put_flags(text, old, changed, variables)
+            yield edited if edited is not None and _same_words(text, edited, changed) else None
+
+
+def _same_words(text: str, edited: str, changed: Mapping[str, Any]) -> bool:
+    """Whether all words of an edited script's launch line are as they were, but for flags that changed."""
+    lines = [max(read_script(script).commands, key=len, default=[]) for script in (text, edited)]
+    kept = [
+        [
+            {name: words for name, words in flags(part).items() if name not in changed}
+            for part in (before, after)
+        ]
+        for before, _, after in map(split_launch, lines)
+    ]
+    return kept[0] == kept[1]
 
 
 def _document(emitted: Emitted) -> Mapping[str, Any]:
@@ -245,27 +263,25 @@ def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, object
     return {key: new.get(key) for key in keys if old.get(key) != new.get(key)}
 
 
-def _put_flags(text: str, changed: Mapping[str, Any], variables: bool) -> str | None:
-    """A script with flags set, added or taken out; `variables`: where one that states a flag is defined."""
+def _put_flags(text: str, old: Mapping[str, Any], changed: Mapping[str, Any], variables: bool) -> str | None:
+    """A script with flags set, added or taken out; `variables`: where one that states a flag is defined.
+
+    `old`: the flags before; of one that is taken out, as many words go as it had there.
+    """
     anchor = re.compile(r"(?<![\w-])--[a-z][\w-]*(?:[= ]+[^-\s\\#)\"'][^\s\\#)\"']*)?")
     added = ""
     for name, value in changed.items():
-        spelled = name.replace("-", "[-_]")
-        more = rf"(?: +{WORD})*" if value is None or isinstance(value, list) else ""
-        flag = re.compile(rf"(?<![\w-])--{spelled}(?![\w-])(?:[= ]+(?P<value>{WORD}{more}))?")
-        match = flag.search(_without_comments(text))
+        spelled, kinds = name.replace("-", "[-_]"), (old.get(name), value)
+        more = rf"(?: +{WORD})*" if any(isinstance(kind, list) for kind in kinds) else ""
+        takes = "" if True in kinds else rf"(?:[= ]+(?P<value>{WORD}{more}))?"
+        match = re.search(rf"(?<![\w-])--{spelled}(?![\w-]){takes}", _without_comments(text))
         words = "" if value is True or value is None else _words(value)
         if match is None:
-            if value is None:
-                continue
-            code = _without_comments(text)
-            place = code.index(added) + len(added) if added else _place(anchor, code, changed)
-            if place is None:
-                return None
-            added = f" --{name}{' ' + words if words else ''}"
-            text = text[:place] + added + text[place:]
+            added += f" --{name}{' ' + words if words else ''}" if value is not None else ""
         elif value is None:
             text = _without(text, *match.span())
+        elif value is True:
+            continue
         elif match["value"] is None:
             text = f"{text[: match.end()]} {words}{text[match.end() :]}" if words else text
         else:
@@ -273,7 +289,10 @@ def _put_flags(text: str, changed: Mapping[str, Any], variables: bool) -> str | 
             defined = _definition(text, inner[1]) if inner and variables else None
             start, end = defined or match.span("value")
             text = text[:start] + words + text[end:]
-    return text
+    if not added:
+        return text
+    place = _place(anchor, _without_comments(text), changed)
+    return None if place is None else text[:place] + added + text[place:]
 
 
 def _without(text: str, start: int, end: int) -> str:

@@ -1,7 +1,7 @@
 """Arguments as a log prints them: each line by itself, and the whole run where all of a trainer's are there.
 
   tensor_model_parallel_size ........ 4                DOTTED   Megatron-LM, DeepSpeed
---zero_stage 2                                         FLAG     a command line
+--zero_stage 2                                         COMMANDS a command line
 Config param per_device_batch_size: 24                 CONFIG   MaxText
 "hidden_size": 3072,                                   JSON     config.json, as transformers prints it
 Building device mesh with parallelism: pp=2, tp=4      EQUALS   torchtitan
@@ -10,35 +10,37 @@ Building device mesh with parallelism: pp=2, tp=4      EQUALS   torchtitan
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
 import yaml
 
 from scalewright.emit import read
-from scalewright.emit.command_lines import DOTTED
+from scalewright.emit.command_lines import DOTTED, flags, read_words
 from scalewright.emit.deepspeed.read import BATCH as DEEPSPEED
 from scalewright.emit.emitted import Reading
 from scalewright.emit.foreign import true, whole, whole_of
 from scalewright.emit.maxtext import run as maxtext
+from scalewright.emit.maxtext.layout import REMAT
 from scalewright.emit.megatron import files as megatron
 from scalewright.emit.megatron.keys import EXPERTS, LAYOUT, MIXTURE, MODEL, TRAINING
+from scalewright.emit.rules import inverse
 from scalewright.emit.transformers.arguments import BATCH
 from scalewright.spec.errors import UserError
 
-FLAG = re.compile(r"--([\w-]{1,80})[ =](?!--)(\S{1,300})")
 CONFIG = re.compile(r"Config param (\w{1,80}): ([^\n]{0,300})")
 JSON = re.compile(r'"(\w{1,80})": "?([\w./-]{1,200})"?,?$')
 EQUALS = re.compile(r"\b(\w{1,40})=(\d{1,12})\b")
 SHAPE = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
          "intermediate_size", "vocab_size")  # fmt: skip
 FORMS = {
-    " ....": DOTTED, "--tensor-model-parallel-size ": FLAG, "--model_name_or_path ": FLAG,
-    f"--{BATCH.foreign} ": FLAG, "Config param ": CONFIG, **{f'"{key}": ': JSON for key in SHAPE},
-    "arallelism: ": EQUALS,
+    " ....": DOTTED, "Config param ": CONFIG, **{f'"{key}": ': JSON for key in SHAPE}, "arallelism: ": EQUALS,
 }  # fmt: skip
+COMMANDS = (f"--{megatron.MARK}", "--model_name_or_path", f"--{BATCH.foreign}")  # flags of a command line
+MARKS = (*FORMS, *COMMANDS)  # one of them is in every line that states an argument
 MOST = 2000  # arguments of a trainer: MaxText has 700
+LONGEST = 100_000  # characters of a command line
 AXES = ("pp", "tp", "cp", "dp", "ep", "etp", "dp_shard", "dp_replicate")
 
 # Whole numbers by their names with underscores: of the readers' rules, and what readers take from several.
@@ -50,9 +52,9 @@ SIZES: Mapping[str, str] = {
     **dict(zip(DEEPSPEED, ("layout.global_batch", "layout.micro_batch", "layout.accumulation"), strict=True)),
     "world_size": "layout.devices", "num_devices": "layout.devices", "data_parallel_size": "layout.dp",
     "virtual_pipeline_model_parallel_size": "layout.virtual_stages", "microbatches": "layout.accumulation",
-    "num_query_groups": "model.num_key_value_heads", "kv_channels": "model.head_dim",
+    "kv_channels": "model.head_dim",
     "padded_vocab_size": "model.vocab_size", "max_seq_len": "data.seq_len", BATCH.foreign: BATCH.ours,
-    "per_device_batch_size": "layout.micro_batch", "ici_tensor_parallelism": "layout.tp",
+    "ici_tensor_parallelism": "layout.tp",
     **{key: f"model.{key}" for key in SHAPE}, **{axis: f"layout.{axis}" for axis in AXES},
 }  # fmt: skip
 
@@ -66,12 +68,18 @@ def _where_true(value: object, text: str) -> object | None:
     return value if true(text.strip()) else None
 
 
+def _groups(text: str) -> int | None:
+    """Query groups; 1 is printed for every model without, too."""
+    return None if text.strip() == "1" else whole_of(text)
+
+
 def _recomputed(text: str) -> str | None:
-    return {"full": "full", "uniform": "full", "block": "full", "selective": "selective",
-            "minimal": "selective", "save_nothing": "full"}.get(text.strip())  # fmt: skip
+    kinds = {"full": "full", "uniform": "full", "block": "full", "selective": "selective"}
+    return (kinds | inverse(REMAT)).get(text.strip())
 
 
 WORDS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+    "num_query_groups": ("model.num_key_value_heads", _groups),
     "model_name_or_path": ("model.name", _name), "model_name": ("model.name", _name),
     "swiglu": ("model.mlp_type", partial(_where_true, "swiglu")),
     "sequence_parallel": ("layout.sp", partial(_where_true, True)),
@@ -91,22 +99,27 @@ class Printed:
 
     def __init__(self) -> None:
         self._arguments: dict[re.Pattern[str], dict[str, str]] = {DOTTED: {}, CONFIG: {}}
-        self._command = ""
+        self._command: tuple[Collection[str], str] = ((), "")
 
     def take(self, text: str) -> dict[str, object]:
         """What a line states, by our dotted keys; `layout.accumulation` and `model.name` among them."""
         stated: dict[str, object] = {}
+        known_config = self._arguments[CONFIG]
         for pattern in dict.fromkeys(form for mark, form in FORMS.items() if mark in text):
             printed = pattern.findall(text)
             known = self._arguments.get(pattern)
             if known is not None and len(known) < MOST:
                 known.update(printed)
-            if pattern is FLAG and megatron.MARK in text:
-                self._command = text
-            for name, value in printed:
-                key, convert = _reader(name.replace("-", "_"))
-                if key and (ours := convert(value)) is not None:
-                    stated[key] = ours
+            stated |= _stated(printed)
+            if pattern is CONFIG and "per_device_batch_size" in known_config:
+                each = whole_of(known_config["per_device_batch_size"])
+                ranks = whole_of(known_config.get("ici_tensor_parallelism", "1"))
+                stated |= {"layout.micro_batch": each * ranks} if each and ranks else {}
+        if any(mark in text for mark in COMMANDS):
+            given = flags(read_words(text[:LONGEST]))
+            stated |= _stated((name, str(value)) for name, value in given.items())
+            if megatron.MARK in given:
+                self._command = given.keys(), text
         return stated
 
     def reading(self) -> Reading | None:
@@ -118,11 +131,22 @@ class Printed:
             if {"per_device_batch_size", "model_name"} <= config.keys():
                 document = {key: yaml.safe_load(value) for key, value in config.items()}
                 return read.checked("maxtext", lambda: maxtext.read(document, "", "the log"), "the log")
-            if all(f"--{name} " in self._command for name in ("num-layers", "hidden-size", "seq-length")):
-                return read.read_argv(self._command)
+            names, command = self._command
+            if {"num-layers", "hidden-size", "seq-length"} <= set(names):
+                return read.read_argv(command)
         except (UserError, yaml.YAMLError):
             return None
         return None
+
+
+def _stated(printed: Iterable[tuple[str, str]]) -> dict[str, object]:
+    """Arguments by our dotted keys."""
+    stated: dict[str, object] = {}
+    for name, value in printed:
+        key, convert = _reader(name.replace("-", "_"))
+        if key and (ours := convert(value)) is not None:
+            stated[key] = ours
+    return stated
 
 
 def _reader(name: str) -> tuple[str, Callable[[str], Any]]:

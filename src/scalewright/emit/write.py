@@ -71,20 +71,20 @@ def _read(emitted: Emitted) -> ModelSpec | None:
     return ModelSpec.parse(dict(model), name) if isinstance(model, Mapping) else None
 
 
-def save(files: Mapping[str, str], folder: Path, force: bool = False) -> list[Path]:
+def save(files: Mapping[str, str], folder: Path, force: bool = False, signed: bool = True) -> list[Path]:
     """Writes all files into a folder, or none of them; raises UserError.
 
-    A form without comments is replaced where its text is the same, or with `force`.
+    A form without comments (any, where not `signed`) is replaced where its text is the same, or with `force`.
     """
     paths = {folder / name: text for name, text in files.items()}
     for path, text in paths.items():
-        if path.suffix not in UNSIGNED:
+        if signed and path.suffix not in UNSIGNED:
             check_replaceable(path, force)
         elif path.exists() and not force and not (path.is_file() and path.read_bytes() == text.encode()):
             how = "give another folder (--out), or --force to replace it"
             raise UserError("the file is there already, with another text", str(path), how)
     for path, text in paths.items():
-        if path.suffix not in UNSIGNED:
+        if signed and path.suffix not in UNSIGNED:
             write_signed(path, text, force)
         else:
             path.parent.mkdir(parents=True, exist_ok=True)

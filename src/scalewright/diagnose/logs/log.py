@@ -29,14 +29,13 @@ from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
 
-from scalewright.diagnose.logs.facts import AGAIN, FACTS, Facts, facts_of, short
+from scalewright.diagnose.logs.facts import AGAIN, DIMS, FACTS, Facts, facts_of, short
 from scalewright.diagnose.logs.forms import FORMS, Form, Templates
 from scalewright.diagnose.logs.lines import Line, MarkedLines
 from scalewright.diagnose.logs.steps import Step, Steps
 from scalewright.diagnose.logs.values import clock, number, real
 from scalewright.diagnose.traces.unpack import Unpacked
-from scalewright.emit.printed import FORMS as ARGUMENTS
-from scalewright.emit.printed import Printed
+from scalewright.emit.printed import MARKS, Printed
 from scalewright.emit.question import question_of
 from scalewright.spec.common.untrusted import JSON_BYTES, parse_json
 from scalewright.spec.errors import UserError
@@ -85,7 +84,7 @@ def read_trainer_state(path: Path) -> tuple[list[Step], Facts, list[str]] | None
 OVERFLOW, MEMORY, ENGINE = "OVERFLOW! Rank 0 Skipping step", "memory (MB)", "[deepspeed]"
 NCCL = (" NCCL INFO ", " NCCL WARN ")
 MARKS = (
-    *(form.mark for form in FORMS), *(fact.mark for fact in FACTS), *ARGUMENTS, *AGAIN,
+    *(form.mark for form in FORMS), *(fact.mark for fact in FACTS), *MARKS, *AGAIN,
     OVERFLOW, MEMORY, ENGINE,
 )  # fmt: skip
 WITHIN = 64 << 20  # bytes in which a log of training has its first step
@@ -169,7 +168,12 @@ class Reader:
         names = list(dict.fromkeys(form.name for form in FORMS))
         form = next((known_form for known_form in FORMS if known_form.name in self.steps), None)
         run = self._run()
-        facts = {**self.facts, **facts_of(run), **self.sentences} if run else self.facts
+        facts = dict(self.facts)
+        if run:  # of the shape only what the run has: a dense one's arguments have a top-k, too
+            rest = {key: value for key, value in facts.items() if key not in DIMS}
+            facts = {**rest, **facts_of(run), **self.sentences}
+        elif "experts" not in facts:
+            facts.pop("topk", None)
         if form is None:
             return Log(_framework_of(facts), facts, overflows=self.overflows, run=run)
         steps = self.steps[form.name]

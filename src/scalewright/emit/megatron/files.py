@@ -37,15 +37,22 @@ def recognises(document: Any, text: str) -> bool:
     """A script or command line, a functional test's YAML, or arguments as they are printed."""
     if isinstance(document, dict):
         return any(str(key).startswith("--") for key in document.get("MODEL_ARGS") or ())
-    return document is None and bool(FLAG.search(text) or PRINTED in dict(DOTTED.findall(text)))
+    return document is None and bool(FLAG.search(text) or _printed(text))
 
 
 def read(document: Any, text: str, where: str) -> Reading:
     """Such a file as a run; raises UserError."""
     if isinstance(document, dict):
         return read_test(document)
-    printed = dict(DOTTED.findall(text))
-    return read_printed(printed) if PRINTED in printed else read_text(text, where)
+    printed = _printed(text)
+    return read_printed(printed) if printed else read_text(text, where)
+
+
+def _printed(text: str) -> dict[str, str]:
+    """The arguments of a log; none of a script that prints one of them, or has one in a comment."""
+    printed = dict(DOTTED.findall(text)) if PRINTED in text else {}
+    whole = PRINTED in printed and ("num_layers" in printed or not FLAG.search(text))
+    return printed if whole else {}
 
 
 def read_argv(words: Sequence[str]) -> Reading:
@@ -81,8 +88,8 @@ def read_printed(printed: Mapping[str, str]) -> Reading:
         value = value.strip()
         if value not in ("None", "False", "[]", ""):
             values[name.replace("_", "-")] = True if value == "True" else value
-    if "num_query_groups" in printed and "group_query_attention" not in printed:
-        values["group-query-attention"] = True  # some of the arguments alone were pasted
+    if "group_query_attention" not in printed and values.get("num-query-groups", "1") != "1":
+        values["group-query-attention"] = True  # some of the arguments alone were pasted; 1 is the default
     world = values.pop("world-size", None)
     return _read(values, int(str(world)) if str(world).isdecimal() else None)
 
