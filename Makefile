@@ -28,7 +28,7 @@ test: $(VENV)/.dev  ## Install what the tests need, check style and types, run t
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	@# types are checked beside the tests, and their errors come last
-	$(BIN)/mypy > $(VENV)/types 2>&1 & types=$$!; $(PYTEST) -p tests.times $(SAVE) -m "$(TESTS)" ; tests=$$?; wait $$types || tests=$$?; cat $(VENV)/types; exit $$tests
+	$(BIN)/mypy > $(VENV)/types 2>&1 & types=$$!; trap 'kill $$types 2>/dev/null' EXIT INT TERM; $(PYTEST) -p tests.times $(SAVE) -m "$(TESTS)" ; tests=$$?; wait $$types || tests=$$?; cat $(VENV)/types; exit $$tests
 
 suite: $(VENV)/.dev  ## The tests alone (style and types are checked with constraints.txt's newest packages)
 	$(PYTEST) -p tests.times -m "$(TESTS)"

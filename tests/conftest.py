@@ -30,14 +30,6 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _stay_frozen() -> Iterator[None]:
-    """A run's end would thaw it (train/garbage.py)."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gc, "unfreeze", lambda: None)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
 def _full_fork_server() -> Iterator[None]:
     """The fork server, once a test starts it, has imported what ranks of tests need (rank_image.py)."""
     choose, start = forkserver.set_forkserver_preload, forkserver.ensure_running

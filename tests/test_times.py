@@ -38,5 +38,5 @@ def test_the_listed_files_exist_and_make_test_reads_them() -> None:
     listed = json.loads(times.FILE.read_text(encoding="utf-8"))
     assert all((ROOT / file).is_file() and seconds >= times.LEAST_S for file, seconds in listed.items())
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert re.search(r"\$\(PYTEST\) -p tests\.times", makefile)
+    assert len(re.findall(r"\$\(PYTEST\) -p tests\.times", makefile)) == 2  # of `test` and `suite`
     assert "--no-loadscope-reorder" in makefile

@@ -20,7 +20,7 @@ from runs import alive, events, run_data, steps_done, wait_for, write_run
 
 STEPS, EVERY = 40, 4  # of the run, and between its own checkpoints
 PAUSE_S = 0.12  # of each of a step's two micro-batches: long enough to be disturbed
-SLOW_S = 0.8  # where a launcher grants a second before it kills
+SLOW_S = 1.5  # where a launcher kills two seconds after it was asked
 STARTS = 5  # attempts after the first: more, and the run would never end
 LEAVE_S = 15.0  # after the launcher's end, for processes on their way out
 KILL, TWICE = "kill -9", "SIGINT twice"

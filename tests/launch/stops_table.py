@@ -57,7 +57,7 @@ ELSE: dict[tuple[str, str], Expected] = {
     ("launch slurm", "time limit"): Expected(REQUEUED, slow=True),  # it counts in minutes
     # srun answers the first Ctrl-C with its tasks' states, and ends them at the second.
     ("srun", "SIGINT"): Expected(0, saved=False, ignored=True),
-    # Open MPI's mpirun kills a second after these, MPICH's has no handler for USR2.
+    # Open MPI's mpirun sends SIGTERM after a second, SIGKILL after two; MPICH's has no handler for USR2.
     ("mpirun, Open MPI", "SIGTERM"): Expected(1, saved=False, slow=True),
     ("mpirun, Open MPI", "SIGINT"): Expected(1, saved=False, slow=True),
     ("mpirun, MPICH", "SIGUSR2"): Expected(140, saved=False),

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from parallel.spread import whole
 from parallel.tensor_cases import TOLERANCE, compare, parallel, rank_inputs
 from parallel.test_tensor import MODELS, Case, assert_near, on_rank
-from scalewright.dry_run.no_numbers import no_numbers
+from scalewright.dry_run.no_numbers import use_stand_ins
 from scalewright.model.visible import first_keys
 from scalewright.parallel import context
 from scalewright.parallel.mesh import Mesh
@@ -128,7 +128,8 @@ def test_a_dry_run_skips_the_parts_that_a_run_skips():
     assert expected == [False, False, True, True]  # rank 3 sees its own keys, and those before them
     junk = [torch.full((length,), -(1 << 40)) for _ in range(64)]  # what such memory would have
     del junk
-    with FakeTensorMode(), no_numbers(), warnings.catch_warnings():
+    use_stand_ins()
+    with FakeTensorMode(), warnings.catch_warnings():
         warnings.simplefilter("error")
         assert [part is None for part in parts.make(5)] == expected
 

@@ -24,7 +24,10 @@ ODD: dict[Any, tuple[Any, ...]] = {
     str: ("", " ", "a\0b", "\ud800", True, 3),
 }
 FREE = {"environment", "engine_options", "cluster"}  # the user's own keys
-UNSET = {("out_dir",), ("model", "name"), ("model", "family")}  # '' is null there, and all through `launch`
+TEXTS = (str, str | None)
+UNSET = {("out_dir",), ("model", "name"), ("model", "family"), ("launch", "setup")} | {
+    ("launch", name) for name, field in LaunchSpec.model_fields.items() if field.annotation in TEXTS
+}  # '' is the default there
 
 
 def leaves(field: Any) -> Iterator[tuple[tuple[str, ...], type, Any]]:
@@ -79,7 +82,7 @@ def test_an_odd_value_of_any_key_is_refused(path: tuple[str, ...], kind: type, h
     for value in (*ODD[kind], [[]]):
         if type(value) in others:
             continue  # what the key's other form takes
-        if value == "" and (path[0] == "launch" or path in UNSET):
+        if value == "" and path in UNSET:
             continue
         data = hold(value)
         with pytest.raises(UserError) as caught:
@@ -123,6 +126,9 @@ def test_a_section_of_another_shape_is_refused(path: tuple[str, ...], value: Any
         ({"launch": {"memory": "٣G"}}, "a size"),
         ({"launch": {"time_limit": "٣"}}, "minutes"),
         ({"launch": {"env": {"": "1"}}}, "env"),
+        ({"launch": {"hosts": ["node-a", "", "node-b"]}}, "hosts"),  # a host fewer would train on fewer
+        ({"launch": {"nodes": ""}}, "nodes"),
+        ({"launch": {"preflight": ""}}, "preflight"),
     ],
 )
 def test_values_in_range_that_no_run_can_use(keys: dict[str, Any], match: str) -> None:
@@ -147,9 +153,8 @@ def test_what_older_releases_took_for_null_is_null() -> None:
         for name, field in LaunchSpec.model_fields.items()
         if field.annotation in (str, str | None) and name != "time_limit"
     }
-    lists = {name: ["", "a", ""] for name in ("hosts", "modules", "setup", "options", "mounts")}
-    site = LaunchSpec.parse({**texts, **lists})
-    assert site == LaunchSpec.parse({name: ["a"] for name in lists})
+    site = LaunchSpec.parse({**texts, "setup": ["", "a", ""]})
+    assert site == LaunchSpec.parse({"setup": ["a"]})
     run = RunSpec.parse({**LEAST, "out_dir": "", "name": "small"})
     assert run.dump() == RunSpec.parse({**LEAST, "name": "small"}).dump()
     assert tiny_model(name="", family="") == tiny_model()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import weakref
 
 from runs import run, run_data
@@ -22,8 +23,7 @@ class Knot:
 
 def test_knots_are_freed_at_chosen_steps(monkeypatch):
     monkeypatch.setattr(garbage, "EVERY", 3)
-    thawed = []
-    monkeypatch.setattr(gc, "unfreeze", lambda: thawed.append(True))
+    gc.unfreeze()  # what all tests imported (conftest.py); frozen again below
     knots = []
     with garbage_at_steps():
         for step in range(1, 8):
@@ -34,18 +34,37 @@ def test_knots_are_freed_at_chosen_steps(monkeypatch):
         assert not gc.isenabled()
         assert gc.get_freeze_count()
     assert gc.isenabled()
-    assert thawed
+    assert not gc.get_freeze_count()
+    gc.freeze()  # of the tests, or a caller's own: it stays, and nothing is added that couldn't be thawed
+    before = gc.get_freeze_count()
+    with garbage_at_steps():
+        kept = Knot()
+        assert gc.get_freeze_count() == before
+    assert gc.get_freeze_count() == before
+    knot = weakref.ref(kept)
+    del kept
+    gc.collect()
+    assert knot() is None
 
 
 def test_a_workers_imports_stay_frozen():
     """Those of the fork server: what a worker's collector looks at, it copies."""
-    assert run_local(_freeze_count, (), 1, preload=PRELOAD) > 100_000
+    before, after, garbage_of_a_fork = run_local(_freeze_counts, (), 1, preload=PRELOAD)
+    assert 0 < before == after
+    assert garbage_of_a_fork == 0
 
 
-def _freeze_count(context: RankContext) -> int:
+def _freeze_counts(context: RankContext) -> tuple[int, int, int]:
+    """Before and after a run's steps, and how many knots outlive a collection after a fork of the worker."""
+    before = gc.get_freeze_count()
     with garbage_at_steps():
         pass
-    return gc.get_freeze_count()
+    after, knot = gc.get_freeze_count(), weakref.ref(Knot())
+    if (child := os.fork()) == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    gc.collect()
+    return before, after, int(knot() is not None)
 
 
 def test_a_run_leaves_the_collector_as_it_was(tmp_path):

@@ -1,12 +1,13 @@
 """What a dry run does where a rank looks at a tensor's numbers, or at its memory: fake tensors have neither.
 
-The functions below are replaced where they are looked up: the code of a real run knows no fake tensors.
+Functions of a real run know no fake tensors; here each gets a stand-in for these, where it is looked up. Real
+tensors go to the function itself, also those of a run in another thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from functools import wraps
 from itertools import pairwise
 from types import ModuleType
 from typing import Any
@@ -14,23 +15,27 @@ from typing import Any
 from torch import Tensor
 
 from scalewright.model import moe
-from scalewright.model.torch_private import collectives, unset_fake_temporarily
+from scalewright.model.torch_private import FakeTensor, collectives, unset_fake_temporarily
 from scalewright.parallel import context, functions
 
 FIRST_KEYS = context.first_keys_on_host
 
 
-@contextmanager
-def no_numbers() -> Iterator[None]:
-    """While it is entered, a rank's program needs no numbers."""
-    originals = [(module, name, getattr(module, name)) for module, name, _ in REPLACED]
-    for module, name, function in REPLACED:
-        setattr(module, name, function)
-    try:
-        yield
-    finally:
-        for module, name, function in originals:
-            setattr(module, name, function)
+def use_stand_ins() -> None:
+    """From now on fake tensors go to the stand-ins below. Once is enough."""
+    for module, name, stand_in in STAND_INS:
+        function = getattr(module, name)
+        if not hasattr(function, "__wrapped__"):
+            setattr(module, name, _for_fake_tensors(function, stand_in))
+
+
+def _for_fake_tensors(function: Callable[..., Any], stand_in: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def choose(tensors: Tensor | Sequence[Tensor], *rest: Any, **more: Any) -> Any:
+        first = tensors if isinstance(tensors, Tensor) else tensors[0]
+        return (stand_in if isinstance(first, FakeTensor) else function)(tensors, *rest, **more)
+
+    return choose
 
 
 def _evenly(counts: Sequence[Tensor], totals: Sequence[int]) -> list[list[int]]:
@@ -56,7 +61,7 @@ def _first_keys_on_host(first: Tensor, documents: Tensor | None, packing: Any, *
         return FIRST_KEYS(first, documents, packing, **rule)
 
 
-REPLACED: tuple[tuple[ModuleType, str, Callable[..., Any]], ...] = (
+STAND_INS: tuple[tuple[ModuleType, str, Callable[..., Any]], ...] = (
     (moe, "on_host", _evenly),
     (functions, "start_all_gather", _all_gather),
     (context, "first_keys_on_host", _first_keys_on_host),

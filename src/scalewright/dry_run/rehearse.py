@@ -25,7 +25,7 @@ from scalewright.data.batch import IGNORED
 from scalewright.dry_run.action_recorder import ActionRecorder
 from scalewright.dry_run.gpu_forms import gpu_forms
 from scalewright.dry_run.live_bytes import plain
-from scalewright.dry_run.no_numbers import no_numbers
+from scalewright.dry_run.no_numbers import use_stand_ins
 from scalewright.dry_run.replay import Bytes, RankStep, Script, Traffic, replay, shorten
 from scalewright.dry_run.watch import Tally, Watch
 from scalewright.model.torch_private import FakeTensorMode, complete_fakes, fake_store
@@ -72,15 +72,15 @@ def rehearse(run: RunSpec, grid: Grid, rank: int, seq_len: int, *, bf16: bool, o
     """
     fake: AbstractContextManager[Any] = nullcontext()
     forms: AbstractContextManager[Any] = nullcontext()
-    numbers: AbstractContextManager[Any] = nullcontext()
     if isinstance(run.model, ModelSpec):
         fake = FakeTensorMode(allow_non_fake_inputs=True)
-        forms, numbers = gpu_forms() if on_gpu else nullcontext(), no_numbers()
+        forms = gpu_forms() if on_gpu else nullcontext()
+        use_stand_ins()
     with fake_world(grid, rank) as mesh:
         network = build_network(run, mesh, bf16=bf16, memory=fake)
         with fake:
             _settle(network.parallel)
-        with fake, forms, numbers, Watch(mesh) as watch:
+        with fake, forms, Watch(mesh) as watch:
             player = Player(run, network.parallel, mesh, seq_len, watch)
             player.warm_up()
             with types_explained(run, network.parallel.model):

@@ -18,9 +18,11 @@ def outlive_signals() -> None:
     """Blocks them here, and unblocks them in every process forked from here: none is lost on the way.
 
     What was imported is frozen before a fork: a worker's collector would write to, and so copy, all of it.
+    A worker's own forks freeze nothing: it has garbage, which would stay.
     """
+    server = os.getpid()
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    os.register_at_fork(before=gc.freeze, after_in_child=_listen)
+    os.register_at_fork(before=lambda: gc.freeze() if os.getpid() == server else None, after_in_child=_listen)
 
 
 def _listen() -> None:

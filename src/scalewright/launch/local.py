@@ -93,8 +93,11 @@ def run_local(
     starting: list[int] = []  # the rank whose process is being started
 
     def pass_on() -> None:
-        while pending:  # also from a handler in the middle of this: each goes out once
-            number = pending.pop(0)
+        while True:  # also from a handler in the middle of this, which may take the last: each goes out once
+            try:
+                number = pending.pop(0)
+            except IndexError:
+                return
             _ask_to_stop(workers, signal.SIGTERM if number == signal.SIGINT else number)
 
     def forward(number: int) -> None:

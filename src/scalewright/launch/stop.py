@@ -43,7 +43,7 @@ def keep_exit_code() -> None:
     """Ignores signals once Python ends, which takes seconds after torch: it takes handlers back before that,
     and a signal would replace the exit code. Call it first: what is registered first is called last.
 
-    An end that hangs, in a library's destructor, say, is ended by SIGALRM after END_S (not on Windows).
+    An end that hangs, as in a library's destructor, is ended by SIGALRM after END_S: 142 (not on Windows).
     """
 
     def ignore() -> None:

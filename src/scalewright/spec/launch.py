@@ -102,11 +102,12 @@ class LaunchSpec(Spec):
     @field_validator("*", mode="before")
     @classmethod
     def _unset(cls, value: Any, info: ValidationInfo) -> Any:
-        """'' sets nothing, as in files of older releases: the key has its default, a list one item fewer."""
-        if isinstance(value, (list, tuple)):
+        """'' sets nothing, as it did in older releases: a text has its default, `setup` a line fewer."""
+        if info.field_name == "setup" and isinstance(value, (list, tuple)):
             return tuple(item for item in value if item != "")
         field = cls.model_fields[str(info.field_name)]
-        return field.get_default(call_default_factory=True) if value == "" else value
+        is_text = field.annotation in (str, str | None)
+        return field.get_default(call_default_factory=True) if value == "" and is_text else value
 
     @field_validator("*")
     @classmethod

@@ -2,8 +2,8 @@
 
     |g|^2  = sum over ranks and tensors of share |part|^2    one all-reduce, with the step's report (step.py);
                                                              a part that several ranks hold counts once
-    factor = min(1, clip_norm / (|g| + 1e-6))                as torch.nn.utils.clip_grad_norm_; the minimum is
-                                                             taken in guard/decide.py, with a spike's factor
+    factor = min(1, clip_norm / (|g| + 1e-6))                as clip_grad_norm_ of torch; guard/decide.py has
+                                                             it beside a spike's factor and the loss scale
 
 On a CPU torch adds up a tensor's squares in eight running fp32 sums, and the larger these have grown, the
 more of each further square is rounded away. One rank that holds a tensor whole then finds another norm, and
@@ -33,9 +33,9 @@ def squared_part(gradients: list[Tensor], shares: Tensor) -> Tensor:
     return (squares * shares).sum()
 
 
-def clip_factor(norm: Tensor, clip_norm: float) -> Tensor:
-    """What gradients of this norm are multiplied by, where it is below 1; a number."""
-    return clip_norm / (norm + 1e-6)
+def clipped(factor: Tensor, norm: Tensor, clip_norm: float) -> Tensor:
+    """The factor of gradients of this norm, made smaller where they would exceed `clip_norm`; a number."""
+    return torch.minimum(factor, clip_norm / (norm + 1e-6))
 
 
 def squared_norms(tensors: list[Tensor]) -> Tensor:

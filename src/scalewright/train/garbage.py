@@ -14,8 +14,6 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from scalewright.launch.local import is_worker
-
 EVERY = 50
 
 
@@ -23,16 +21,18 @@ EVERY = 50
 def garbage_at_steps() -> Iterator[None]:
     """Collects and freezes once, then leaves collecting to `collect_garbage`; afterwards all is as before.
 
-    A worker's imports are frozen already (launch/fork_server.py), and stay so.
+    Where something is frozen already, by a caller or of a worker's imports (launch/fork_server.py), it stays
+    that alone: what is added to it couldn't be thawed apart.
     """
-    enabled = gc.isenabled()
+    enabled, frozen = gc.isenabled(), gc.get_freeze_count() > 0
     gc.disable()
     gc.collect()
-    gc.freeze()
+    if not frozen:
+        gc.freeze()
     try:
         yield
     finally:
-        if not is_worker():
+        if not frozen:
             gc.unfreeze()
         if enabled:
             gc.enable()

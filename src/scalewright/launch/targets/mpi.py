@@ -1,7 +1,7 @@
 """`launch mpi`: mpirun of Open MPI, MPICH or Intel MPI, with a file of hosts for each.
 
     TERM, USR1, USR2, Ctrl-C ──► this script ──► out_dir/STOP ──► rank 0 sees it; all: one step, save, 75
-    a second Ctrl-C          ──► mpirun, in a process group of its own: it would kill ranks a second after a
+    a second Ctrl-C          ──► mpirun, in a process group of its own: it would kill ranks soon after a
                                  TERM or a Ctrl-C
 
 MASTER_ADDR is the first host; where the scheduler chose the hosts, rank 0 broadcasts its own (rendezvous.py).
@@ -49,7 +49,7 @@ def _start(job: LaunchJob, name: str, variables: list[str]) -> list[str]:
     listed = ["-f", Expression(f"$here/{name}.mpich.hosts")] if hosts else []
     hydra = ["mpirun", "-np", count, *listed, "-ppn", per_node, *ours]
     return [
-        "# Asked to stop, the ranks save and leave with 75. mpirun itself would give them a second.",
+        "# Asked to stop, the ranks save and leave with 75. mpirun itself would give them two seconds.",
         f"out={quote(job.folder)}",
         """ask() { mkdir -p -- "$out" && touch -- "$out/STOP"; }""",
         "trap ask HUP TERM USR1 USR2",

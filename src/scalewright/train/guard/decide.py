@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from scalewright.spec.guard import GuardSpec
-from scalewright.train.clipping import clip_factor
+from scalewright.train.clipping import clipped
 from scalewright.train.columns import AUX, LOCAL, LOSS, NORM, SKIPPED
 from scalewright.train.guard.scale import LossScale
 from scalewright.train.guard.spikes import SIGMAS, Usual, ZClip
@@ -84,7 +84,7 @@ class Guard:
             keep = keep & (spike == 0)
         factor = shrink
         if clip_norm > 0:
-            factor = torch.minimum(factor, clip_factor(norm, clip_norm))
+            factor = clipped(factor, norm, clip_norm)
         if self.scale is not None:
             factor = factor / scale
         columns = [1.0 - keep.float(), reported, spike, z, usual, shrink, scale, local]

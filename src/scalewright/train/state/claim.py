@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from scalewright.checkpoint.format import free_name
@@ -56,9 +56,8 @@ def _is_runs(path: Path) -> bool:
 
 def check_free(run: RunSpec) -> None:
     """Raises UserError when another process trains in the folder, before workers start; makes no file."""
-    if (run.folder / "events.jsonl").exists():
-        with hold_folder(run.folder):
-            pass
+    with suppress(FileNotFoundError), hold_folder(run.folder, create=False):
+        pass
 
 
 @contextmanager
@@ -73,14 +72,20 @@ def claim_folder(run: RunSpec) -> Iterator[None]:
 
 
 @contextmanager
-def hold_folder(folder: Path) -> Iterator[None]:
-    """A run's folder, by a lock that the kernel takes back when its holder dies; no file in it leads out."""
+def hold_folder(folder: Path, create: bool = True) -> Iterator[None]:
+    """A run's folder, by a lock that the kernel takes back when its holder dies; no file in it leads out.
+
+    Without `create` FileNotFoundError where nothing was trained there.
+    """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        if create:
+            folder.mkdir(parents=True, exist_ok=True)
         for name in WRITTEN:
             inside(folder, name)
-        file = open(folder / "events.jsonl", "ab")  # noqa: SIM115 - closed below
+        file = open(folder / "events.jsonl", "ab" if create else "r+b")  # noqa: SIM115 - closed below
     except OSError as error:
+        if not create and isinstance(error, FileNotFoundError):
+            raise
         where = str(error.filename or folder)
         raise UserError(f"cannot write: {error.strerror}", where, "free space, or set out_dir") from None
     with file:
