@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from scalewright.cli.output import print, progress, working
 from scalewright.cli.terminal import print_table
 from scalewright.spec.common.formatting import against, counted, metric, share, short_time
 
-JSON: TypeAlias = dict[str, Any]  # the keys of a benchmark's --json
 FEWEST_LOGS = 4  # two to fit, two to score
 PATIENCE_S = 480.0  # of a probe that was asked for outright: on a busy machine it takes minutes
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from scalewright.spec.hardware.cluster import ClusterSpec
 
 
-def run_collectives(job: CollectivesJob, processes: int) -> JSON | None:
+def run_collectives(job: CollectivesJob, processes: int) -> dict[str, Any] | None:
     """The answer of a started world's rank 0 or of local processes; None on the other ranks."""
     from scalewright.bench.collectives import measure
     from scalewright.bench.world import PRELOAD
@@ -40,17 +39,19 @@ def run_collectives(job: CollectivesJob, processes: int) -> JSON | None:
     done = 0
     with progress("messages") as tell:
 
-        def advance(kind: str, row: JSON) -> bool:
+        def advance(kind: str, row: Mapping[str, Any]) -> bool:
             nonlocal done
             done += 1
             tell(done, total)
             return False
 
-        local: JSON = run_local(measure, (job,), world, preload=PRELOAD, on_row=advance, import_main=False)
+        local: dict[str, Any] = run_local(
+            measure, (job,), world, preload=PRELOAD, on_row=advance, import_main=False
+        )
     return local
 
 
-def run_pairs(job: PairsJob, processes: int) -> JSON | None:
+def run_pairs(job: PairsJob, processes: int) -> dict[str, Any] | None:
     """The answer of a started world's rank 0 or of local processes; None on the other ranks."""
     from scalewright.bench.pairs import measure
     from scalewright.bench.world import PRELOAD
@@ -65,11 +66,11 @@ def run_pairs(job: PairsJob, processes: int) -> JSON | None:
         answer = measure(context, job)
         return answer if context.rank == 0 else None
     with working("pairs"):
-        local: JSON = run_local(measure, (job,), processes, preload=PRELOAD, import_main=False)
+        local: dict[str, Any] = run_local(measure, (job,), processes, preload=PRELOAD, import_main=False)
     return local
 
 
-def show_pairs(answer: JSON) -> None:
+def show_pairs(answer: Mapping[str, Any]) -> None:
     hosts = "" if answer["hosts"] == 1 else f" of {answer['hosts']} hosts"
     size = metric(answer["bytes"], "B")
     print(f"{answer['ranks']} processes{hosts} on {answer['device']}, {size} both ways\n")
@@ -85,7 +86,7 @@ def show_pairs(answer: JSON) -> None:
     )
 
 
-def show_collectives(answer: JSON) -> None:
+def show_collectives(answer: Mapping[str, Any]) -> None:
     groups = "" if answer["group"] == answer["ranks"] else f", groups of {answer['group']}"
     apart = f", {answer['stride']} apart" if answer["stride"] > 1 else ""
     print(f"{answer['ranks']} processes on {answer['device']} over {answer['backend']}{groups}{apart}\n")
@@ -118,7 +119,7 @@ def show_collectives(answer: JSON) -> None:
     print_table(("collective", "start", "interval", "rate", "interval", "median error"), lines)
 
 
-def rows_of(rows: Iterable[JSON], what: str) -> list[JSON]:
+def rows_of(rows: Iterable[dict[str, Any]], what: str) -> list[dict[str, Any]]:
     """The rows, while a terminal shows which is the latest."""
     done = []
     with working(what) as tell:
@@ -128,9 +129,9 @@ def rows_of(rows: Iterable[JSON], what: str) -> list[JSON]:
     return done
 
 
-def show_rates(rows: list[JSON]) -> None:
+def show_rates(rows: list[dict[str, Any]]) -> None:
     """A table of rates; columns that no row has are left out."""
-    columns: dict[str, Callable[[JSON], str | None]] = {
+    columns: dict[str, Callable[[dict[str, Any]], str | None]] = {
         "what": lambda row: str(row["what"]),
         "precision": lambda row: row.get("precision"),
         "shape": lambda row: " x ".join(map(str, row["shape"])) if "shape" in row else None,
@@ -144,14 +145,14 @@ def show_rates(rows: list[JSON]) -> None:
     print_table(kept, [[columns[name](row) for name in kept] for row in rows])
 
 
-def _rate_of(row: JSON, prefix: str) -> str | None:
+def _rate_of(row: Mapping[str, Any], prefix: str) -> str | None:
     for unit, words in (("flops", "FLOP/s"), ("bytes", "B/s")):
         if f"{prefix}{unit}_per_s" in row:
             return metric(row[f"{prefix}{unit}_per_s"], words)
     return None
 
 
-def run_step(source: str, overrides: tuple[str, ...], steps: int) -> JSON | None:
+def run_step(source: str, overrides: tuple[str, ...], steps: int) -> dict[str, Any] | None:
     """The answer of `bench.step`; None on ranks other than 0 of a started world."""
     from scalewright.api import train
     from scalewright.bench.step import step
@@ -160,7 +161,7 @@ def run_step(source: str, overrides: tuple[str, ...], steps: int) -> JSON | None
         return step(train, source, overrides, steps)
 
 
-def show_step(answer: JSON) -> None:
+def show_step(answer: Mapping[str, Any]) -> None:
     time, expected = answer["step_time_s"], answer["predicted_step_time_s"]
     band = f"{short_time(time['p10'])} to {short_time(time['p90'])}"
     print(f"a step takes {short_time(time['p50'])} ({band}, {answer['steps']} steps)", end="")
@@ -172,7 +173,7 @@ def show_step(answer: JSON) -> None:
     print_table(("part", "time", "share of the step"), lines)
 
 
-def profile_machine(processes: int, out: Path, iterations: int, force: bool) -> JSON:
+def profile_machine(processes: int, out: Path, iterations: int, force: bool) -> dict[str, Any]:
     """Times everything that a profile holds, and writes it to `out`."""
     import os
 
@@ -219,7 +220,7 @@ def _peaks(cluster: ClusterSpec) -> list[tuple[str, float]]:
     return [(name, rate) for name, rate in peaks.items() if rate]
 
 
-def calibrate_profile(folders: Sequence[Path], source: str, out: Path | None, force: bool) -> JSON:
+def calibrate_profile(folders: Sequence[Path], source: str, out: Path | None, force: bool) -> dict[str, Any]:
     """Corrects the profile at `source` by run folders; writes it to `out` where one is given."""
     from scalewright.bench.correct import calibrate
     from scalewright.plan.predict import price as price_question
@@ -251,7 +252,7 @@ def calibrate_profile(folders: Sequence[Path], source: str, out: Path | None, fo
     return answer
 
 
-def calibrate_by_logs(logs: Sequence[Path], source: str, out: Path | None, force: bool) -> JSON:
+def calibrate_by_logs(logs: Sequence[Path], source: str, out: Path | None, force: bool) -> dict[str, Any]:
     """Fits the planner's constants to other trainers' logs on the cluster `source`; writes it to `out`."""
     from scalewright.diagnose.logs.expected import Given, table_row
     from scalewright.diagnose.logs.log import read_logs
@@ -296,7 +297,7 @@ def calibrate_by_logs(logs: Sequence[Path], source: str, out: Path | None, force
     return answer
 
 
-def show_fit(answer: JSON) -> None:
+def show_fit(answer: Mapping[str, Any]) -> None:
     from scalewright.plan.constants import facts
 
     shipped = {fact.name: fact for fact in facts()}
@@ -316,7 +317,7 @@ def show_fit(answer: JSON) -> None:
         print(f"the corrected cluster is {answer['profile']}: plan and predict take it as --cluster")
 
 
-def show_calibration(answer: JSON) -> None:
+def show_calibration(answer: Mapping[str, Any]) -> None:
     rows = [
         (
             Path(row["run"]).name,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from scalewright.plan.ablation import ablation
 from scalewright.plan.capabilities import of_framework, why_untrainable
@@ -27,8 +27,6 @@ from scalewright.plan.stages import stages
 from scalewright.plan.whole_run import WholeRun
 from scalewright.spec.layout import Layout
 
-JSON: TypeAlias = dict[str, Any]
-
 
 @dataclass(frozen=True)
 class Reasons:
@@ -36,8 +34,8 @@ class Reasons:
 
     buys: list[Removed]
     what_if: list[Gain]
-    smallest_fix: JSON | None
-    evidence: JSON
+    smallest_fix: dict[str, object] | None
+    evidence: dict[str, object]
     lacks: list[str]
     stages: list[Stage]
 
@@ -50,9 +48,9 @@ class PredictionAnswer:
     assumed: Sequence[str]
     reasons: Reasons | None = None
     total: Total | None = None  # of the whole run, where its tokens are known
-    unread: Sequence[JSON] = ()
+    unread: Sequence[dict[str, object]] = ()
 
-    def dump(self) -> JSON:
+    def dump(self) -> dict[str, object]:
         """The keys of `predict --json`."""
         prediction, reasons = self.prediction, self.reasons
         keys = prediction.dump()
@@ -76,7 +74,7 @@ class ChoiceAnswer:
     needs: list[str] | None = None
     gain_pct: float | None = None
 
-    def dump(self) -> JSON:
+    def dump(self) -> dict[str, object]:
         """The keys of `predict --json`, and what a plan adds."""
         choice = self.choice
         keys = self.answer.dump() | {
@@ -98,17 +96,17 @@ class PlanAnswer:
     beyond: Sequence[ChoiceAnswer]
     nearby: list[Nearby]
     trainable: ChoiceAnswer | None
-    run: JSON
+    run: dict[str, object]
     run_yaml: str | None
-    asked: JSON | None = None
-    scaling: JSON | None = None
-    written: JSON | None = None  # the run file's path, or why there is none
-    yours: JSON | None = None  # the layout to beat
-    emitted: JSON | None = None  # the user's own file in the best layout
-    source: JSON | None = None  # the trainer and the file that the run was read from
-    unread: Sequence[JSON] = ()
+    asked: dict[str, object] | None = None
+    scaling: dict[str, object] | None = None
+    written: dict[str, Any] | None = None  # the run file's path, or why there is none
+    yours: dict[str, object] | None = None  # the layout to beat
+    emitted: dict[str, object] | None = None  # the user's own file in the best layout
+    source: dict[str, object] | None = None  # the trainer and the file that the run was read from
+    unread: Sequence[dict[str, object]] = ()
 
-    def dump(self) -> JSON:
+    def dump(self) -> dict[str, Any]:
         """The keys of `plan --json`."""
         keys = self.plan.dump() | {"assumed": list(self.assumed)}
         for name in ("best", "pareto", "beyond"):
@@ -134,7 +132,7 @@ def answer(
     run: WholeRun | None = None,
     explain: bool = True,
     assumed: Sequence[str] = (),
-    unread: Sequence[JSON] = (),
+    unread: Sequence[dict[str, Any]] = (),
     c: Constants | None = None,
 ) -> PredictionAnswer:
     """The answer of one layout; `total` only where `run` has tokens, reasons only with `explain`."""
@@ -152,7 +150,7 @@ def answer(
     return PredictionAnswer(prediction, notes, why, total, unread)
 
 
-def setting(request: Request) -> JSON:
+def setting(request: Request) -> dict[str, Any]:
     """The sequence length, the device with its usable memory and links, the trainer and the optimizer."""
     chip, trainer = request.chip, request.framework
     return {
