@@ -103,7 +103,7 @@ class PlanAnswer:
     written: dict[str, Any] | None = None  # the run file's path, or why there is none
     yours: dict[str, object] | None = None  # the layout to beat
     emitted: dict[str, object] | None = None  # the user's own file in the best layout
-    source: dict[str, object] | None = None  # the trainer and the file that the run was read from
+    source: Mapping[str, object] | None = None  # the trainer and the file that the run was read from
     unread: Sequence[dict[str, object]] = ()
 
     def dump(self) -> dict[str, Any]:
