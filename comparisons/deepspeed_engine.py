@@ -84,8 +84,7 @@ def compared(folder: Path, steps: int, result: Result) -> list[dict[str, Any]]:
             theirs = trained(folder, f"case-{number}", steps, "scalewright", case.then)
         assert [row["sample_ids_hash"] for row in theirs] == [row["sample_ids_hash"] for row in ours]
         worst = {
-            key: max(abs(a[key] - b[key]) / abs(b[key]) for a, b in zip(theirs, ours, strict=True))
-            for key in KEYS
+            key: max(abs(a[key] - b[key]) / abs(b[key]) for a, b in zip(theirs, ours, strict=True)) for key in KEYS
         }
         numbers = {name: {key: [row[key] for row in of] for key in KEYS}
                    for name, of in (("deepspeed", theirs), ("ours", ours))}  # fmt: skip
@@ -118,10 +117,9 @@ def summary(rows: list[dict[str, Any]], steps: int, result: Result) -> None:
     result.say(table(heads, cells))
     shown = [row for row in rows if row["case"] in ("ZeRO 1", "ZeRO 2", "ZeRO 3", CASES[9].title)]
     by_step = [
-        [step + 1, f"{rows[0]['ours']['loss'][step]:.7f}",
-         *(f"{row['deepspeed']['loss'][step]:.7f}" for row in shown)]
+        [step + 1, f"{rows[0]['ours']['loss'][step]:.7f}", *(f"{row['deepspeed']['loss'][step]:.7f}" for row in shown)]
         for step in range(steps)
-    ]  # fmt: skip
+    ]
     result.say(table(["step", "ours, one device", *(row["case"] for row in shown)], by_step))
     result.say(
         f"Losses of {steps} steps, in nats per counted token, before each update; gradient norms before "

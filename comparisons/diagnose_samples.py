@@ -102,9 +102,7 @@ def _partition(name: str, file: Path, counted: Mapping[str, Any]) -> dict[str, A
         "trace": name,
         **parts.percent(),
         "equal": parts.window == window and all(ours == theirs for ours, theirs in pairs.values()),
-        "worst_points": max(
-            abs(100 * ours / parts.window - 100 * theirs / window) for ours, theirs in pairs.values()
-        ),
+        "worst_points": max(abs(100 * ours / parts.window - 100 * theirs / window) for ours, theirs in pairs.values()),
         "cpu_s": spent,
     }
 

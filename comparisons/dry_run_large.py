@@ -62,9 +62,7 @@ def main() -> int:
         measured[name] = measure(run_of(keys, quick=options.quick))
         result.put("cases", measured)
     result.put("load_average_at_the_end", load_average())
-    result.say(
-        table(["layout", "kinds of rank", "s", "CPU s", "memory, GB"], list(map(row, measured.values())))
-    )
+    result.say(table(["layout", "kinds of rank", "s", "CPU s", "memory, GB"], list(map(row, measured.values()))))
     kept = all(case["cpu_s"] < CPU_SECONDS and case["max_rss_bytes"] < BYTES for case in measured.values())
     result.put("promise", {"cpu_s": CPU_SECONDS, "max_rss_bytes": BYTES, "kept": kept})
     result.close()

@@ -25,17 +25,13 @@ TRAINERS = sorted({case.trainer for case in CASES})
 def main() -> None:
     """Trains here, then each case, and writes the result; fails where losses differ."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument(
-        "trainers", nargs="*", metavar="TRAINER", help=f"of {', '.join(TRAINERS)}; default: all"
-    )
+    parser.add_argument("trainers", nargs="*", metavar="TRAINER", help=f"of {', '.join(TRAINERS)}; default: all")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--out", type=Path, help="where the result goes")
     options = parser.parse_args()
     result = Result("emitted-runs", "What `emit` writes, trained beside ours", facts(), options.out)
     result.data["deepspeed"] = metadata.version("deepspeed") if find_spec("deepspeed") else None
-    result.say(
-        facts_text(result.data["facts"]), f"- DeepSpeed: {result.data['deepspeed'] or 'not installed'}"
-    )
+    result.say(facts_text(result.data["facts"]), f"- DeepSpeed: {result.data['deepspeed'] or 'not installed'}")
     cases = [case for case in CASES if case.trainer in (options.trainers or TRAINERS)]
     with tempfile.TemporaryDirectory() as folder:
         rows = compared(Path(folder), options.steps, cases, result)

@@ -52,10 +52,7 @@ LAYOUTS: dict[str, tuple[str, dict[str, Any]]] = {
     "8B on 8: ZeRO-3": ("llama-3.1-8b", {"devices": 8, "zero_stage": 3}),
     "8B on 64: tp 8, ZeRO-1": ("llama-3.1-8b", {"devices": 64, "tp": 8, "zero_stage": 1}),
     "70B on 512: tp 8, pp 8, ZeRO-1": ("llama-3.1-70b", {"devices": 512, "tp": 8, "pp": 8, "zero_stage": 1}),
-    "70B on 1,024: tp 8, pp 8, ZeRO-1": (
-        "llama-3.1-70b",
-        {"devices": 1024, "tp": 8, "pp": 8, "zero_stage": 1},
-    ),
+    "70B on 1,024: tp 8, pp 8, ZeRO-1": ("llama-3.1-70b", {"devices": 1024, "tp": 8, "pp": 8, "zero_stage": 1}),
     "70B on 1,024: tp 8, pp 8, HSDP": (
         "llama-3.1-70b",
         {"devices": 1024, "tp": 8, "pp": 8, "dp_replicate": 4, "zero_stage": 1},
@@ -132,8 +129,7 @@ def async_tp(quick: bool) -> list[Row]:
         old = look()
     new = look()
     return [
-        Row(f"a block's {name}: of {new[name][1]} collectives", "fusable", old[name][0], new[name][0])
-        for name in new
+        Row(f"a block's {name}: of {new[name][1]} collectives", "fusable", old[name][0], new[name][0]) for name in new
     ]
 
 
@@ -143,9 +139,7 @@ def rows(quick: bool) -> list[Row]:
     seq_len, rounds = (256, 1) if quick else (2048, 5)
     measured = []
     for name in ("llama", "capped scores"):
-        model = ModelSpec.parse(
-            {"name": "small", "context": seq_len, **packed_rows.MODEL, **packed_rows.MODELS[name]}
-        )
+        model = ModelSpec.parse({"name": "small", "context": seq_len, **packed_rows.MODEL, **packed_rows.MODELS[name]})
         answer = packed_rows.compare(model, seq_len, rounds, packed=True)
         masks, tiles = answer["masks"], answer["tiles"]
         measured.append(Row(f"{name}: kept for the backward", "MB", masks["kept"] / 1e6, tiles["kept"] / 1e6))
@@ -212,9 +206,7 @@ PARTS: dict[str, Callable[[bool], list[Row]]] = {
 
 def main() -> None:
     """Runs the parts and writes the result."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="smaller, to see that it runs")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="some of it")
     parser.add_argument("--out", type=Path, default=None, help="folder of the result")
@@ -228,9 +220,7 @@ def main() -> None:
         result.put(name, {"rows": [row._asdict() for row in measured], "load_average": load_average()})
         cells += [(name, row.what, row.unit, _number(row.before), _number(row.after)) for row in measured]
     result.say(table(["part", "", "unit", "before", "after"], cells))
-    result.say(
-        "", *(f"- *{name}*: {' '.join((PARTS[name].__doc__ or '').split())}" for name in options.parts)
-    )
+    result.say("", *(f"- *{name}*: {' '.join((PARTS[name].__doc__ or '').split())}" for name in options.parts))
     result.close()
 
 

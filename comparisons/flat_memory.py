@@ -45,16 +45,12 @@ GEMMA: dict[str, Any] = {
     "attention_softcap": 20.0, "logit_softcap": 10.0, "sliding_window": 48, "window_pattern": [True, False],
     "tie_word_embeddings": True, "embedding_scale": 5.7,
 }  # fmt: skip
-MOE: dict[str, Any] = {
-    "moe": {"num_experts": 4, "top_k": 2, "moe_intermediate_size": 32, "num_shared_experts": 1}
-}
+MOE: dict[str, Any] = {"moe": {"num_experts": 4, "top_k": 2, "moe_intermediate_size": 32, "num_shared_experts": 1}}
 MLA: dict[str, Any] = {
-    "num_key_value_heads": 4, "rope": {"interleaved": True},
-    "mla": {
-        "q_lora_rank": 12, "kv_lora_rank": 16, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8,
-        "v_head_dim": 10,
-    },
-}  # fmt: skip
+    "num_key_value_heads": 4,
+    "rope": {"interleaved": True},
+    "mla": {"q_lora_rank": 12, "kv_lora_rank": 16, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 10},
+}
 FAMILIES = {"llama": {}, "gemma": GEMMA, "mixture": MOE, "latent": MLA}
 MASKED, PLAIN, VALID, SAVES = "masks", "no masks", "validation", "saves"
 
@@ -106,9 +102,7 @@ def main() -> int:
         tokens = make_tokens(Path(scratch))
         base = floor()
         result.put("floor_mib", base)
-        chosen = [
-            kind for kind in KINDS if not options.kinds or any(name in title(kind) for name in options.kinds)
-        ]
+        chosen = [kind for kind in KINDS if not options.kinds or any(name in title(kind) for name in options.kinds)]
         answers: dict[str, dict[str, Any]] = {}
         chosen = chosen[:: 12 if options.quick else 1]
         began, pace = time.perf_counter(), 0.0  # seconds of a step, so far
@@ -168,19 +162,17 @@ def run_data(kind: Kind, tokens: Path, out: Path, steps: int) -> dict[str, Any]:
     whole = layout.keys() & {"tp", "cp", "etp"} or not layout.get("devices")  # no rank has rows of its own
     micro_batch = SAMPLES if whole else 1
     return {
-        "name": "flat", "out_dir": str(out), "seed": 1, "device": "cpu",
+        "name": "flat",
+        "out_dir": str(out),
+        "seed": 1,
+        "device": "cpu",
         "model": {**MODEL, **FAMILIES[family], **changes.get("model", {})},
-        "layout": {
-            "devices": 1, "global_batch": SAMPLES, "micro_batch": micro_batch, "precision": precision,
-            **layout,
-        },
-        "data": {
-            "train": [source], "valid": [source], "seq_len": LENGTH, "document_mask": MASKED in options,
-        },
+        "layout": {"devices": 1, "global_batch": SAMPLES, "micro_batch": micro_batch, "precision": precision, **layout},
+        "data": {"train": [source], "valid": [source], "seq_len": LENGTH, "document_mask": MASKED in options},
         "optimizer": changes.get("optimizer", {"name": "adamw"}),
         "train": {"steps": steps, "valid_every": often if VALID in options else 0, "valid_batches": 3},
         "checkpoint": {"every": often if SAVES in options else 0, "at_end": False},
-    }  # fmt: skip
+    }
 
 
 def judge(data: dict[str, Any], base: float, pause: float) -> dict[str, Any]:

@@ -85,9 +85,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--resume", action="store_true", help="goes on with the results in --out")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
-    parser.add_argument(
-        "--quick", action="store_true", help="tiny sizes: tries the plumbing, measures nothing"
-    )
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: tries the plumbing, measures nothing")
     options = parser.parse_args()
     if options.device == "cpu" and not options.quick:
         parser.error("on a CPU only --quick makes sense: the real sizes would take days")
@@ -170,12 +168,7 @@ class Visit:
     """Runs parts one after the other and keeps the results on disk."""
 
     def __init__(
-        self,
-        options: argparse.Namespace,
-        state: dict[str, Any],
-        out: Path,
-        environ: dict[str, str],
-        started: float,
+        self, options: argparse.Namespace, state: dict[str, Any], out: Path, environ: dict[str, str], started: float
     ) -> None:
         self.options, self.state, self.out, self.environ = options, state, out, environ
         self.started, self.end = started, started + 60 * options.minutes
@@ -237,10 +230,7 @@ class Visit:
             return HUNG, f"it went on for {3 * GRACE_S:.0f} s past its limit of {seconds:.0f} s and was ended"
         self.kill()  # what it left running
         code = self.process.returncode
-        return (
-            code,
-            f"its process ended with {signal.Signals(-code).name if code < 0 else code}: {self.tail()}",
-        )
+        return (code, f"its process ended with {signal.Signals(-code).name if code < 0 else code}: {self.tail()}")
 
     def kill(self) -> None:
         """Ends the part's process and all that it started."""
@@ -275,25 +265,19 @@ class Visit:
         command = [sys.executable, "-m", "harness.gpu.report", str(self.out)]
         done = subprocess.run(command, env=self.environ, capture_output=True, text=True)
         if done.returncode:
-            print(
-                f"no tables were written: {(done.stderr.strip().splitlines() or ['?'])[-1]}", file=sys.stderr
-            )
+            print(f"no tables were written: {(done.stderr.strip().splitlines() or ['?'])[-1]}", file=sys.stderr)
 
     def left(self, names: list[str]) -> list[str]:
         """Parts that haven't ended."""
         return [
-            name
-            for name in names
-            if not str(self.state["parts"].get(name, {}).get("status", "")).startswith(ENDED)
+            name for name in names if not str(self.state["parts"].get(name, {}).get("status", "")).startswith(ENDED)
         ]
 
     def bad(self, names: list[str]) -> bool:
         """Whether a part failed, or a test did."""
         records = [self.state["parts"].get(name, {}) for name in names]
         values = [value for record in records for value in record.get("values", {}).values()]
-        tests = any(
-            isinstance(value, dict) and value.get("outcome") in ("failed", "error") for value in values
-        )
+        tests = any(isinstance(value, dict) and value.get("outcome") in ("failed", "error") for value in values)
         return tests or any(record["status"].startswith("failed") for record in records)
 
     def tail(self) -> str:
@@ -315,10 +299,7 @@ class Visit:
         minutes = max(0.0, self.end - time.monotonic()) / 60
         more = f"; left: {' '.join(left)}" if left else ""
         status = record.get("status", "goes on in a new process")
-        print(
-            f"{part.name}: {status} ({record['seconds']:.0f} s) · {minutes:.1f} min of this visit{more}",
-            flush=True,
-        )
+        print(f"{part.name}: {status} ({record['seconds']:.0f} s) · {minutes:.1f} min of this visit{more}", flush=True)
 
 
 if __name__ == "__main__":

@@ -35,9 +35,7 @@ LEFT_OUT = ["numpy"]  # 17 MiB, and torch is of no use without it
 
 def main() -> int:
     """Writes the folder."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "gpu-kit")
     parser.add_argument("--python-tag", default="cp312", help="of the Python there: cp311, cp312, cp313")
     options = parser.parse_args()
@@ -140,12 +138,8 @@ def name_of(line: str) -> str:
 
 def source() -> dict[str, Any]:
     """The commit, and whether there are changes."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True
-    ).stdout.strip()
-    changed = subprocess.run(
-        ["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True
-    ).stdout
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    changed = subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True).stdout
     return {"commit": commit, "dirty": bool(changed.strip())}
 
 

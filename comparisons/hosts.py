@@ -102,9 +102,7 @@ class Timed:
 def layouts(model: ModelSpec) -> Iterator[Layout]:
     """Every layout of these axes that `train` takes."""
     sizes = (1, 2, 4)
-    for tp, pp, zero, micro_batch, schedule in product(
-        sizes, sizes, range(4), (1, 2, 4, 8), ("1f1b", "zb-h1")
-    ):
+    for tp, pp, zero, micro_batch, schedule in product(sizes, sizes, range(4), (1, 2, 4, 8), ("1f1b", "zb-h1")):
         keys = {"devices": PROCESSES, "global_batch": BATCH, "precision": "fp32", "tp": tp, "pp": pp,
                 "zero_stage": zero, "micro_batch": micro_batch, "schedule": schedule}  # fmt: skip
         if tp * pp > PROCESSES or (tp * pp == PROCESSES and zero) or (pp == 1 and schedule != "1f1b"):
@@ -119,9 +117,7 @@ def layouts(model: ModelSpec) -> Iterator[Layout]:
 
 def main() -> None:
     """Both networks, one after the other."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hosts", type=int, choices=(2, 4), default=None, help="one of them alone")
     parser.add_argument("--most", type=int, default=24, help="layouts to run on each")
     parser.add_argument("--steps", type=int, default=8, help="of each run; the first three aren't timed")
@@ -240,9 +236,7 @@ def alone(place: Place, group: int, stride: int, sharing: int) -> list[Timed]:
 
 def link(timed: Sequence[Timed]) -> Line:
     """The start and rate of a message between hosts, by all rings whose messages they are."""
-    line = fit_line(
-        [timing.message for timing in timed], [[timing.seconds / timing.messages] for timing in timed]
-    )
+    line = fit_line([timing.message for timing in timed], [[timing.seconds / timing.messages] for timing in timed])
     assert line is not None  # more than two sizes
     return line
 
@@ -338,9 +332,7 @@ def picture(result: Result, cases: dict[str, Case]) -> None:
     axes.fill_between(ends, [0.9 * e for e in ends], [1.1 * e for e in ends], alpha=0.15, label="within 10%")
     for axis, marker in (("tp", "s"), ("pp", "^"), ("dp", "o")):
         some = [name for name, case in cases.items() if kind(case.layout) == axis]
-        axes.scatter(
-            [measured[n] for n in some], [cases[n].predicted_s for n in some], marker=marker, label=axis
-        )
+        axes.scatter([measured[n] for n in some], [cases[n].predicted_s for n in some], marker=marker, label=axis)
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="measured, s", ylabel="predicted, s")
     for line in (axes.xaxis, axes.yaxis):
         line.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))

@@ -66,9 +66,7 @@ class Case:
 def layouts(devices: int, model: ModelSpec) -> Iterator[Layout]:
     """Every layout of these axes that `train` takes."""
     sizes = [size for size in (1, 2, 4, 8) if size <= devices]
-    for tp, pp, zero, micro_batch, recompute in product(
-        sizes, sizes, range(4), (1, 2, 4, 8), ("none", "full")
-    ):
+    for tp, pp, zero, micro_batch, recompute in product(sizes, sizes, range(4), (1, 2, 4, 8), ("none", "full")):
         rest = devices // (tp * pp)
         if tp * pp * rest != devices or (rest == 1 and zero):
             continue
@@ -152,9 +150,7 @@ def go_round(result: Result, options: argparse.Namespace, folder: Path) -> None:
     def price(layout: Layout, cluster: ClusterSpec) -> float:
         return predict(model, cluster, layout, SEQ_LEN).step_time_s
 
-    every = [
-        Case(name_of(layout), layout, price(layout, place)) for layout in layouts(options.processes, model)
-    ]
+    every = [Case(name_of(layout), layout, price(layout, place)) for layout in layouts(options.processes, model)]
     cases = {case.name: case for case in spread(every, options.most)}
     folders: list[Path] = []
     for case in cases.values():

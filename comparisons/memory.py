@@ -61,9 +61,7 @@ def arguments() -> argparse.Namespace:
     """The command line."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
-    parser.add_argument(
-        "--cases", nargs="+", default=[case.name for case in CASES], help="some of them, by name"
-    )
+    parser.add_argument("--cases", nargs="+", default=[case.name for case in CASES], help="some of them, by name")
     parser.add_argument("--seq-len", type=int, default=128)
     parser.add_argument("--quick", action="store_true", help="a tiny model")
     parser.add_argument("--json", action="store_true", help="prints the result as one JSON document")
@@ -144,9 +142,7 @@ def show(setting: Setting, cases: dict[str, dict[str, Any]], result: Result) -> 
         "",
         table(["", "the paper's", "measured, MB", "formula, MB", "differs by", "holds"], rows),
     )
-    fell = [
-        f"- {'' if e['fell'] else 'NOT '}{e['kind']}: {e['from']} > {e['to']}" for e in result.data["falling"]
-    ]
+    fell = [f"- {'' if e['fell'] else 'NOT '}{e['kind']}: {e['from']} > {e['to']}" for e in result.data["falling"]]
     result.say("What falls, as it must:", "", *fell)
 
 

@@ -89,9 +89,7 @@ def compare(spec: ModelSpec, length: int, rounds: int, *, packed: bool) -> dict[
                 seconds[name].append(time.perf_counter() - started)
             else:  # the first warms up, and is measured
                 answer[name] = {"kept": kept_bytes(decoder, tokens, documents)}
-                numbers[name] = torch.cat(
-                    [p.grad.flatten() for p in decoder.parameters() if p.grad is not None]
-                )
+                numbers[name] = torch.cat([p.grad.flatten() for p in decoder.parameters() if p.grad is not None])
     for name, values in seconds.items():
         answer[name]["seconds"] = values
     difference = (numbers["tiles"] - numbers["masks"]).abs().max() / numbers["masks"].abs().max()
@@ -120,9 +118,7 @@ def masked(spec: ModelSpec, context: Context, length: int) -> Context:
 
     full = of(context.full)
     sliding = full if context.sliding is context.full else of(context.sliding)
-    return Context(
-        context.positions, context.documents, context.rope, context.local_rope, full, sliding, context.cache
-    )
+    return Context(context.positions, context.documents, context.rope, context.local_rope, full, sliding, context.cache)
 
 
 def step(decoder: Decoder, tokens: Tensor, documents: Tensor | None) -> None:

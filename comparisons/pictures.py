@@ -73,19 +73,7 @@ def demo(place: Path) -> Path:
 def train_pipeline(place: Path) -> Path:
     """A run of two pipeline ranks with one recorded step."""
     swr(place, "prepare", "shakespeare", "--out", "text", "--vocab-size", "1024")
-    swr(
-        place,
-        "presets",
-        "new",
-        "--params",
-        "1e6",
-        "--like",
-        "llama",
-        "--vocab",
-        "1024",
-        "--out",
-        "small.yaml",
-    )
+    swr(place, "presets", "new", "--params", "1e6", "--like", "llama", "--vocab", "1024", "--out", "small.yaml")
     (place / "run.yaml").write_text(RUN_FILE, encoding="utf-8")
     layout = ["device=cpu", "layout.devices=2", "layout.pp=2", "layout.global_batch=8"]
     swr(place, "train", "run.yaml", "--steps", "12", "name=pp", *layout, "profile.steps=[10]")
@@ -105,9 +93,7 @@ def shoot(page: Path, picture: Path, height: int, only: str = "") -> None:
         raise SystemExit("pictures of pages need a Chromium on the path; --only ideas does without")
     text = page.read_text(encoding="utf-8")
     if only:
-        hidden = (
-            f"section:not(#{only}), header.top, footer {{ display: none }} section {{ margin-top: 20px }}"
-        )
+        hidden = f"section:not(#{only}), header.top, footer {{ display: none }} section {{ margin-top: 20px }}"
         text = text.replace("</head>", f"<style>{hidden}</style></head>")
     copy = page.with_name(f"shot-{page.name}")
     copy.write_text(text, encoding="utf-8")

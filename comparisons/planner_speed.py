@@ -59,9 +59,7 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one of each, smaller")
     parser.add_argument("--out", type=Path, default=None, help="folder of the result")
     return parser.parse_args()
@@ -89,12 +87,7 @@ def searched(asked: tuple[str, str, int, int, int], rounds: int, result: Result)
     plan, core, clock = timed(work, rounds)
     result.put(name, {"space": plan.space, "priced": plan.priced, "cpu_s": core, "s": clock})
     numbers = [statistics.median(core[1:]), statistics.median(clock[1:]), core[0]]
-    return [
-        f"{name}, {devices} devices",
-        f"{plan.space:,}",
-        f"{plan.priced:,}",
-        *(f"{n:.2f}" for n in numbers),
-    ]
+    return [f"{name}, {devices} devices", f"{plan.space:,}", f"{plan.priced:,}", *(f"{n:.2f}" for n in numbers)]
 
 
 def priced(many: int, rounds: int, result: Result) -> list[str]:

@@ -80,9 +80,7 @@ def sync(draw: random.Random) -> tuple[AnyJob, AnyJob]:
 
 def tiny(draw: random.Random) -> tuple[AnyJob, AnyJob]:
     """Kernels shorter than their launches; without the fault, a graph launches them."""
-    job = base(draw).without(
-        kernel=draw.uniform(3, 7), kernels=30, host=draw.uniform(15, 35), collective=40.0
-    )
+    job = base(draw).without(kernel=draw.uniform(3, 7), kernels=30, host=draw.uniform(15, 35), collective=40.0)
     return job, job.without(host=0.5)
 
 
@@ -131,9 +129,7 @@ FAULTS: dict[str, tuple[Callable[[random.Random], tuple[AnyJob, AnyJob]], tuple[
 
 def main() -> int:
     """All kinds, a table, and whether the aims are met."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=25, help="of each kind")
     parser.add_argument("--only", choices=FAULTS, default=None)
     parser.add_argument("--seed", type=int, default=0)
@@ -163,14 +159,7 @@ def case(kind: str, seed: str) -> dict[str, Any]:
     right = (first["cause"] if first else "") in causes if causes else first is None
     near = promised is not None and abs(promised - true) <= NEAR * abs(true)
     causes_found = [verdict["cause"] for verdict in verdicts]
-    return {
-        "seed": seed,
-        "causes": causes_found,
-        "promised": promised,
-        "true": true,
-        "right": right,
-        "near": near,
-    }
+    return {"seed": seed, "causes": causes_found, "promised": promised, "true": true, "right": right, "near": near}
 
 
 def length_of(job: AnyJob, folder: Path | None = None) -> float:
@@ -188,9 +177,7 @@ def met(kind: str, cases: list[dict[str, Any]]) -> bool:
 
 def errors(cases: list[dict[str, Any]]) -> list[float]:
     """Of the promise, as a part of the truth, where the cause was right."""
-    return [
-        abs(entry["promised"] / entry["true"] - 1) for entry in cases if entry["right"] and entry["true"]
-    ] or [1.0]
+    return [abs(entry["promised"] / entry["true"] - 1) for entry in cases if entry["right"] and entry["true"]] or [1.0]
 
 
 def text(cases: dict[str, list[dict[str, Any]]]) -> str:

@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import os
 
-os.environ["OMP_NUM_THREADS"] = (
-    "1"  # one thread a process, here and in the processes below; read by import torch
-)
+os.environ["OMP_NUM_THREADS"] = "1"  # one thread a process, here and in the processes below; read by import torch
 
 import argparse
 import json
@@ -119,11 +117,7 @@ class Case:
     def dump(self) -> dict[str, Any]:
         """Plain data."""
         keys = ("setting", "name", "predicted", "measured", "spread", "parts")
-        return {
-            **{key: getattr(self, key) for key in keys},
-            "layout": self.layout.dump(),
-            "error": self.error,
-        }
+        return {**{key: getattr(self, key) for key in keys}, "layout": self.layout.dump(), "error": self.error}
 
 
 def main() -> None:
@@ -222,14 +216,7 @@ def show(result: Result, cases: Sequence[Case]) -> None:
         some = [case for case in cases if case.setting == setting]
         keys = ", ".join(f"{key} {value}" for key, value in SETTINGS[setting].model.items())
         result.say(f"## {setting}: {keys}, {SETTINGS[setting].batch} x {SETTINGS[setting].seq_len} tokens")
-        heads = [
-            "layout",
-            "predicted ms",
-            "measured ms",
-            "error",
-            "p10 – p90",
-            "most of it, beside computing",
-        ]
+        heads = ["layout", "predicted ms", "measured ms", "error", "p10 – p90", "most of it, beside computing"]
         result.say(table(heads, [row(case) for case in some]))
     rows = [summary(setting, cases) for setting in dict.fromkeys(case.setting for case in cases)]
     large = [case for case in cases if case.setting != "parity"] or list(cases)

@@ -85,12 +85,7 @@ tokenizer.train_from_iterator((json.loads(line)["text"] for line in open("text.j
 print(time.perf_counter() - began, tokenizer.get_vocab_size())
 """
 
-CONTENDERS = {
-    "prepare": OURS,
-    "datasets": THEIRS,
-    "learn, ours": LEARN_OURS,
-    "learn, tokenizers": LEARN_THEIRS,
-}
+CONTENDERS = {"prepare": OURS, "datasets": THEIRS, "learn, ours": LEARN_OURS, "learn, tokenizers": LEARN_THEIRS}
 MADE = ("ours", "theirs", "learnt", "cache")
 
 
@@ -148,9 +143,7 @@ def measure(folder: Path, size: int, rounds: int, processes: int) -> dict[str, A
 
 def conditions(size: int, rounds: int, processes: int) -> dict[str, Any]:
     """What has to be known to judge the numbers."""
-    versions = {
-        name: metadata.version(name) for name in ("scalewright", "datasets", "tokenizers", "pyarrow", "numpy")
-    }
+    versions = {name: metadata.version(name) for name in ("scalewright", "datasets", "tokenizers", "pyarrow", "numpy")}
     return {
         "date": date.today().isoformat(),
         "text_bytes": size,
@@ -170,9 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--megabytes", type=float, default=8)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    parser.add_argument(
-        "--save", action="store_true", help="keep the result as comparisons/results/prepare-DATE.json"
-    )
+    parser.add_argument("--save", action="store_true", help="keep the result as comparisons/results/prepare-DATE.json")
     chosen = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -82,9 +82,7 @@ def priced_where_it_fits(asked: Question, cluster: str) -> dict[str, Any]:
     raise problem
 
 
-def priced(
-    asked: Question, cluster: str, devices: int | None = None, batch: int | None = None
-) -> dict[str, Any]:
+def priced(asked: Question, cluster: str, devices: int | None = None, batch: int | None = None) -> dict[str, Any]:
     """Its own cost, the best single change, the plan's best, and whether its file was edited for that."""
     plan = sw.plan(asked, cluster, devices=devices, global_batch=batch, top=1, emit=True)
     yours, emitted = plan["yours"], plan["emitted"]
@@ -117,10 +115,7 @@ def show(result: Result, rows: list[dict[str, Any]], cluster: str) -> None:
         f"own trainers run them (* with {MODEL}, as they name no model). A layout that does not fit may be "
         "faster than the best one that does. The JSON names keys that weren't understood.",
         "",
-        table(
-            ["file", "trainer", "unread keys", "step", "best single change", "the plan's best", "its file"],
-            cells,
-        ),
+        table(["file", "trainer", "unread keys", "step", "best single change", "the plan's best", "its file"], cells),
     )
     edited = Counter(row["edited"] for row in rows if "edited" in row)
     result.say("Its file for that layout: " + ", ".join(f"{word} {n}" for word, n in edited.items()) + ".")

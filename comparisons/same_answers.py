@@ -109,9 +109,7 @@ def commands(folder: Path, samples: Path | None) -> list[list[str]]:
         *(["presets", cluster] for cluster in CLUSTERS),
     ]
     if samples is not None:
-        paths = sorted(
-            path for path in samples.rglob("*") if path.is_file() and path.stat().st_size < 3 << 20
-        )
+        paths = sorted(path for path in samples.rglob("*") if path.is_file() and path.stat().st_size < 3 << 20)
         for path in rng.sample(paths, min(len(paths), 50)):
             lines += [["diagnose", str(path), *rng.choice(([], ["--json"], ["--json"]))]]
     return lines
@@ -120,9 +118,7 @@ def commands(folder: Path, samples: Path | None) -> list[list[str]]:
 def read_back(folder: Path) -> list[list[str]]:
     """`read`, and `predict` and `plan --from`, of the files that `emit` wrote."""
     rng, lines = random.Random(1), []
-    for path in sorted(
-        path for path in folder.glob("*-run?/*") if path.suffix in (".sh", ".py", ".yaml", ".toml")
-    ):
+    for path in sorted(path for path in folder.glob("*-run?/*") if path.suffix in (".sh", ".py", ".yaml", ".toml")):
         lines += [["read", f"{path.parent.name}/{path.name}", "--json"]]
         if rng.random() < 0.3:
             lines += [["predict", "--from", f"{path.parent.name}/{path.name}", "-c", "dgx-h100", "--json"]]
@@ -164,12 +160,7 @@ def collect(source: Path, samples: Path | None, folder: Path, keep: Path | None)
         return [json.loads(line) for line in source.read_text().splitlines()]
     folder.mkdir()
     environment = {**os.environ, "PYTHONPATH": str(source.resolve()), "COLUMNS": "120", "NO_COLOR": "1"}
-    command = [
-        sys.executable,
-        str(Path(__file__).resolve()),
-        "--work",
-        str(samples.resolve()) if samples else "",
-    ]
+    command = [sys.executable, str(Path(__file__).resolve()), "--work", str(samples.resolve()) if samples else ""]
     subprocess.run(command, cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL)
     text = (folder / "answers.jsonl").read_text().replace(str(folder), "FOLDER")
     if keep is not None:
@@ -179,14 +170,10 @@ def collect(source: Path, samples: Path | None, folder: Path, keep: Path | None)
 
 def main() -> int:
     """Both versions, and the answers that differ."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sources", type=Path, nargs="*", metavar="SRC")
     parser.add_argument("--samples", type=Path)
-    parser.add_argument(
-        "--keep", type=Path, help="where the old answers are kept, to be given in OLD's place"
-    )
+    parser.add_argument("--keep", type=Path, help="where the old answers are kept, to be given in OLD's place")
     parser.add_argument("--save", type=Path)
     parser.add_argument("--work", help=argparse.SUPPRESS)
     options = parser.parse_args()

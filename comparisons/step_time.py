@@ -103,9 +103,7 @@ def main() -> None:
     rounds, steps = (1, 4) if options.quick else (options.rounds, options.steps)
     torch.set_num_threads(1)  # one device, too: the layouts of two have a core each
     seq_len = 64 if options.quick else 128
-    model = ModelSpec.parse(
-        {"name": "small-llama", "context": seq_len, **(TINY if options.quick else SHAPE), **HEADS}
-    )
+    model = ModelSpec.parse({"name": "small-llama", "context": seq_len, **(TINY if options.quick else SHAPE), **HEADS})
     with tempfile.TemporaryDirectory(prefix="scalewright-times-") as scratch:
         folder = Path(scratch)
         result = Result(
@@ -160,11 +158,7 @@ def describe(model: ModelSpec, name: str, seq_len: int, steps: int, out: Path) -
         "device": "cpu",
         "layout": {"global_batch": BATCH, "precision": "fp32", **keys.get("layout", {})},
         "optimizer": keys.get("optimizer", {}),
-        "data": {
-            "train": str(out.parent / "tokens.npy"),
-            "valid": str(out.parent / "tokens.npy"),
-            "seq_len": seq_len,
-        },
+        "data": {"train": str(out.parent / "tokens.npy"), "valid": str(out.parent / "tokens.npy"), "seq_len": seq_len},
         "train": {"steps": steps, **keys.get("train", {})},
         "checkpoint": {"every": 0, "at_end": False},
     }
@@ -189,9 +183,7 @@ def show(result: Result, times: dict[str, list[float]], sent: dict[str, list[See
     result.put("one_device_s", one)
     load = load_average()
     result.say(f"Load average at the end: {' '.join(map(str, load)) if load else 'unknown'}.")
-    result.say(
-        "MB: what the busiest rank sends in one step on a ring, by axis, from the collectives that were seen."
-    )
+    result.say("MB: what the busiest rank sends in one step on a ring, by axis, from the collectives that were seen.")
     result.say(table(["`layout`", "ms a step", "of one device", "range", "MB sent in a step"], rows))
 
 

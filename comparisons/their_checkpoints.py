@@ -24,9 +24,7 @@ from harness.result import Result, facts_text, table
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "tests" / "checkpoint" / "theirs" / "real.py"
-TITLES = {
-    "torchtitan": "torchtitan", "megatron": "Megatron Core", "deepspeed": "DeepSpeed", "nanotron": "nanotron",
-}  # fmt: skip
+TITLES = {"torchtitan": "torchtitan", "megatron": "Megatron Core", "deepspeed": "DeepSpeed", "nanotron": "nanotron"}
 HOW = {
     "torchtitan": "its model under FSDP2, saved by its CheckpointManager; compared with what its own adapter "
     "makes of the model for Hugging Face. 0.3 has no attention that runs on a CPU without compilation: no "

@@ -40,9 +40,7 @@ Judge = Callable[[Path, str], str]  # a case's folder and its output -> what is 
 
 def main() -> int:
     """Runs every case that is there."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", nargs="+", default=list(CASES), choices=list(CASES))
     parser.add_argument("--out", type=Path, default=None, help="folder of the result")
@@ -60,9 +58,7 @@ def main() -> int:
             output = "".join(run(folder, script) for script in scripts)
             wrong = judge(folder, output)
             rows.append([folder.name, wrong or "right"])
-            result.put(
-                folder.name, {"wrong": wrong, "output": [] if not wrong else output[-3000:].splitlines()}
-            )
+            result.put(folder.name, {"wrong": wrong, "output": [] if not wrong else output[-3000:].splitlines()})
             print(f"{folder.name}: {wrong or 'right'}", flush=True)
     result.say(facts_text(result.data["facts"]), "", table(["case", "verdict"], rows))
     result.close()
@@ -109,10 +105,7 @@ def rolling(folder: Path, output: str) -> str:
     """Texts beyond a window aren't compared with the script: its last window sees less than lm-eval's."""
     found = dict(re.findall(r"^(ours|lm-eval \{'add_bos_token': False\}) +rolling \[(\S+)\]", output, re.M))
     pairs = re.findall(r" (\d+) tokens: ours (\S+), without the second <bos> (\S+);", output)
-    values = [
-        tuple(found.values()),
-        *((ours, theirs) for count, ours, theirs in pairs if int(count) <= WINDOW),
-    ]
+    values = [tuple(found.values()), *((ours, theirs) for count, ours, theirs in pairs if int(count) <= WINDOW)]
     far = [pair for pair in values if len(pair) != 2 or abs(float(pair[0]) / float(pair[1]) - 1) > NEAR]
     return "" if not far and len(values) == 2 else f"likelihoods differ: {values}"
 
@@ -120,24 +113,10 @@ def rolling(folder: Path, output: str) -> str:
 def megatron(folder: Path, output: str) -> str:
     wrong = []
     for name in ("l3x", "mla", "lin"):
-        words = [
-            sys.executable,
-            "-m",
-            "scalewright",
-            "emit",
-            "megatron",
-            f"run-{name}.yaml",
-            "--out",
-            f"strict-{name}",
-        ]
+        words = [sys.executable, "-m", "scalewright", "emit", "megatron", f"run-{name}.yaml", "--out", f"strict-{name}"]
         environ = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
         done = subprocess.run(
-            [*words, "--json", "--strict"],
-            cwd=folder,
-            env=environ,
-            capture_output=True,
-            text=True,
-            timeout=200,
+            [*words, "--json", "--strict"], cwd=folder, env=environ, capture_output=True, text=True, timeout=200
         )
         if done.returncode == 0 and "rope" not in done.stdout:
             wrong.append(name)
@@ -146,9 +125,7 @@ def megatron(folder: Path, output: str) -> str:
 
 def no_difference(folder: Path, output: str) -> str:
     wrong = [
-        line
-        for line in output.splitlines()
-        if "differs" in line or re.search(r"(?:ids|wrong)(?:: | at )[1-9]", line)
+        line for line in output.splitlines() if "differs" in line or re.search(r"(?:ids|wrong)(?:: | at )[1-9]", line)
     ]
     return wrong[0][:200] if wrong else ("" if output.strip() else "no output")
 

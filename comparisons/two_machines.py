@@ -44,9 +44,7 @@ MODEL = {
 
 def main() -> int:
     """Runs one device, then each layout on both machines."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one layout of one rank each")
     parser.add_argument("--out", type=Path, default=None, help="folder of the result")
     options = parser.parse_args()
@@ -66,12 +64,7 @@ def main() -> int:
             result.put("cases", found)
     result.put("control", control)
     rows = [
-        [
-            name,
-            str(case["layout"]["devices"] // 2),
-            f"{case['worst']:.1e}",
-            f"{case['bytes_a_step'] / 1e3:,.0f}",
-        ]
+        [name, str(case["layout"]["devices"] // 2), f"{case['worst']:.1e}", f"{case['bytes_a_step'] / 1e3:,.0f}"]
         for name, case in found.items()
     ]
     result.say(

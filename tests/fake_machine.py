@@ -28,11 +28,7 @@ def fake(processes: int = 2, narrow: float = 0.5) -> Timings:
             for what in ("linear", "attention"):
                 curves.append(straight(what, times * FLOPS / slower, phase=phase, precision=precision))
             curves += [straight(what, BYTES / slower, phase=phase, precision=precision) for what in MOVES]
-    curves += [
-        straight("add", 1e9),
-        straight("optimizer", 1e9),
-        {"what": "watched", "sizes": [1], "seconds": [4e-6]},
-    ]
+    curves += [straight("add", 1e9), straight("optimizer", 1e9), {"what": "watched", "sizes": [1], "seconds": [4e-6]}]
     curves += [straight(kind, LINK, 3e-4) for kind in ("all_reduce", "all_gather", "reduce_scatter", "send")]
     return Timings.parse({"processes": processes, "threads": 1, "curves": curves})
 

@@ -36,9 +36,7 @@ class Moody(parts.Words):
         with torch.no_grad():
             self.seen.add_(1)
         x = self.blocks[0](self.embed(tokens))
-        mine = self.rank is None or (
-            torch.distributed.is_initialized() and torch.distributed.get_rank() == self.rank
-        )
+        mine = self.rank is None or (torch.distributed.is_initialized() and torch.distributed.get_rank() == self.rank)
         if mine and self.training and any(int(word) in self.bad for word in tokens[:, 0]):
             if self.backward:
                 return self.head(_Backwards.apply(self.blocks[1](x)))

@@ -81,9 +81,7 @@ Make = Callable[[Built], torch.optim.Optimizer]
 def own_optimizer(built: Built) -> torch.optim.Optimizer:
     """The run's optimizer."""
     run = built.run
-    return build_optimizer(
-        run.optimizer, built.network.parallel.weights, load_python, built.mesh, seed=run.seed
-    )
+    return build_optimizer(run.optimizer, built.network.parallel.weights, load_python, built.mesh, seed=run.seed)
 
 
 def train(built: Built, steps: int, make: Make = own_optimizer) -> dict[str, Any]:
@@ -97,9 +95,7 @@ def train(built: Built, steps: int, make: Make = own_optimizer) -> dict[str, Any
         micros = rank_micros(number, mesh.index("batch"), mesh.size("batch"), run.layout.micro_batch)
         report = step(micros, torch.tensor(sum(micro.targets.numel() for micro in micros)))
         reports.append([report[LOSS].item(), report[NORM].item()])
-    weights = {
-        weight.name: [list(weight.box[0]), plain(weight.true(weight.master))] for weight in parallel.weights
-    }
+    weights = {weight.name: [list(weight.box[0]), plain(weight.true(weight.master))] for weight in parallel.weights}
     return {"steps": reports, "weights": weights}
 
 

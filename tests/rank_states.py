@@ -12,14 +12,7 @@ from math import prod
 
 from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout
-from scalewright.spec.memory import (
-    BF16,
-    FP32,
-    is_sharded,
-    offloads_optimizer,
-    offloads_parameters,
-    padded_rows,
-)
+from scalewright.spec.memory import BF16, FP32, is_sharded, offloads_optimizer, offloads_parameters, padded_rows
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.optimizers import ADAMW, Optimizer, is_matrix
 from scalewright.spec.placement import Placement, holders, local_shape, place
@@ -48,9 +41,7 @@ def state_bytes(
     if offloads_parameters(layout):
         return StateBytes(0, 0, 0, masters + gradients + states)
     if offloads_optimizer(layout):  # the host has masters, and buffers for gradients
-        return StateBytes(
-            copies or masters, gradients, 0, FP32 * 2 * sum(prod(local) for _, _, local in held) + states
-        )
+        return StateBytes(copies or masters, gradients, 0, FP32 * 2 * sum(prod(local) for _, _, local in held) + states)
     return StateBytes(masters + copies, gradients, states)
 
 

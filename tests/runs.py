@@ -24,13 +24,7 @@ from scalewright.launch.rank import RankContext
 from scalewright.train.run import PRELOAD, Result
 
 TESTS = Path(__file__).resolve().parent
-TIMING = (
-    "step_time_s",
-    "tokens_per_s",
-    "mfu",
-    "memory_gib",
-    "breakdown_s",
-)  # what two equal runs may differ in
+TIMING = ("step_time_s", "tokens_per_s", "mfu", "memory_gib", "breakdown_s")  # what two equal runs may differ in
 EOD = 0
 
 MODEL: dict[str, Any] = {

@@ -79,15 +79,7 @@ class Adaptive(torch.optim.Optimizer):
     elementwise = True
 
     def __init__(self, params: Any, lr: float = 0.1, d0: float = 0.5, decay: float = 0.0) -> None:
-        groups = {
-            "lr": lr,
-            "d0": d0,
-            "d": d0,
-            "k": 0,
-            "weight_sum": 0.0,
-            "betas": (0.9, 0.99),
-            "decay": decay,
-        }
+        groups = {"lr": lr, "d0": d0, "d": d0, "k": 0, "weight_sum": 0.0, "betas": (0.9, 0.99), "decay": decay}
         super().__init__(params, groups)
 
     @torch.no_grad()

@@ -97,11 +97,7 @@ def test_a_part_of_an_answer_is_shown_as_a_dictionary(predicted):
 
 def test_an_answer_that_was_changed_is_shown_as_a_dictionary_at_worst(predicted):
     """A repr must not raise, whatever stands in it; nor has it colours, where a CI job wants some."""
-    for original in (
-        sw.diagnose("example"),
-        sw.diagnose("example-log"),
-        predicted,
-    ):  # twice: it stays a function
+    for original in (sw.diagnose("example"), sw.diagnose("example-log"), predicted):  # twice: it stays a function
         for key in original:
             for value in (None, "x", [None], {}):
                 changed = type(original)({**original, key: value})

@@ -48,9 +48,7 @@ def test_the_arrows_are_those_of_the_table() -> None:
 
 
 def test_there_are_five_walks() -> None:
-    assert set(WALKS) == {
-        "run → step", "batch → loss", "layout → price", "trace → verdict", "script → plan → script",
-    }  # fmt: skip
+    assert set(WALKS) == {"run → step", "batch → loss", "layout → price", "trace → verdict", "script → plan → script"}
 
 
 @pytest.mark.parametrize("title", WALKS)

@@ -54,12 +54,8 @@ def test_the_citation() -> None:
     assert needed <= set(cited) <= needed | optional
     assert (cited["version"], cited["date-released"]) == releases()[0]
     assert cited["cff-version"] == "1.2.0"
-    assert f'license = "{cited["license"]} AND CC-BY-SA-3.0"' in text(
-        "pyproject.toml"
-    )  # of bundled WikiText-2
-    assert all(
-        "name" in author or {"family-names", "given-names"} <= set(author) for author in cited["authors"]
-    )
+    assert f'license = "{cited["license"]} AND CC-BY-SA-3.0"' in text("pyproject.toml")  # of bundled WikiText-2
+    assert all("name" in author or {"family-names", "given-names"} <= set(author) for author in cited["authors"])
 
 
 def test_paths_of_the_security_page_exist() -> None:

@@ -35,9 +35,7 @@ chmod +x "$3/bin/python" "$3/bin/scalewright"
 def steps() -> list[tuple[str, str]]:
     """(instruction, the rest), with continued lines joined."""
     lines = "\n".join(line for line in TEXT.splitlines() if line and not line.startswith("#"))
-    return [
-        (word, rest) for word, _, rest in (s.partition(" ") for s in lines.replace("\\\n", "").splitlines())
-    ]
+    return [(word, rest) for word, _, rest in (s.partition(" ") for s in lines.replace("\\\n", "").splitlines())]
 
 
 def arguments() -> dict[str, str]:
@@ -49,16 +47,7 @@ def copied() -> list[tuple[list[str], str]]:
 
 
 def test_it_uses_instructions_that_docker_has() -> None:
-    assert {word for word, _ in steps()} <= {
-        "ARG",
-        "FROM",
-        "RUN",
-        "COPY",
-        "ENV",
-        "WORKDIR",
-        "CMD",
-        "ENTRYPOINT",
-    }
+    assert {word for word, _ in steps()} <= {"ARG", "FROM", "RUN", "COPY", "ENV", "WORKDIR", "CMD", "ENTRYPOINT"}
     assert [word for word, _ in steps()][:2] == ["ARG", "FROM"]
 
 
@@ -109,9 +98,7 @@ def test_its_steps_run(tmp_path: Path, base_has_python: bool) -> None:
             name, value = rest.split("=", 1)
             environment[name] = value.replace("$PATH", environment["PATH"])
         elif word == "RUN":
-            done = subprocess.run(
-                ["sh", "-ec", rest], env=environment, capture_output=True, text=True, timeout=120
-            )
+            done = subprocess.run(["sh", "-ec", rest], env=environment, capture_output=True, text=True, timeout=120)
             assert done.returncode == 0, f"{rest}\n{done.stderr}"
             if later.parent == tmp_path:  # what apt-get has installed
                 later = later.rename(tools / "python3")

@@ -104,9 +104,7 @@ def run_blocks(chosen: list[Block], folder: Path) -> None:
             text=True,
             timeout=280,
         )
-        assert done.returncode == 0, (
-            f"{block.page}:{block.line}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
-        )
+        assert done.returncode == 0, f"{block.page}:{block.line}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
 
 
 def marked(prefix: str) -> list[Block]:
@@ -196,9 +194,7 @@ def schema_keys(spec: type[Spec], prefix: str = "") -> dict[str, Any]:
     for name, field in spec.model_fields.items():
         key = prefix + (field.alias or name)
         parts = [t for t in flat(field.annotation) if isinstance(t, type) and issubclass(t, Spec)]
-        nested = [
-            t for t in parts if t.__name__ not in {"PythonRef", "ModelSpec", "Source", "RecomputeEvery"}
-        ]
+        nested = [t for t in parts if t.__name__ not in {"PythonRef", "ModelSpec", "Source", "RecomputeEvery"}]
         left = {"RecomputeBudget", "MlflowSpec", "WandbSpec", "DilocoSpec", "LowRank"}
         nested = [t for t in nested if t.__name__ not in left]
         if nested:
@@ -222,11 +218,7 @@ def test_run_page_names_every_key_and_no_other():
 def test_run_page_shows_every_word_that_a_key_takes():
     rows = dict(re.findall(r"^\| `([\w.]+)` \| (.*?) \|", RUN_PAGE.read_text("utf-8"), flags=re.MULTILINE))
     for key, annotation in schema_keys(RunSpec).items():
-        words = {
-            str(word)
-            for word in flat(annotation)
-            if isinstance(word, (str, int)) and not isinstance(word, bool)
-        }
+        words = {str(word) for word in flat(annotation) if isinstance(word, (str, int)) and not isinstance(word, bool)}
         assert words <= set(re.findall(r"`([^`]+)`", rows[key])), key
 
 

@@ -214,10 +214,7 @@ throw-away-pod:
 @pytest.fixture
 def append(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
     """Adds text to a file of a copy of spec/hardware/data, which is read from then on."""
-    readers = (
-        devices._devices, devices._ids_by_name, cluster._entries, cluster._preset,
-        driver_names._by_driver_name,
-    )  # fmt: skip
+    readers = (devices._devices, devices._ids_by_name, cluster._entries, cluster._preset, driver_names._by_driver_name)
     folder = shutil.copytree(devices.DATA, tmp_path / "data")
     for module in (devices, cluster):
         monkeypatch.setattr(module, "DATA", folder)
@@ -278,9 +275,7 @@ def test_an_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert optimizers.find_optimizer(EXAMPLE) is record
     adamw, planned = price(), price(optimizer=record)
     saved = adamw.memory_gib["optimizer"] - planned.memory_gib["optimizer"]
-    assert saved == pytest.approx(
-        4 * count(MODEL).total / 16 / 2**30, rel=0.01
-    )  # 4 bytes on each of 16 ranks
+    assert saved == pytest.approx(4 * count(MODEL).total / 16 / 2**30, rel=0.01)  # 4 bytes on each of 16 ranks
     assert planned.step_time_s < adamw.step_time_s
 
 

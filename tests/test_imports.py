@@ -33,9 +33,7 @@ ALLOWED: dict[str, set[str]] = {
     "launch": {"spec"},
     "track": {"spec", "machine"},
     "evaluate": {"spec", "model", "parallel", "checkpoint", "data"},
-    "train": {
-        "spec", "machine", "plan", "model", "parallel", "data", "checkpoint", "evaluate", "launch", "track",
-    },
+    "train": {"spec", "machine", "plan", "model", "parallel", "data", "checkpoint", "evaluate", "launch", "track"},
     "dry_run": {"spec", "machine", "plan", "model", "parallel", "data", "launch", "train"},
     "parity": {"spec", "parallel", "data", "checkpoint", "launch", "track", "train"},
     "bench": {"spec", "machine"},
@@ -46,7 +44,7 @@ ALLOWED: dict[str, set[str]] = {
     "report": {"spec", "plan", "diagnose"},
     "learn": {"spec"},
     "cli": {"spec"},
-}  # fmt: skip
+}
 
 LAZY: dict[str, set[str]] = {
     "bench": {"model", "parallel", "train", "diagnose"},
@@ -190,20 +188,13 @@ def test_the_planner_s_folders_import_what_they_may():
 
 @pytest.mark.parametrize("folder", sorted(NO_TORCH_EVER))
 def test_no_torch_not_even_lazily(folder):
-    found = [
-        f"{p.name}:{line}" for p in files(folder) for m, _, line in imports(p) if m.split(".")[0] == "torch"
-    ]
+    found = [f"{p.name}:{line}" for p in files(folder) for m, _, line in imports(p) if m.split(".")[0] == "torch"]
     assert not found
 
 
 @pytest.mark.parametrize("folder", sorted(NO_TORCH_AT_THE_TOP))
 def test_torch_only_lazily(folder):
-    found = [
-        f"{p.name}:{n}"
-        for p in files(folder)
-        for m, lazy, n in imports(p)
-        if m.startswith("torch") and not lazy
-    ]
+    found = [f"{p.name}:{n}" for p in files(folder) for m, lazy, n in imports(p) if m.startswith("torch") and not lazy]
     assert not found
 
 
@@ -258,9 +249,7 @@ def run_blocked(
     blocked: set[str], first: str = "", before: str = "", after: str = ""
 ) -> subprocess.CompletedProcess[str]:
     """Imports the whole base package in a process where some modules can't be imported."""
-    script = BLOCKED.format(
-        blocked=sorted(blocked), first=first, before=before, after=after, modules=base_modules()
-    )
+    script = BLOCKED.format(blocked=sorted(blocked), first=first, before=before, after=after, modules=base_modules())
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
 
 
@@ -268,9 +257,7 @@ EXTRAS = {"torch", "safetensors", "tokenizers", "pyarrow", "mlflow", "tensorboar
 
 
 def test_the_base_package_imports_without_the_extras():
-    done = run_blocked(
-        EXTRAS, after="from scalewright.cli import main\nassert main(['presets', '--help']) == 0"
-    )
+    done = run_blocked(EXTRAS, after="from scalewright.cli import main\nassert main(['presets', '--help']) == 0")
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("fine\n")
 

@@ -241,9 +241,7 @@ def zipped() -> bytes:
 
 DEEP = "[" * 200_000
 HUGE_HEADER = (1 << 60).to_bytes(8, "little") + b"{}"
-LYING = json.dumps(
-    {"x": {"dtype": "F32", "shape": [1 << 40, 1 << 20], "data_offsets": [0, 1 << 62]}}
-).encode()
+LYING = json.dumps({"x": {"dtype": "F32", "shape": [1 << 40, 1 << 20], "data_offsets": [0, 1 << 62]}}).encode()
 PICKLE = pickle.dumps(Runs())
 SOUND = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
 HEADERS = {  # of safetensors files, before eight bytes of numbers

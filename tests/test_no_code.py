@@ -32,12 +32,8 @@ def found_in(text: str, where: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(text)):
         line = f"{where}:{getattr(node, 'lineno', 0)}"
         if isinstance(node, (ast.Import, ast.ImportFrom)):
-            names = (
-                [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
-            )
-            yield from (
-                f"{line} imports {name}" for name in names if name.split(".")[0] in MODULES - _own(where)
-            )
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            yield from (f"{line} imports {name}" for name in names if name.split(".")[0] in MODULES - _own(where))
         outside = not where.startswith("launch/") and where not in WRITES
         if outside and isinstance(node, ast.Attribute) and ast.unparse(node) in ENVIRONMENT:
             yield f"{line} reads the environment"

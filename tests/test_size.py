@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "scalewright"
-LINES, FILES = 101_000, 750  # of all kinds, in Python files
+LINES, FILES = 99_000, 750  # of all kinds, in Python files
 
 BUDGET = {
     "accept": 540,
@@ -63,9 +63,7 @@ def python_files(folder: str) -> list[Path]:
 
 
 def test_code_lines_leaves_out_what_explains() -> None:
-    text = (
-        '"""A file."""\n\n# why\nX = """\n# text\n\n"""\n\n\ndef f():\n    """Does."""\n    return X  # it\n'
-    )
+    text = '"""A file."""\n\n# why\nX = """\n# text\n\n"""\n\n\ndef f():\n    """Does."""\n    return X  # it\n'
     assert code_lines(text) == 5  # X = """, # text, """, def, return
 
 

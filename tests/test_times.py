@@ -23,10 +23,7 @@ def test_long_files_begin_first_and_files_stay_whole(monkeypatch: pytest.MonkeyP
 
 
 def test_seconds_by_folder_and_by_file() -> None:
-    reports = [
-        SimpleNamespace(nodeid=f"tests/{name}", duration=2.0)
-        for name in ("a/x.py::1", "a/x.py::2", "b.py::1")
-    ]
+    reports = [SimpleNamespace(nodeid=f"tests/{name}", duration=2.0) for name in ("a/x.py::1", "a/x.py::2", "b.py::1")]
     files = times.seconds_of_files(reports)  # type: ignore[arg-type]
     assert files == Counter({"tests/a/x.py": 4.0, "tests/b.py": 2.0})
     lines = times.table(files)

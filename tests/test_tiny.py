@@ -23,9 +23,7 @@ def run_file(call_cli, tmp_path: Path) -> Path:
     """A run file for a model of a few thousand parameters on a few thousand words."""
     text = " ".join(f"{a}{b} {b}ing" for a in "abcdefgh" for b in ("cat", "dog", "sun", "rain", "wind")) * 40
     (tmp_path / "text.txt").write_text(text)
-    answer = call_cli(
-        "prepare", tmp_path / "text.txt", "--out", tmp_path / "data", "--vocab-size", 300, "--workers", 1
-    )
+    answer = call_cli("prepare", tmp_path / "text.txt", "--out", tmp_path / "data", "--vocab-size", 300, "--workers", 1)
     assert answer.code == 0, answer.err
     run = {
         "name": "tiny",

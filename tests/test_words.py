@@ -47,9 +47,7 @@ def test_the_glossary_is_in_order_and_has_each_term_once() -> None:
 
 
 def test_pictures_are_small_and_all_shown() -> None:
-    pages = "".join(
-        path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *ROOT.glob("docs/*.md")]
-    )
+    pages = "".join(path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *ROOT.glob("docs/*.md")])
     pictures = sorted((ROOT / "docs" / "pictures").iterdir())
     assert pictures
     for picture in pictures:

@@ -38,9 +38,7 @@ def commands() -> list[str]:
 
 
 def test_there_are_commands() -> None:
-    assert {"make lint PYTHON=python", "make suite PYTHON=python", "make test", "bash .ci/base"} <= set(
-        commands()
-    )
+    assert {"make lint PYTHON=python", "make suite PYTHON=python", "make test", "bash .ci/base"} <= set(commands())
 
 
 @pytest.mark.parametrize("command", sorted(set(commands())))
@@ -58,10 +56,7 @@ def test_the_versions_are_those_of_pyproject() -> None:
     assert requires is not None
     assert requires[1] == VERSIONS[0]
     matrices = {name: job["strategy"]["matrix"] for name, job in jobs().items() if "strategy" in job}
-    assert {name: matrix["python"] for name, matrix in matrices.items()} == {
-        "base": VERSIONS,
-        "test": VERSIONS,
-    }
+    assert {name: matrix["python"] for name, matrix in matrices.items()} == {"base": VERSIONS, "test": VERSIONS}
     assert {name.partition("-")[0] for name in matrices["base"]["os"]} == {"ubuntu", "macos", "windows"}
 
 

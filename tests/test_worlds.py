@@ -69,8 +69,7 @@ def fail(mesh: Any, layout: Any, how: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("how", "words"),
-    [("raises", "worker 1 failed: ValueError: planted"), ("dies", "worker 1 was killed by SIGSEGV")],
+    ("how", "words"), [("raises", "worker 1 failed: ValueError: planted"), ("dies", "worker 1 was killed by SIGSEGV")]
 )
 def test_a_failure_on_one_rank_is_the_tests(how: str, words: str) -> None:
     with pytest.raises(RunError, match=words) as caught:

@@ -64,8 +64,5 @@ def table(files: Counter[str]) -> list[str]:
     rows = [*folders.most_common(SHOWN), *files.most_common(SHOWN)]
     return [
         f"seconds of a worker, {sum(files.values()):.0f} in all:",
-        *(
-            f"{seconds:8.0f} {100 * seconds / max(sum(files.values()), 1):3.0f}% {name}"
-            for name, seconds in rows
-        ),
+        *(f"{seconds:8.0f} {100 * seconds / max(sum(files.values()), 1):3.0f}% {name}" for name, seconds in rows),
     ]

@@ -24,9 +24,7 @@ CPU = torch.device("cpu")
 
 def run_world(target: Callable[..., Any], layout: dict[str, Any], *arguments: Any) -> list[Any]:
     """`target(mesh, layout, *arguments)` on every rank of a layout; every rank's answer, in rank order."""
-    found: list[Any] = run_local(
-        _enter, (target, layout, arguments), layout["devices"], preload=PRELOAD, threads=1
-    )
+    found: list[Any] = run_local(_enter, (target, layout, arguments), layout["devices"], preload=PRELOAD, threads=1)
     return found
 
 

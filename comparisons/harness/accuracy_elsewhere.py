@@ -21,16 +21,7 @@ TITAN = {
     "recompute": "selective",
 }
 FULL = {"precision": "fp8", "recompute": "full", "options": "compile=1;async_tp=1"}
-TITAN_405 = {
-    **TITAN,
-    **FULL,
-    "model": "llama-3.1-405b",
-    "n_devices": 512,
-    "dp": 8,
-    "tp": 8,
-    "pp": 8,
-    "mbs": 1,
-}
+TITAN_405 = {**TITAN, **FULL, "model": "llama-3.1-405b", "n_devices": 512, "dp": 8, "tp": 8, "pp": 8, "mbs": 1}
 TITAN_405 |= {"gbs": 256}
 TITAN_70 = {**TITAN, **FULL, "model": "llama-3.1-70b", "n_devices": 256, "dp": 32, "tp": 8, "mbs": 16}
 TITAN_70 |= {"gbs": 512}

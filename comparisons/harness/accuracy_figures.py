@@ -22,14 +22,7 @@ import numpy as np
 
 from scalewright.plan.constants import facts
 from scalewright.plan.fitting.calibrate import held_out_error
-from scalewright.plan.fitting.fit import (
-    LEFT_OUT,
-    groups_of,
-    left_out,
-    mean_error,
-    of_unknown_trainers,
-    source_errors,
-)
+from scalewright.plan.fitting.fit import LEFT_OUT, groups_of, left_out, mean_error, of_unknown_trainers, source_errors
 from scalewright.plan.fitting.runs import MEASURED, Runs, once_a_layout, read_table, runs_of
 from scalewright.plan.fitting.score import baselines, layout_groups, memory_of_kind, rankings, score
 from scalewright.plan.predict import Predictions, predict_table
@@ -137,9 +130,7 @@ def in_words(key: str) -> str:
 
 def rival_errors(figures: Figures) -> dict[str, np.ndarray]:
     """Relative errors of the four baselines."""
-    return {
-        name: seconds / figures.runs.seconds - 1 for name, seconds in baselines(figures.found.outcome).items()
-    }
+    return {name: seconds / figures.runs.seconds - 1 for name, seconds in baselines(figures.found.outcome).items()}
 
 
 # -- llm-analysis ---------------------------------------------------------------------------------
@@ -188,14 +179,14 @@ def compare_peer(figures: Figures, answers: list[dict[str, Any]]) -> dict[str, A
         sources[source] = {"rows": int(at.sum())} | {n: 100 * float(np.median(e)) for n, e in far.items()}
     counted = [entry for entry in sources.values() if entry["rows"] >= 5]
     return {
-        "expressed": int(np.isfinite(seconds["iteration_s"]).sum()), "timed": int(asked.sum()),
+        "expressed": int(np.isfinite(seconds["iteration_s"]).sum()),
+        "timed": int(asked.sum()),
         "refused": dict(Counter(row["refused"] for row in rows if row.get("refused")).most_common()),
         "sources": sources,
-        "mean": {name: float(np.mean([entry[name] for entry in counted])) for name in every}
-        if counted else {},
+        "mean": {name: float(np.mean([entry[name] for entry in counted])) for name in every} if counted else {},
         "ranking": {name: _ranking(figures, value, asked) for name, value in every.items()},
         "memory": _peer_memory(figures, seconds["memory_gib"]),
-    }  # fmt: skip
+    }
 
 
 def _ranking(figures: Figures, seconds: np.ndarray, rows: np.ndarray) -> dict[str, Any]:

@@ -117,9 +117,7 @@ def sources(f: Figures) -> str:
 def why_far(f: Figures) -> str:
     """A line for every source that has a reason."""
     out = f.scored["source"]["sources"]
-    lines = [
-        f"- **{n}** ({pct(out[n]['median_error_pct'])}%): {FAR_SOURCES[n]}" for n in FAR_SOURCES if n in out
-    ]
+    lines = [f"- **{n}** ({pct(out[n]['median_error_pct'])}%): {FAR_SOURCES[n]}" for n in FAR_SOURCES if n in out]
     return "\n".join(lines)
 
 
@@ -184,9 +182,7 @@ def fits(f: Figures) -> str:
 
 def profiles(f: Figures) -> str:
     """What a few rows of a table do for the others."""
-    whole = {
-        s: by for s, by in f.profiles.items() if all("median_error_pct" in entry for entry in by.values())
-    }
+    whole = {s: by for s, by in f.profiles.items() if all("median_error_pct" in entry for entry in by.values())}
     if not whole:
         return "No source here has enough rows."
     rows = []
@@ -202,9 +198,7 @@ def peer(f: Figures) -> dict[str, Any]:
     if not found:
         return {}
     order = {"iteration_s": "iteration", "forward_s": "forward × 3", "ours": "ours, left out"}
-    rows = [
-        [name, str(one["rows"]), *(pct(one[key]) for key in order)] for name, one in found["sources"].items()
-    ]
+    rows = [[name, str(one["rows"]), *(pct(one[key]) for key in order)] for name, one in found["sources"].items()]
     if found["mean"]:
         mean = [pct(found["mean"][key]) for key in order]
         rows.append(["**mean of sources with five rows**", str(found["timed"]), *mean])
@@ -219,9 +213,7 @@ def peer(f: Figures) -> dict[str, Any]:
                     " and ".join(pct(100 * cost) for cost in one["regret"]),
                 ]
             )
-    held = [
-        [name, str(one["rows"]), pct(one["it"]), pct(one["ours"])] for name, one in found["memory"].items()
-    ]
+    held = [[name, str(one["rows"]), pct(one["it"]), pct(one["ours"])] for name, one in found["memory"].items()]
     return {
         "version": found["version"], "file": found["file"], "expressed": f"{found['expressed']:,}",
         "timed": f"{found['timed']:,}",

@@ -15,8 +15,7 @@ FAR_SOURCES = {
     " other across nodes) show in no other source: left out, they are guessed.",
     "vtrain-single": "models of 0.15 to 0.3 billion parameters on one node, where memory-bound kernels and"
     " launches of that trainer decide: left out, these are guessed.",
-    "megatron-bridge": "mixtures of experts, whose software moved by 1.3 to 1.8 within a year at the same"
-    " layout.",
+    "megatron-bridge": "mixtures of experts, whose software moved by 1.3 to 1.8 within a year at the same layout.",
     "maxtext-tpu": "neither batch nor layout is stated: both are assumed.",
     "nemo-longseq": "sequences up to 1M tokens; its times follow from TFLOP/s, and offload isn't stated.",
 }

@@ -108,11 +108,7 @@ class BareLoopOurLoss(BareLoop):
 
 
 def bare(
-    name: str,
-    setting: Setting,
-    samples: list[tuple[Tensor, Tensor]],
-    precision: str,
-    kind: type[BareLoop] = BareLoop,
+    name: str, setting: Setting, samples: list[tuple[Tensor, Tensor]], precision: str, kind: type[BareLoop] = BareLoop
 ) -> BareLoop:
     """The bare loop over our own model."""
     decoder = setting.decoder()

@@ -111,18 +111,14 @@ def ours(folder: Path, steps: int, masks: bool) -> dict[int, float]:
     run = run_of(folder, steps, masks, zero_stage=0)
     path = folder / f"{Path(run['out_dir']).name}.yaml"
     path.write_text(yaml.safe_dump(run), encoding="utf-8")
-    _start(
-        [sys.executable, "-m", "scalewright", "train", str(path)], folder, {"PYTHONPATH": str(ROOT / "src")}
-    )
+    _start([sys.executable, "-m", "scalewright", "train", str(path)], folder, {"PYTHONPATH": str(ROOT / "src")})
     records = map(json.loads, (Path(run["out_dir"]) / "metrics.jsonl").read_text().splitlines())
     return {record["step"]: record["loss"] for record in records if record["kind"] == "train"}
 
 
 def theirs(folder: Path, steps: int, case: Case) -> dict[int, float]:
     """The losses of an emitted run by step; raises RuntimeError with the end of what it printed."""
-    run = run_of(folder, steps, case.masks, **case.layout) | {
-        "device": "cuda" if case.accelerators else "cpu"
-    }
+    run = run_of(folder, steps, case.masks, **case.layout) | {"device": "cuda" if case.accelerators else "cpu"}
     emitted = emit(case.trainer, settings_of(RunSpec.parse(run)))
     place = folder / re.sub(r"\W+", "-", f"{case.trainer} {case.title}")
     for name, text in emitted.files.items():

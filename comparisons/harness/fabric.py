@@ -126,9 +126,7 @@ def hosts(count: int, rate: float, delay: float) -> Iterator[list[str]]:
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
 
 
-def everywhere(
-    names: Sequence[str], each: int, python: Sequence[str], command: Sequence[str], patience: float
-) -> str:
+def everywhere(names: Sequence[str], each: int, python: Sequence[str], command: Sequence[str], patience: float) -> str:
     """torchrun in every namespace, `each` processes of a Python command; what the first one printed."""
     words = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(len(names)),
              "--nproc-per-node", str(each), "--master-addr", f"{NETWORK}.1", "--master-port", str(PORT),

@@ -82,12 +82,7 @@ def gpu_state() -> dict[str, Any]:
         "devices": torch.cuda.device_count(),
     }
     if shutil.which("nvidia-smi"):
-        command = [
-            "nvidia-smi",
-            "--id=0",
-            f"--query-gpu={','.join(NVIDIA_SMI)}",
-            "--format=csv,noheader,nounits",
-        ]
+        command = ["nvidia-smi", "--id=0", f"--query-gpu={','.join(NVIDIA_SMI)}", "--format=csv,noheader,nounits"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
             cells = [cell.strip() for cell in done.stdout.split(",")]

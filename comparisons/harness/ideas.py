@@ -21,10 +21,7 @@ MODEL = "llama-3.1-8b"
 COST = StageCost(1.0, 1.0, 1.0)  # a backward takes twice a forward, half of it for the weights
 FILLS = {"forward": FORWARD, "backward": BACKWARD, "backward_input": INPUT, "backward_weight": WEIGHT}
 KINDS = {"parameters": "#0072b2", "gradients": "#56b4e9", "optimizer": "#009e73", "activations": "#e69f00"}
-PALE = {
-    "parameters": "#8fc1e0",
-    "gradients": "#c9e6f8",
-}  # of the same kinds, for what is held whole for a step
+PALE = {"parameters": "#8fc1e0", "gradients": "#c9e6f8"}  # of the same kinds, for what is held whole for a step
 REST = "#b9b6ad"
 
 
@@ -147,9 +144,7 @@ def draw_pipelines(path: Path) -> None:
         timing = simulate(plan, COST)
         top = 22 + 148 * number
         board.text(20, top + 8, kind, 13, weight=600)
-        board.text(
-            76, top + 8, f"bubble {100 * timing.bubble_fraction:.0f}% of the ranks' time", 12, fill=SOFT
-        )
+        board.text(76, top + 8, f"bubble {100 * timing.bubble_fraction:.0f}% of the ranks' time", 12, fill=SOFT)
         for rank in range(4):
             y = top + 18 + 27 * rank
             board.text(66, y + 15, f"rank {rank}", 11, "end", SOFT)
@@ -200,11 +195,7 @@ def draw_bubbles(path: Path) -> None:
         board.line(points, colour, 2.2)
         name = kind + (f", {chunks} stages a rank" if chunks > 1 else "")
         board.text(
-            right + 10,
-            points[-1][1] + (-6 if kind == "1f1b" else 4 if kind == "zb-h1" else 14),
-            name,
-            12,
-            fill=colour,
+            right + 10, points[-1][1] + (-6 if kind == "1f1b" else 4 if kind == "zb-h1" else 14), name, 12, fill=colour
         )
     board.text(
         (left + right) / 2,
@@ -232,8 +223,6 @@ def _priced(**keys: int) -> Prediction:
 
 
 def _share(tp: int) -> float:
-    asked = Layout.parse(
-        {"devices": 64, "tp": tp, "zero_stage": 1, "global_batch": 64, "recompute": "full"}, "layout"
-    )
+    asked = Layout.parse({"devices": 64, "tp": tp, "zero_stage": 1, "global_batch": 64, "recompute": "full"}, "layout")
     found = predict(load_model_spec("llama-3.1-70b"), load_cluster("dgx-h100"), asked, 4096)
     return found.breakdown["tp_exposed"] / found.step_time_s

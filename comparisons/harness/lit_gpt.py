@@ -15,9 +15,7 @@ PRECISIONS = {"fp32": "32-true", "bf16-mixed": "bf16-mixed", "bf16-true": "bf16-
 class LitLoop:
     """What `litgpt pretrain` does for a step, without its compile, its validation and its saving."""
 
-    def __init__(
-        self, name: str, setting: Setting, samples: list[tuple[Tensor, Tensor]], precision: str
-    ) -> None:
+    def __init__(self, name: str, setting: Setting, samples: list[tuple[Tensor, Tensor]], precision: str) -> None:
         from lightning.fabric import Fabric
         from litgpt.utils import chunked_cross_entropy  # type: ignore[import-untyped]
 

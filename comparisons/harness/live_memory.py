@@ -75,17 +75,11 @@ def _measure(run: RunSpec, mesh: Mesh) -> dict[str, int]:
 
 def _step(step: Step, run: RunSpec, model: ModelSpec) -> None:
     layout, seq_len = run.layout, run.data.seq_len  # type: ignore[union-attr]
-    rows = [
-        torch.randint(0, model.vocab_size, (layout.micro_batch, seq_len + 1))
-        for _ in range(layout.accumulation)
-    ]
+    rows = [torch.randint(0, model.vocab_size, (layout.micro_batch, seq_len + 1)) for _ in range(layout.accumulation)]
     index: Tensor = torch.arange(seq_len)
     arguments: dict[str, Tensor] = {}
     if (cut := wanted_by(step.parallel.model).cut) is not None:
         index = torch.from_numpy(cut.tokens(seq_len))
         arguments = {"positions": index[None]}
-    micros = [
-        Micro(row[:, :-1][:, index].contiguous(), row[:, 1:][:, index].contiguous(), arguments)
-        for row in rows
-    ]
+    micros = [Micro(row[:, :-1][:, index].contiguous(), row[:, 1:][:, index].contiguous(), arguments) for row in rows]
     step(micros, torch.tensor(float(layout.accumulation * layout.micro_batch * seq_len)))

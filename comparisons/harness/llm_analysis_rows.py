@@ -57,13 +57,10 @@ def predicted(request: Request) -> dict[str, float]:
     kinds = analysis.ActivationRecomputation
     kind = kinds.FULL if whole else kinds.SELECTIVE if request.recompute == "core" else kinds.NONE
     wide = request.tp if request.sp else 1
-    layout = config.ParallelismConfig(
-        tp_size=request.tp, pp_size=request.pp, dp_size=request.dp, sp_size=wide
-    )
+    layout = config.ParallelismConfig(tp_size=request.tp, pp_size=request.pp, dp_size=request.dp, sp_size=wide)
     tool = analysis.LLMAnalysis(
-        _model(config, request), _gpu(config, request), _precision(config, request), layout,
-        flops_efficiency=SHARE,
-    )  # fmt: skip
+        _model(config, request), _gpu(config, request), _precision(config, request), layout, flops_efficiency=SHARE
+    )
     found: Mapping[str, Any] = tool.training(
         batch_size_per_gpu=request.micro_batch, gradient_accumulation_steps=int(request.accumulation),
         global_batch_size=int(request.global_batch), seq_len=request.seq_len, activation_recomputation=kind,

@@ -90,9 +90,7 @@ class Setting:
         return next(o.written for o in found if o.kind == "head")
 
 
-Claims = Callable[
-    [Setting, dict[str, Any], Found, Found], list[Claim]
-]  # (setting, layout, found, one device's)
+Claims = Callable[[Setting, dict[str, Any], Found, Found], list[Claim]]  # (setting, layout, found, one device's)
 
 
 def states(
@@ -109,11 +107,7 @@ def states(
     shares = {"parameters": parameters, "gradients": gradients, "optimizer": optimizer}
 
     def claims(setting: Setting, keys: dict[str, Any], found: Found, one: Found) -> list[Claim]:
-        whole = {
-            "parameters": setting.weights,
-            "gradients": setting.weights,
-            "optimizer": 2 * setting.weights,
-        }
+        whole = {"parameters": setting.weights, "gradients": setting.weights, "optimizer": 2 * setting.weights}
         made = []
         for kind, share in shares.items():
             if share is not None:
@@ -215,9 +209,7 @@ def times_kind(kind: str, share: float, tolerance: float = 0.02) -> Claims:
 
 def both(*parts: Claims) -> Claims:
     """All of these."""
-    return lambda setting, keys, found, one: [
-        claim for part in parts for claim in part(setting, keys, found, one)
-    ]
+    return lambda setting, keys, found, one: [claim for part in parts for claim in part(setting, keys, found, one)]
 
 
 def outputs_twice(setting: Setting, keys: dict[str, Any], found: Found, one: Found) -> list[Claim]:

@@ -25,9 +25,7 @@ def snapshots(folder: Path, result: Result) -> None:
         [snapshot] = read_snapshot(path)
         equal = all(getattr(snapshot, ours) == reference[path.name][theirs] for ours, theirs in KEYS.items())
         owner, size = snapshot.owners[0]
-        rows.append(
-            [path.name, f"{snapshot.peak:,}", "yes" if equal else "no", f"{owner}: {size / GIB:.2f} GiB"]
-        )
+        rows.append([path.name, f"{snapshot.peak:,}", "yes" if equal else "no", f"{owner}: {size / GIB:.2f} GiB"])
         memory = diagnose([path])["memory"]
         assert sum(memory["by_category"].values()) == snapshot.peak
         saving = memory["savings"][0]
@@ -54,9 +52,7 @@ def traced(folder: Path, result: Result) -> None:
                     if args.get("Device Type") and "Total Allocated" in args), default=None)  # fmt: skip
         if most is not None:
             memory = diagnose([path])["memory"]
-            held = ", ".join(
-                f"{stack['owner']} {stack['bytes'] / GIB:.2f}" for stack in memory["top_stacks"][:3]
-            )
+            held = ", ".join(f"{stack['owner']} {stack['bytes'] / GIB:.2f}" for stack in memory["top_stacks"][:3])
             rows.append([f"{path.parent.name}/{path.name}", f"{memory['peak_bytes']:,}", f"{most:,}", held])
             assert memory["peak_bytes"] == most
     result.put("traced_memory", rows)

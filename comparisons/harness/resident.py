@@ -112,7 +112,5 @@ def growth(samples: list[Sample], warm: int) -> float:
     start, end = (statistics.median(step for step, _ in entry) for entry in ends)
     if end <= start:
         raise ValueError(f"{len(later)} samples after step {warm} are too few")
-    before, after = (
-        [statistics.median(rank) for rank in zip(*(h for _, h in entry), strict=True)] for entry in ends
-    )
+    before, after = ([statistics.median(rank) for rank in zip(*(h for _, h in entry), strict=True)] for entry in ends)
     return max(b - a for a, b in zip(before, after, strict=True)) * 1000 / max(500, end - start)

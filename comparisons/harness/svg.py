@@ -23,9 +23,7 @@ class Board:
         self.width, self.height = width, height
         self.parts: list[str] = []
 
-    def box(
-        self, x: float, y: float, w: float, h: float, fill: str, label: str = "", size: float = 11
-    ) -> None:
+    def box(self, x: float, y: float, w: float, h: float, fill: str, label: str = "", size: float = 11) -> None:
         """A filled box with a dark edge and a label in its middle."""
         self.parts.append(
             f'<rect x="{x:.2f}" y="{y:.2f}" width="{w:.2f}" height="{h:.2f}" fill="{fill}" '
@@ -36,9 +34,7 @@ class Board:
 
     def bar(self, x: float, y: float, w: float, h: float, fill: str) -> None:
         """A box without an edge."""
-        self.parts.append(
-            f'<rect x="{x:.2f}" y="{y:.2f}" width="{w:.2f}" height="{h:.2f}" fill="{fill}" rx="2"/>'
-        )
+        self.parts.append(f'<rect x="{x:.2f}" y="{y:.2f}" width="{w:.2f}" height="{h:.2f}" fill="{fill}" rx="2"/>')
 
     def text(
         self,
@@ -56,15 +52,11 @@ class Board:
             f'font-weight="{weight}">{escape(words)}</text>'
         )
 
-    def line(
-        self, points: list[tuple[float, float]], colour: str = SOFT, width: float = 1.4, dash: str = ""
-    ) -> None:
+    def line(self, points: list[tuple[float, float]], colour: str = SOFT, width: float = 1.4, dash: str = "") -> None:
         """A polyline."""
         path = " ".join(f"{x:.2f},{y:.2f}" for x, y in points)
         dashed = f' stroke-dasharray="{dash}"' if dash else ""
-        self.parts.append(
-            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{width}"{dashed}/>'
-        )
+        self.parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{width}"{dashed}/>')
 
     def arrow(self, x: float, y: float, to_x: float, to_y: float, colour: str = SOFT) -> None:
         """A line with a head at its end; horizontal or vertical."""
@@ -80,9 +72,7 @@ class Board:
     def save(self, path: Path, title: str) -> None:
         """Writes the picture; `title` is what a reader hears who can't see it."""
         size = f"{self.width:g} {self.height:g}"
-        head = (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" role="img" font-family="{FONT}">'
-        )
+        head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" role="img" font-family="{FONT}">'
         edge = f'width="{self.width - 1:g}" height="{self.height - 1:g}"'
         card = f'<rect x="0.5" y="0.5" {edge} rx="10" fill="#fff" stroke="#e2e0da"/>'
         lines = [head, f"<title>{escape(title)}</title>", card, *self.parts, "</svg>"]

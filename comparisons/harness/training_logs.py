@@ -20,9 +20,7 @@ STEP = (  # of a truth, and of an answer
     ("tflops_per_device", "tflops"), ("memory_gib", "memory_gib"),
 )  # fmt: skip
 NEAR = 1e-6  # relative: truths are rounded to seven digits
-TRUTHS_ERRORS = {
-    ("2024-lora-phi2", "model"): "the sample's path has no organisation: out/finetune/lora-phi-2"
-}
+TRUTHS_ERRORS = {("2024-lora-phi2", "model"): "the sample's path has no organisation: out/finetune/lora-phi-2"}
 SIZE = 100e6  # bytes of the generated log
 
 
@@ -43,9 +41,7 @@ def training_logs(folder: Path, result: Result) -> None:
             why = TRUTHS_ERRORS.get((name, key), "DIFFERENT")
             rows.append([name, key, str(ours), str(theirs), why])
         equal = len(fields) - len(different)
-        counts.append(
-            [f"{path.parent.name}/{name}", log["framework"], len(log["steps"]), f"{equal} of {len(fields)}"]
-        )
+        counts.append([f"{path.parent.name}/{name}", log["framework"], len(log["steps"]), f"{equal} of {len(fields)}"])
     result.put("training_logs", {"counts": counts, "different": rows})
     result.say(
         f"**Logs of trainers**: {len(counts)} samples, every field that was written by hand.",
@@ -55,9 +51,7 @@ def training_logs(folder: Path, result: Result) -> None:
         result.say("Others:", table(["sample", "field", "here", "by hand", "why"], rows))
     seconds = {f"{100 * share:g}%": _cpu_seconds(share) for share in (0.02, 1.0)}
     result.put("training_log_cpu_s", seconds)
-    figures = ", ".join(
-        f"{spent:.1f} s where {share} of the lines are steps" for share, spent in seconds.items()
-    )
+    figures = ", ".join(f"{spent:.1f} s where {share} of the lines are steps" for share, spent in seconds.items())
     result.say(f"A generated log of {SIZE / 1e6:.0f} MB takes {figures} (CPU seconds).")
     assert not any(row[-1] == "DIFFERENT" for row in rows)
 

@@ -60,7 +60,7 @@ def test_all_devices_slow_are_a_warning() -> None:
         (axis(3e9, group=2, stride=8), "problem"),  # sockets
         (axis(400e9, wrong=3), "problem"),
     ],
-)  # fmt: skip
+)
 def test_links_are_compared_with_their_level(row: dict[str, Any], state: str) -> None:
     assert hardware.links([row], H100).severity == state
 

@@ -79,8 +79,7 @@ def test_sizes_are_whole_numbers_of_every_rank() -> None:
 
 def test_a_start_is_shared_by_the_messages_of_a_ring() -> None:
     rows = [
-        {"kind": "all_reduce", "bytes": size, "seconds": [6e-3 + size * 1.5 / 1e9] * 3}
-        for size in (1024, 4096, 16384)
+        {"kind": "all_reduce", "bytes": size, "seconds": [6e-3 + size * 1.5 / 1e9] * 3} for size in (1024, 4096, 16384)
     ]
     fit = fits(rows, 4)[0]
     assert fit["hop_s"] == pytest.approx(1e-3)

@@ -13,10 +13,7 @@ SIZES = [2.0**power for power in range(10, 24)]
 
 def times(start: float, rate: float, noise: float, repeats: int = 15) -> list[list[float]]:
     generator = np.random.default_rng(3)
-    return [
-        [(start + size / rate) * float(generator.lognormal(0, noise)) for _ in range(repeats)]
-        for size in SIZES
-    ]
+    return [[(start + size / rate) * float(generator.lognormal(0, noise)) for _ in range(repeats)] for size in SIZES]
 
 
 def test_a_known_line_comes_back() -> None:

@@ -25,12 +25,7 @@ def test_a_preset_trains_and_leaves_nothing_behind(tmp_path: Path, monkeypatch: 
 
 def test_figures_are_medians() -> None:
     rows = [
-        {
-            "step_time_s": seconds,
-            "tokens_per_s": 1 / seconds,
-            "mfu": None,
-            "breakdown_s": {"compute": seconds},
-        }
+        {"step_time_s": seconds, "tokens_per_s": 1 / seconds, "mfu": None, "breakdown_s": {"compute": seconds}}
         for seconds in (1.0, 2.0, 10.0)
     ]
     answer = summary(rows, 3.0)

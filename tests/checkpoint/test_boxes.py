@@ -67,9 +67,7 @@ def whole(name: str, shape: tuple[int, ...], salt: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def write_out(
-    mesh: Mesh, parallel: Parallel, optimizer: torch.optim.Optimizer, root: Path, step: int
-) -> None:
+def write_out(mesh: Mesh, parallel: Parallel, optimizer: torch.optim.Optimizer, root: Path, step: int) -> None:
     states, numbers = read_states(optimizer, parallel.weights)
     numbers, _ = gather_numbers(numbers, parallel.weights, mesh)
     save(

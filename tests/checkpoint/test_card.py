@@ -12,15 +12,7 @@ from scalewright.checkpoint.card import model_card
 from scalewright.checkpoint.format import Manifest
 from scalewright.spec.presets import load_model_spec
 
-NAMES = [
-    "a|b",
-    "![a](https://b/c.png)",
-    "<script>c</script>",
-    "a\n\n<img src=x>",
-    "&lt;b&gt;",
-    "[a](b)",
-    "---",
-]
+NAMES = ["a|b", "![a](https://b/c.png)", "<script>c</script>", "a\n\n<img src=x>", "&lt;b&gt;", "[a](b)", "---"]
 
 
 @pytest.mark.parametrize("name", NAMES)

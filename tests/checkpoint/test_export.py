@@ -106,9 +106,7 @@ def test_the_meter_sees_an_export_that_reads_everything_first(saved: Path, tmp_p
     assert alive.most[0] > sum(sizes(saved))
 
 
-def test_the_meter_sees_files_that_are_kept(
-    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_meter_sees_files_that_are_kept(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And when what was written isn't let go."""
     kept: list[Any] = []
 

@@ -58,9 +58,7 @@ def test_an_export_that_transformers_computes_otherwise_is_not_left(
     assert not (tmp_path / "hf2").exists()
 
 
-def test_an_export_that_transformers_can_t_run_is_not_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_export_that_transformers_can_t_run_is_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: Any, **keywords: Any) -> None:
         assert keywords["trust_remote_code"] is False  # of an auto_map that came along
         raise ValueError("no such class")

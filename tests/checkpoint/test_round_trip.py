@@ -58,9 +58,7 @@ def test_a_folder_comes_back_as_it_was(name: str, tmp_path: Path) -> None:
     """To a checkpoint and back: bytes are equal, but of config.json's dtype."""
     source = make_folder(tmp_path / "theirs", name)
     config = json_object(source / "config.json")
-    absent = {
-        key: config[key] for key in config if config[key] is not None
-    }  # as many files of theirs have it
+    absent = {key: config[key] for key in config if config[key] is not None}  # as many files of theirs have it
     (source / "config.json").write_text(json.dumps(absent))
     if name == "qwen":
         (source / "generation_config.json").unlink()
@@ -100,8 +98,7 @@ def test_the_export_ends_with_what_ended_documents(name: str, own_end: bool, tmp
     card = after["README.md"]
     assert card.startswith("---\nlicense: apache-2.0\n---\n")
     assert all(
-        part in card
-        for part in ("What it was.", markdown_text(data), "| steps | 2", "training loss", "validation")
+        part in card for part in ("What it was.", markdown_text(data), "| steps | 2", "training loss", "validation")
     )
     # the oracle
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
@@ -219,9 +216,7 @@ def test_new_words_begin_as_the_mean_of_the_old(padding: int, through: str, tmp_
         convert(source, tmp_path / "theirs-ours")
         init = tmp_path / "theirs-ours"
     model = {**load_model_keys(source), "vocab_size": size}
-    run = trained(
-        tmp_path, data, 1, model=model, init=str(init), optimizer={"lr": 1e-12, "weight_decay": 0.0}
-    )
+    run = trained(tmp_path, data, 1, model=model, init=str(init), optimizer={"lr": 1e-12, "weight_decay": 0.0})
     convert(run, tmp_path / "out")
     before, after = (load_file(f / "model.safetensors") for f in (source, tmp_path / "out"))
     for key in ("model.embed_tokens.weight", "lm_head.weight"):
@@ -247,9 +242,7 @@ def test_fewer_words_are_refused(tmp_path: Path) -> None:
     source = make_folder(tmp_path / "theirs", "qwen", 400)
     data = prepared(tmp_path, source)
     model = {**load_model_keys(source), "vocab_size": 390}
-    with pytest.raises(
-        UserError, match=r"vocab_size 390 is less than the 400 that init has.*use vocab_size 400"
-    ):
+    with pytest.raises(UserError, match=r"vocab_size 390 is less than the 400 that init has.*use vocab_size 400"):
         trained(tmp_path, data, model=model, init=str(source))
 
 
@@ -270,9 +263,7 @@ def test_a_run_tells_of_new_words_and_of_documents_that_begin_otherwise(tmp_path
     assert remarks(tmp_path, data, str(source), words) == []
     (line,) = remarks(tmp_path, data, str(source), words + 3)
     assert line.startswith(f"vocabulary {words} -> {words + 3}: new rows")
-    prepare(
-        tmp_path / "docs.jsonl", tmp_path / "bare", tokenizer=source, bos="never", workers=1, progress=None
-    )
+    prepare(tmp_path / "docs.jsonl", tmp_path / "bare", tokenizer=source, bos="never", workers=1, progress=None)
     (line,) = remarks(tmp_path, tmp_path / "bare", str(source), words)
     assert line.endswith("begin with the tokens [2]; the documents begin with [] (prepare --bos)")
     assert remarks(tmp_path, tmp_path / "bare", "random", words) == []

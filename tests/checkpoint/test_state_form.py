@@ -40,12 +40,7 @@ def save(root: Path, state: dict[str, Any], step: int = 8, name: str | None = No
 
 def test_a_whole_one(tmp_path):
     """Also of an older release, which had fewer keys, and of a newer one."""
-    states = {
-        1: STATE,
-        2: {"step": 2, "samples": 64},
-        3: {},
-        4: {**STATE, "step": 4, "run": None, "new": [1]},
-    }
+    states = {1: STATE, 2: {"step": 2, "samples": 64}, 3: {}, 4: {**STATE, "step": 4, "run": None, "new": [1]}}
     for step, state in states.items():
         assert verify_heads(save(tmp_path, {**state, "step": step} if state else state, step)) == []
     assert verify_heads(save(tmp_path, STATE, name="best")) == []

@@ -25,15 +25,7 @@ def test_storage_as_json_and_as_a_table(call_cli, tmp_path):
 
 def test_collectives_as_json(call_cli):
     answer = call_cli(
-        "bench",
-        "collectives",
-        "--kinds",
-        "all-reduce,broadcast",
-        "--max-bytes",
-        4096,
-        "--iterations",
-        3,
-        "--json",
+        "bench", "collectives", "--kinds", "all-reduce,broadcast", "--max-bytes", 4096, "--iterations", 3, "--json"
     )
     assert answer.code == 0, answer.err
     document = answer.json()

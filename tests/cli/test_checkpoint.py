@@ -105,10 +105,7 @@ def test_damage_beside_one_that_goes_is_still_damage(call_cli, copy):
     next(step(copy, 4).glob("model-*")).unlink()
     answer = call_cli("checkpoint", "verify", copy, "--json")
     assert answer.code == 1
-    assert [row["state"] for row in answer.json()["checkpoints"]] == ["complete"] * 2 + [
-        "damaged",
-        "complete",
-    ]
+    assert [row["state"] for row in answer.json()["checkpoints"]] == ["complete"] * 2 + ["damaged", "complete"]
 
 
 @pytest.mark.parametrize("verb", [["convert"], ["checkpoint", "diff"]])
@@ -204,12 +201,7 @@ def test_the_same_checkpoint(call_cli, runs, copy):
     answer = call_cli("checkpoint", "diff", runs["one"], copy, "--json")
     assert answer.code == 0
     found = answer.json()
-    assert (found["equal"], found["tensors_equal"], found["settings"], found["tensors"]) == (
-        True,
-        True,
-        {},
-        [],
-    )
+    assert (found["equal"], found["tensors_equal"], found["settings"], found["tensors"]) == (True, True, {}, [])
     assert "tensors are equal, bit for bit" in call_cli("checkpoint", "diff", runs["one"], copy).out
 
 
@@ -247,12 +239,7 @@ def test_keys_that_an_older_release_lacks(call_cli, runs, copy):
     state = json.loads((older / "state.json").read_text())
     for key in ("left_out", "validation_cut_short", "schedule_unit"):
         del state[key]
-    for part, key in (
-        ("train", "mtp_weight"),
-        ("train", "timeouts"),
-        ("optimizer", "eps"),
-        ("data", "packing"),
-    ):
+    for part, key in (("train", "mtp_weight"), ("train", "timeouts"), ("optimizer", "eps"), ("data", "packing")):
         state["run"][part].pop(key, None)
     del state["run"]["profile"], state["run"]["engine_options"], state["run"]["diloco"], state["data"]["bos"]
     state["run"]["data"]["packing"] = True
@@ -280,11 +267,7 @@ def test_a_checkpoint_without_a_run_has_no_settings(call_cli, runs, tmp_path):
     settings = call_cli("checkpoint", "diff", tmp_path / "back", runs["one"], "--json").json()["settings"]
     assert settings["run"]["run.optimizer.lr"] == ["(absent)", 1e-30]
     assert {values[0] for values in settings["run"].values()} == {"(absent)"}
-    assert set(settings.get("layout", {})) <= {
-        "layout.micro_batch",
-        "layout.global_batch",
-        "layout.precision",
-    }
+    assert set(settings.get("layout", {})) <= {"layout.micro_batch", "layout.global_batch", "layout.precision"}
 
 
 def test_another_seed(call_cli, runs):

@@ -58,15 +58,11 @@ def test_a_machine_too_busy_to_time_is_trained_on_without_a_prediction(
 
 def test_predicted_beside_measured() -> None:
     said = beside(
-        Summary(
-            predicted_step_time_s=0.1, predicted_p10_s=0.08, predicted_p90_s=0.12, measured_step_time_s=0.11
-        )
+        Summary(predicted_step_time_s=0.1, predicted_p10_s=0.08, predicted_p90_s=0.12, measured_step_time_s=0.11)
     )
     assert said == "a step took 110 ms, predicted 100 ms (+10%): as expected"
     slow = beside(
-        Summary(
-            predicted_step_time_s=0.1, predicted_p10_s=0.08, predicted_p90_s=0.12, measured_step_time_s=0.4
-        )
+        Summary(predicted_step_time_s=0.1, predicted_p10_s=0.08, predicted_p90_s=0.12, measured_step_time_s=0.4)
     )
     assert "slower than expected" in slow
     assert "no prediction" in beside(Summary())

@@ -35,9 +35,7 @@ def test_a_start_is_looked_at(run_cli, tmp_path):
     clean = run_cli("doctor", "--launch", "run.yaml")
     assert (clean.code, clean.err) == (0, "")
     assert "ready: nothing to fix" in clean.out
-    found = run_cli(
-        "doctor", "--launch", "run.yaml", "--json", GLOO_SOCKET_IFNAME="nosuch0", NCCL_TIMEOUT="9"
-    )
+    found = run_cli("doctor", "--launch", "run.yaml", "--json", GLOO_SOCKET_IFNAME="nosuch0", NCCL_TIMEOUT="9")
     assert found.code == 1  # a problem
     problem, warning = found.json()["findings"]
     assert (problem["name"], problem["severity"]) == ("gloo-interface", "problem")

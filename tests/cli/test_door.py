@@ -31,26 +31,14 @@ def raising(error: BaseException) -> typer.Typer:
 @pytest.mark.parametrize(
     ("error", "code", "line"),
     [
-        (
-            UserError("no such key 'x'", "run.yaml", "use 'y'"),
-            2,
-            "error: no such key 'x' (run.yaml): use 'y'",
-        ),
+        (UserError("no such key 'x'", "run.yaml", "use 'y'"), 2, "error: no such key 'x' (run.yaml): use 'y'"),
         (RunError("worker 1 died\nwith signal 9"), 1, "error: worker 1 died with signal 9"),
         (Stopped("stopped at step 5, state saved"), 75, "stopped at step 5, state saved"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (typer.Abort(), 130, "interrupted"),
-        (
-            OSError(errno.ENOSPC, "No space left on device", "shard.bin"),
-            1,
-            "error: the disk is full (shard.bin)",
-        ),
+        (OSError(errno.ENOSPC, "No space left on device", "shard.bin"), 1, "error: the disk is full (shard.bin)"),
         (PermissionError(errno.EACCES, "denied", "/etc/x"), 2, "error: no permission (/etc/x)"),
-        (
-            ModuleNotFoundError("no", name="torch.nn"),
-            2,
-            "error: this command needs torch, which is not installed",
-        ),
+        (ModuleNotFoundError("no", name="torch.nn"), 2, "error: this command needs torch, which is not installed"),
     ],
 )
 def test_one_line_and_a_code(capsys, error, code, line):
@@ -88,10 +76,7 @@ def test_a_verbs_exit_code_is_kept(capsys):
     ("arguments", "line"),
     [
         (["trian"], "error: unknown command 'trian' (scalewright): did you mean 'train'?"),
-        (
-            ["presets", "modles"],
-            "error: unknown command 'modles' (scalewright presets): did you mean 'models'?",
-        ),
+        (["presets", "modles"], "error: unknown command 'modles' (scalewright presets): did you mean 'models'?"),
         (
             ["train", "r.yaml", "--stpes", "3"],
             "error: unknown option --stpes (scalewright train): did you mean --steps",
@@ -102,10 +87,7 @@ def test_a_verbs_exit_code_is_kept(capsys):
             ["train", "layout.tp=2"],
             "error: RUN.yaml is missing (scalewright train): write `scalewright train RUN.yaml l",
         ),
-        (
-            ["prepare", "x.txt"],
-            "error: --out is missing (scalewright prepare): write `scalewright prepare INPUT --out",
-        ),
+        (["prepare", "x.txt"], "error: --out is missing (scalewright prepare): write `scalewright prepare INPUT --out"),
         (["train", "r.yaml", "--steps", "many"], "error: "),
         (["train", "r.yaml", "--steps"], "error: option '--steps' requires an argument"),
         (["demo", "me"], "error: got unexpected extra argument"),

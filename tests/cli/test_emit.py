@@ -62,40 +62,19 @@ def test_strict_writes_nothing_when_a_setting_is_lost(call_cli, run_file, tmp_pa
     result = run(call_cli, "emit", "megatron", run_file, *keys, code=1)
     assert "dropped   layout.offload activations" in result.out
     assert not (tmp_path / "m").exists()
-    assert run(call_cli, "emit", "megatron", run_file, "--strict", "--print").out.startswith(
-        "#!/usr/bin/env bash"
-    )
+    assert run(call_cli, "emit", "megatron", run_file, "--strict", "--print").out.startswith("#!/usr/bin/env bash")
 
 
 def test_json_has_the_files_and_what_was_lost(call_cli, run_file, tmp_path):
     keys = ("layout.recompute=selective", "--out", tmp_path / "m", "--json")
     answer = run(call_cli, "emit", "megatron", run_file, *keys).json()
-    assert answer.keys() >= {
-        "trainer",
-        "version",
-        "files",
-        "command",
-        "dropped",
-        "changed",
-        "assumed",
-        "written",
-    }
+    assert answer.keys() >= {"trainer", "version", "files", "command", "dropped", "changed", "assumed", "written"}
     assert answer["changed"][0]["key"] == "layout.recompute"
     assert answer["written"] == [str(tmp_path / "m" / "pretrain.sh")]
 
 
 def test_a_plan_is_emitted(call_cli, tmp_path):
-    sizes = (
-        "--devices",
-        "16",
-        "--seq-len",
-        "4096",
-        "--global-batch",
-        "64",
-        "--framework",
-        "megatron",
-        "--json",
-    )
+    sizes = ("--devices", "16", "--seq-len", "4096", "--global-batch", "64", "--framework", "megatron", "--json")
     plan = run(call_cli, "plan", "llama-3.2-1b", "--cluster", "dgx-h100", *sizes).json()
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     answer = run(call_cli, "emit", "megatron", tmp_path / "plan.json", "--print", "--json").json()
@@ -147,9 +126,7 @@ def test_predict_from_a_file_takes_flags_over_it(call_cli, tmp_path):
     script.write_text(LINE)
     layout = run(call_cli, "predict", "--from", script, "--cluster", "dgx-h100", "--json").json()["layout"]
     assert (layout["tp"], layout["zero_stage"], layout["global_batch"]) == (8, 1, 64)
-    changed = run(
-        call_cli, "predict", "--from", script, "--cluster", "dgx-h100", "--tp", "4", "--json"
-    ).json()
+    changed = run(call_cli, "predict", "--from", script, "--cluster", "dgx-h100", "--tp", "4", "--json").json()
     assert changed["layout"]["tp"] == 4
     missing = run(call_cli, "predict", "--from", script, code=2)
     assert "--cluster is missing" in missing.err
@@ -162,23 +139,10 @@ def test_they_need_no_torch(run_file, tmp_path):
 
 @pytest.mark.parametrize("end", ["\n", "\r", "\x85", "\u2028", "\x1b[2J"])
 def test_a_setting_that_was_not_read_adds_no_key(call_cli, tmp_path, end):
-    theirs = {
-        "model_name_or_path": "gpt2",
-        "stage": "pt",
-        "cutoff_len": 8,
-        f"odd{end}init: there #": f"a{end}b: 1",
-    }
+    theirs = {"model_name_or_path": "gpt2", "stage": "pt", "cutoff_len": 8, f"odd{end}init: there #": f"a{end}b: 1"}
     (tmp_path / "theirs.yaml").write_text(yaml.safe_dump(theirs))
     text = run(call_cli, "read", tmp_path / "theirs.yaml").out
-    assert set(yaml.safe_load(text)) <= {
-        "model",
-        "layout",
-        "data",
-        "seed",
-        "optimizer",
-        "lr_schedule",
-        "train",
-    }
+    assert set(yaml.safe_load(text)) <= {"model", "layout", "data", "seed", "optimizer", "lr_schedule", "train"}
 
 
 @pytest.mark.parametrize("key", ["odd", "deepspeed", "dataset", "warmup_steps"])

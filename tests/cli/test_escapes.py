@@ -14,9 +14,7 @@ from tests.test_malicious import build
 import scalewright.cli
 from scalewright.spec.common.formatting import printable
 
-HOSTILE = (
-    "a\x1b]0;x\x07\x1b[2J\x9b1m\u202eb"  # sets the title, clears the screen, colours, turns the line round
-)
+HOSTILE = "a\x1b]0;x\x07\x1b[2J\x9b1m\u202eb"  # sets the title, clears the screen, colours, turns the line round
 LOG = "\n".join(
     [f"{HOSTILE} NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>", f"host:1:2 [0] NCCL WARN {HOSTILE} failed"]
     + [f" [2026-11-26 10:00:0{i}] iteration {i}/ 9 | elapsed time per iteration (ms): 9{i}.0 | {HOSTILE} | "

@@ -6,8 +6,7 @@ import pytest
 
 PREDICT = ("predict", "llama-3.1-70b", "--cluster", "dgx-h100", "--seq-len", "8192", "--nodes", "64")
 SMALL = ("predict", "llama-3.1-8b", "--cluster", "dgx-h100", "--seq-len", "8192", "--devices", "64")
-PLAN = ("plan", "llama-3.2-1b", "--cluster", "dgx-h100", "--devices", "8", "--seq-len", "2048",
-        "--global-batch", "64")  # fmt: skip
+PLAN = ("plan", "llama-3.2-1b", "--cluster", "dgx-h100", "--devices", "8", "--seq-len", "2048", "--global-batch", "64")
 LABELS = ["how sure", "next", "assumed"]
 
 
@@ -33,9 +32,7 @@ def test_what_how_sure_what_next_what_was_assumed(call_cli, monkeypatch, command
     assert len(lines) <= 30  # the first of them are still on the screen, or a line or two above it
     assert lines[-1] == "--all shows the rest"
     everything = call_cli(*command, "--all").out.splitlines()
-    assert [line[:9] for line in everything if line[:8].strip() in LABELS][:3] == [
-        line[:9] for line in lines[2:5]
-    ]
+    assert [line[:9] for line in everything if line[:8].strip() in LABELS][:3] == [line[:9] for line in lines[2:5]]
     assert len(everything) > len(lines)
 
 

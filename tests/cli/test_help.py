@@ -106,9 +106,7 @@ def test_completion_script_and_words(run_cli, shell):
     script = run_cli(_SCALEWRIGHT_COMPLETE=f"source_{shell}")
     assert script.code == 0
     assert "_SCALEWRIGHT_COMPLETE" in script.out
-    words = run_cli(
-        _SCALEWRIGHT_COMPLETE="complete_bash", COMP_WORDS="scalewright ge", COMP_CWORD="1"
-    ).out.split()
+    words = run_cli(_SCALEWRIGHT_COMPLETE="complete_bash", COMP_WORDS="scalewright ge", COMP_CWORD="1").out.split()
     assert words == ["generate"]
 
 

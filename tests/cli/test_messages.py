@@ -29,9 +29,7 @@ def test_a_models_name_is_no_markup(call_cli, tmp_path: Path, verb: str) -> None
     sizes = "vocab_size: 100\nhidden_size: 64\nintermediate_size: 64\nnum_hidden_layers: 2\n"
     (tmp_path / "m.yaml").write_text('name: "[/b]x[bold]\\e[2J\\u202E"\nnum_attention_heads: 2\n' + sizes)
     more = ("--global-batch", "8", "--fix", "tp=1,pp=1") if verb == "plan" else ()
-    answer = call_cli(
-        verb, tmp_path / "m.yaml", "--cluster", "dgx-h100", "--devices", "8", "--seq-len", "128", *more
-    )
+    answer = call_cli(verb, tmp_path / "m.yaml", "--cluster", "dgx-h100", "--devices", "8", "--seq-len", "128", *more)
     assert (answer.code, answer.out.startswith(SHOWN)) == (0, True)
     assert "\x1b" not in answer.out
 
@@ -49,9 +47,7 @@ def test_tables_panels_errors_and_pages_show_it_as_it_is(call_cli, capfd: pytest
     error = call_cli("generate", f"{EVIL}/no").error
     assert SHOWN in error
     assert "\x1b" not in error
-    html = render(
-        Page(EVIL, EVIL, "good", [EVIL], [Section("a", EVIL, "sample.html", {"text": EVIL, "cut": False})])
-    )
+    html = render(Page(EVIL, EVIL, "good", [EVIL], [Section("a", EVIL, "sample.html", {"text": EVIL, "cut": False})]))
     assert SHOWN in html
     assert not any(character in html for character in "\x1b\u202e")
 
@@ -85,9 +81,7 @@ def test_a_mistake_is_named_in_words(call_cli, tmp_path: Path, override: str, pa
     )
 
 
-def test_a_file_is_no_run_and_one_run_is_singular(
-    call_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_no_run_and_one_run_is_singular(call_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "run.yaml"
     file.write_text("model: gpt2\ndata: nowhere\n")
     for arguments in (("evaluate", file), ("evaluate", file, "--tasks", "x"), ("compare", file, file)):

@@ -16,17 +16,7 @@ from tests.cli.blocked import run_without_torch
 import scalewright as sw
 from scalewright.cli.verbs.plan import read_counts
 
-SMALL = [
-    "llama-3.2-1b",
-    "--cluster",
-    "dgx-h100",
-    "--devices",
-    "8",
-    "--seq-len",
-    "2048",
-    "--global-batch",
-    "64",
-]
+SMALL = ["llama-3.2-1b", "--cluster", "dgx-h100", "--devices", "8", "--seq-len", "2048", "--global-batch", "64"]
 
 
 @pytest.fixture(scope="module")
@@ -245,10 +235,7 @@ def test_a_mistake_is_one_line(call_cli, arguments, words):
         (["llama-3.2-1b", "--devices", "8", "--global-batch", "8"], "--cluster is missing"),
         (["--cluster", "dgx-h100"], "MODEL is missing"),
         (["llama-3.2-1b", "-c", "dgx-h100", "--devices", "0", "--global-batch", "8"], "devices is 0"),
-        (
-            ["llama-3.2-1b", "-c", "dgx-h100", "--devices", "99999999999", "--global-batch", "8"],
-            "devices is 9",
-        ),
+        (["llama-3.2-1b", "-c", "dgx-h100", "--devices", "99999999999", "--global-batch", "8"], "devices is 9"),
         (["llama-3.2-1b", "-c", "dgx-h100", "--devices", "17", "--global-batch", "9"], "global_batch 9"),
         (["llama-3.1-405b", "-c", "t4", "--devices", "2", "--global-batch", "2"], "fits on no layout"),
     ],
@@ -333,9 +320,7 @@ def test_near_ranks_changes_to_a_layout_by_their_gain(call_cli):
     gains = [row["gain_pct"] for row in yours["changes"]]
     assert gains == sorted(gains, reverse=True)
     best = next(row for row in yours["changes"] if row["change"] == "tp / 2")
-    halved = sw.plan("llama-3.2-1b", "dgx-h100", 8, 2048, 64, yours={"tp": 4, "zero_stage": 1}, top=1)[
-        "yours"
-    ]
+    halved = sw.plan("llama-3.2-1b", "dgx-h100", 8, 2048, 64, yours={"tp": 4, "zero_stage": 1}, top=1)["yours"]
     gained = halved["tokens_per_s"] / yours["tokens_per_s"] - 1
     assert best["gain_pct"] == pytest.approx(100 * gained, rel=1e-6)
     assert "tp / 2 alone" in call_cli("plan", *SMALL, "--near", "tp=8").out

@@ -79,10 +79,7 @@ def test_a_cluster_files_price_is_the_runs(call_cli, tmp_path):
 
 def test_a_whole_runs_cost_has_a_currency_and_a_goodput(call_cli):
     asked = (*ASKED, "--devices", "1024", "--tokens", "1e12", "--price", "2")
-    usual, said = (
-        predicted(call_cli, *asked),
-        predicted(call_cli, *asked, "--currency", "eur", "--goodput", "0.5"),
-    )
+    usual, said = (predicted(call_cli, *asked), predicted(call_cli, *asked, "--currency", "eur", "--goodput", "0.5"))
     assert usual["total"]["currency"] == "USD"
     assert 0.99 < usual["total"]["goodput"] < 1  # 0.02 stops an hour, 20 minutes each
     assert {"currency USD", "goodput 99.32% (failures as in Llama 3's run)"} <= set(usual["assumed"])
@@ -105,10 +102,7 @@ def test_a_whole_runs_cost_has_a_currency_and_a_goodput(call_cli):
         (["--goodput", "0.9"], "goodput is given without tokens (--goodput): add --tokens 1e12"),
         (["--currency", "EUR"], "currency is given without tokens"),
         (["--tokens", "1e12", "--currency", "EUR"], "currency is given without a price"),
-        (
-            ["--tokens", "1e12", "--price", "2", "--currency", "euro"],
-            "currency is 'euro' (--currency): give three",
-        ),
+        (["--tokens", "1e12", "--price", "2", "--currency", "euro"], "currency is 'euro' (--currency): give three"),
         (["--tokens", "1e12", "--goodput", "1.5"], "goodput is 1.5 (--goodput): give the share of the time"),
         (["--tokens", "1e12", "--goodput", "0"], "goodput is 0"),
     ],

@@ -7,9 +7,7 @@ import json
 
 def test_prepare_twice(call_cli, tmp_path):
     text = tmp_path / "text.txt"
-    text.write_text(
-        " ".join(f"{a}{b} {b}ing {a}ly" for a in "abcdefgh" for b in ("cat", "dog", "sun", "rain")) * 9
-    )
+    text.write_text(" ".join(f"{a}{b} {b}ing {a}ly" for a in "abcdefgh" for b in ("cat", "dog", "sun", "rain")) * 9)
     arguments = ["prepare", text, "--out", tmp_path / "data", "--vocab-size", 300, "--workers", 1]
     first = call_cli(*arguments, "--json")
     assert first.code == 0, first.err

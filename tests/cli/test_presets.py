@@ -69,8 +69,6 @@ def test_new_refuses_in_one_line(call_cli, arguments):
 
 def test_preset_names_complete(run_cli):
     words = run_cli(
-        _SCALEWRIGHT_COMPLETE="complete_bash",
-        COMP_WORDS="scalewright presets models llama-3.1-8",
-        COMP_CWORD="3",
+        _SCALEWRIGHT_COMPLETE="complete_bash", COMP_WORDS="scalewright presets models llama-3.1-8", COMP_CWORD="3"
     ).out.split()
     assert words == ["llama-3.1-8b"]

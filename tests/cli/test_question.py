@@ -56,9 +56,7 @@ def test_a_run_files_optimizer_is_priced(call_cli: Any, tmp_path: Path) -> None:
     answer = call_cli("predict", "--from", path, "-c", "dgx-h100", "--json").json()
     assert answer["optimizer"] == "lion"
     flags = ("--layout", "devices=8,zero_stage=1,micro_batch=2,global_batch=64", "--seq-len", "2048")
-    asked = call_cli(
-        "predict", "llama-3.2-1b", *flags, "-c", "dgx-h100", "--optimizer", "lion", "--json"
-    ).json()
+    asked = call_cli("predict", "llama-3.2-1b", *flags, "-c", "dgx-h100", "--optimizer", "lion", "--json").json()
     assert answer["memory_gib"]["optimizer"] == asked["memory_gib"]["optimizer"]
     assert not [line for line in answer["assumed"] if "adamw" in line]
 
@@ -181,9 +179,7 @@ def test_emit_needs_a_file_and_does_not_replace_one(call_cli: Any, tmp_path: Pat
 
 
 def test_the_text_has_the_reason_and_what_is_left_to_the_user(call_cli: Any, tmp_path: Path) -> None:
-    config = (
-        '{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 3}}'
-    )
+    config = '{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 3}}'
     path = write(tmp_path, "ds.json", config)
     size = ("llama-3.2-1b", "-c", "dgx-h100", "--devices", "8", "--seq-len", "4096", "--global-batch", "64")
     answer = call_cli("plan", *size, "--from", path, "--emit", "--fix", "cp=2")

@@ -12,9 +12,7 @@ SIZES = ("--devices", "8", "--seq-len", "1024", "--global-batch", "64", "--fix",
 PLAN = ("plan", "gpt2", "--cluster", "dgx-h100", *SIZES)
 
 
-@pytest.mark.parametrize(
-    "command", [PLAN, ("presets", "new", "--params", "1e8")], ids=["plan", "presets new"]
-)
+@pytest.mark.parametrize("command", [PLAN, ("presets", "new", "--params", "1e8")], ids=["plan", "presets new"])
 def test_a_file_of_the_users_stays(call_cli, tmp_path: Path, command: tuple[str, ...]) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(MINE)
@@ -49,12 +47,7 @@ def test_a_diagnosis_replaces_its_own_alone(call_cli, tmp_path: Path, name: str)
     """A trace on a run file, on a shard of a checkpoint, or through a link."""
     command = ("diagnose", "example", "--html" if name.endswith("html") else "--perfetto")
     path = tmp_path / name
-    for content in (
-        MINE.encode(),
-        b"\x1f\x8b\x08\x00cut",
-        b"",
-        b'{"displayTimeUnit": "ms", "traceEvents": []}',
-    ):
+    for content in (MINE.encode(), b"\x1f\x8b\x08\x00cut", b"", b'{"displayTimeUnit": "ms", "traceEvents": []}'):
         path.write_bytes(content)
         answer = call_cli(*command, path)
         assert (answer.code, path.read_bytes()) == (2, content)
@@ -107,9 +100,7 @@ def test_a_run_writes_into_no_folder_of_the_users(
     monkeypatch.chdir(tmp_path)
     Path("data").mkdir()
     Path("data/tokens.bin").write_bytes(bytes(4096))
-    model = (
-        "{vocab_size: 8, hidden_size: 8, intermediate_size: 8, num_hidden_layers: 1, num_attention_heads: 1}"
-    )
+    model = "{vocab_size: 8, hidden_size: 8, intermediate_size: 8, num_hidden_layers: 1, num_attention_heads: 1}"
     text = (
         f"# mine\nmodel: {model}\ndevice: cpu\nlayout: {{precision: fp32}}\ntrain: {{steps: 1}}\n"
         "data: {train: [{path: data/tokens.bin, format: uint16, eod: 0}], seq_len: 8}\n"

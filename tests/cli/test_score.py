@@ -31,17 +31,9 @@ def write(path, rows):
 def test_the_bundled_table(call_cli):
     found = call_cli("score", "--json").json()
     assert found["rows"] == 2449
-    assert {
-        "overall",
-        "sources",
-        "apart",
-        "expressed_pct",
-        "refused",
-        "memory",
-        "ranking",
-        "worst",
-        "fits",
-    } <= set(found)
+    assert {"overall", "sources", "apart", "expressed_pct", "refused", "memory", "ranking", "worst", "fits"} <= set(
+        found
+    )
     overall = found["overall"]
     assert {"median_error_pct", "mape_pct", "bias_pct", "coverage_pct", "best_baseline"} <= set(overall)
     assert overall["median_error_pct"] < overall[f"baseline_{overall['best_baseline']}_pct"]

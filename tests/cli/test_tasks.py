@@ -42,9 +42,7 @@ def test_writing_ends_with_the_stop_strings_of_the_task(monkeypatch: pytest.Monk
     )
     monkeypatch.setattr("scalewright.serve.load.load_for_generation", lambda *_, **__: loaded)
     subjects: list[Any] = []
-    monkeypatch.setattr(
-        "scalewright.evaluate.harness.evaluate_tasks", lambda subject, *_: subjects.append(subject)
-    )
+    monkeypatch.setattr("scalewright.evaluate.harness.evaluate_tasks", lambda subject, *_: subjects.append(subject))
     score_tasks(Path("nowhere"), "some", None, None, 2, None, "cpu")
     (subject,) = subjects
 

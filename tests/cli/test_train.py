@@ -17,13 +17,7 @@ import pytest
 
 from scalewright.spec.errors import Stopped
 
-MODEL = {
-    "vocab_size": 64,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-}
+MODEL = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 
 
 @pytest.fixture
@@ -86,9 +80,7 @@ def wait_for_steps(metrics: Path, count: int, seconds: float = 60) -> None:
     ],
 )
 def test_a_signal_saves_and_gives_75(tmp_path, run_file, run_cli, number, devices, start):
-    process = start(
-        tmp_path, "-m", "scalewright", "train", run_file, "train.steps=100000", f"layout.devices={devices}"
-    )
+    process = start(tmp_path, "-m", "scalewright", "train", run_file, "train.steps=100000", f"layout.devices={devices}")
     wait_for_steps(tmp_path / "out" / "metrics.jsonl", 3)
     os.killpg(process.pid, number)  # as Slurm, systemd and a terminal do: every process of the job gets it
     _, err = process.communicate(timeout=60)
@@ -152,13 +144,7 @@ def test_ranks_of_torchrun_that_stop_print_it_once(call_cli, tmp_path, monkeypat
         raise Stopped("stopped at step 5 of 20 and saved")
 
     monkeypatch.setattr("scalewright.train.run.train", stopped)
-    place = {
-        "RANK": rank,
-        "WORLD_SIZE": 2,
-        "LOCAL_RANK": rank,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": 29500,
-    }
+    place = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 29500}
     for key, value in place.items():
         monkeypatch.setenv(key, str(value))
     (tmp_path / "run.yaml").write_text("")

@@ -211,9 +211,7 @@ def test_evaluate_needs_data(call_cli, trained, tmp_path):
     call_cli("convert", trained, tmp_path / "hf")
     assert "add --data DIR" in call_cli("evaluate", tmp_path / "hf").error
     data = trained.parent / "data"
-    found = call_cli(
-        "evaluate", tmp_path / "hf", "--data", data, "--seq-len", 16, "--batches", 8, "--json"
-    ).json()
+    found = call_cli("evaluate", tmp_path / "hf", "--data", data, "--seq-len", 16, "--batches", 8, "--json").json()
     assert found == call_cli("evaluate", trained, "--json").json()
 
 

@@ -75,9 +75,7 @@ def make_kit(folder: Path, names: list[str]) -> Path:
     wheels.mkdir()
     for name in names:
         installed = importlib.metadata.distribution(name)
-        with zipfile.ZipFile(
-            wheels / f"{name.replace('-', '_')}-{installed.version}-py3-none-any.whl", "w"
-        ) as file:
+        with zipfile.ZipFile(wheels / f"{name.replace('-', '_')}-{installed.version}-py3-none-any.whl", "w") as file:
             for entry in installed.files or []:
                 if not str(entry).startswith("..") and Path(str(installed.locate_file(entry))).is_file():
                     file.write(str(installed.locate_file(entry)), str(entry))
@@ -94,13 +92,7 @@ def gpu_check_tag() -> str:
 def visit(kit: Path, out: Path, environ: dict[str, str], *words: str, timeout: float = 200) -> Any:
     command = [sys.executable, str(kit / "run.py"), "--device", "cpu", "--quick", "--out", str(out), *words]
     return subprocess.run(
-        command,
-        cwd=out.parent,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        stdin=subprocess.DEVNULL,
+        command, cwd=out.parent, env=environ, capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL
     )
 
 
@@ -121,8 +113,7 @@ def fakes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     gpu = folder / "comparisons" / "harness" / "gpu"
     (gpu / "fakes.py").write_text(FAKES, encoding="utf-8")
     lines = [
-        f'    Part("{name}", "fakes:{name}", {3 if name == "hangs" else 60}, 1, timed=False),'
-        for name in FAKE_PARTS
+        f'    Part("{name}", "fakes:{name}", {3 if name == "hangs" else 60}, 1, timed=False),' for name in FAKE_PARTS
     ]
     text = (gpu / "parts.py").read_text(encoding="utf-8")
     start, end = text.index("PARTS = ("), text.index("# fmt: on")
@@ -153,9 +144,7 @@ def test_a_bare_image_runs_it_with_the_wheels_and_not_without(
     assert line.endswith("No module named 'pydantic'")
 
 
-def test_every_test_with_a_gpu_parameter_is_collected_there(
-    kit: Path, environ: dict[str, str], tmp_path: Path
-) -> None:
+def test_every_test_with_a_gpu_parameter_is_collected_there(kit: Path, environ: dict[str, str], tmp_path: Path) -> None:
     """By the kit's own choice of files; the same that pytest finds in all of them here."""
     import harness.gpu.suite as suite
 
@@ -164,11 +153,7 @@ def test_every_test_with_a_gpu_parameter_is_collected_there(
     site = tmp_path / "site"
     for wheel in (kit / "wheels").iterdir():
         zipfile.ZipFile(wheel).extractall(site)
-    paths = [
-        environ["PYTHONPATH"],
-        *(str(kit / name) for name in ("src", "tests", "comparisons", "")),
-        str(site),
-    ]
+    paths = [environ["PYTHONPATH"], *(str(kit / name) for name in ("src", "tests", "comparisons", "")), str(site)]
     there = {**environ, "PYTHONPATH": os.pathsep.join(paths)}
     done = subprocess.run(bare, cwd=kit, env=there, capture_output=True, text=True, timeout=200)
     collected = {line for line in done.stdout.splitlines() if "::" in line}
@@ -178,9 +163,7 @@ def test_every_test_with_a_gpu_parameter_is_collected_there(
     assert sorted(marked) == ["devices.py", Path(__file__).name]  # each takes its parameter from devices.py
 
 
-def test_parts_end_in_every_way_and_the_next_begins(
-    fakes: Path, environ: dict[str, str], tmp_path: Path
-) -> None:
+def test_parts_end_in_every_way_and_the_next_begins(fakes: Path, environ: dict[str, str], tmp_path: Path) -> None:
     done = visit(fakes, tmp_path / "out", environ)
     assert done.returncode == 75, done.stdout + done.stderr  # hangs and stuck were cut once
     parts = results(tmp_path / "out")["parts"]
@@ -205,9 +188,7 @@ def test_parts_end_in_every_way_and_the_next_begins(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=str)
-def test_a_visit_that_is_ended_loses_nothing(
-    number: int, fakes: Path, environ: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_visit_that_is_ended_loses_nothing(number: int, fakes: Path, environ: dict[str, str], tmp_path: Path) -> None:
     kills = kill_and_resume(fakes, tmp_path / "out", environ, number, 2, (1.0, 4.0), "--parts", "steady")
     parts = results(tmp_path / "out")["parts"]
     assert parts["steady"]["status"] == "done"
@@ -216,22 +197,14 @@ def test_a_visit_that_is_ended_loses_nothing(
 
 
 def kill_and_resume(
-    kit: Path,
-    out: Path,
-    environ: dict[str, str],
-    number: int,
-    times: int,
-    within: tuple[float, float],
-    *words: str,
+    kit: Path, out: Path, environ: dict[str, str], number: int, times: int, within: tuple[float, float], *words: str
 ) -> int:
     """Ends visits at random moments, then lets one go on to its end; how many were ended."""
     dice, ended = random.Random(7), 0
     command = [sys.executable, str(kit / "run.py"), "--device", "cpu", "--quick", "--out", str(out), *words]
     for _ in range(times):
         more = ["--resume"] if (out / "gpu-check.json").exists() else []
-        process = subprocess.Popen(
-            [*command, *more], env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        process = subprocess.Popen([*command, *more], env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             process.wait(dice.uniform(*within))
         except subprocess.TimeoutExpired:
@@ -249,9 +222,7 @@ def kill_and_resume(
 
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
-def test_the_whole_kit_killed_at_20_random_moments_is_complete(
-    environ: dict[str, str], tmp_path: Path
-) -> None:
+def test_the_whole_kit_killed_at_20_random_moments_is_complete(environ: dict[str, str], tmp_path: Path) -> None:
     """With the wheels that pip takes for this Python."""
     kit = tmp_path / "kit"
     made = [

@@ -49,9 +49,7 @@ def test_a_meter_counts_nested_calls_once():
     worker, meter = Worker(), Meter()
     with meter.attached([("forward", worker, "outer"), ("norm", worker, "inner")]):
         account = meter.account(lambda: (worker.outer(), burn(0.01)), steps=2)
-    assert account["forward"] == pytest.approx(
-        0.010, abs=0.003
-    )  # of two steps; a timer's grain is far smaller
+    assert account["forward"] == pytest.approx(0.010, abs=0.003)  # of two steps; a timer's grain is far smaller
     assert account["norm"] == pytest.approx(0.015, abs=0.003)
     assert account["outside"] == pytest.approx(0.020, abs=0.005)
     assert account["all"] == pytest.approx(account["outside"] + account["forward"])
@@ -64,10 +62,7 @@ def test_a_meter_counts_nested_calls_once():
         ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_128x128x128", "cuDNN"),
         ("void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 64, 4>>", "FlashAttention"),
         ("void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<...>", "FlashAttention"),
-        (
-            "fmha_cutlassF_bf16_aligned_64x128_rf_sm80(PyTorchMemEffAttention::...)",
-            "memory-efficient (CUTLASS)",
-        ),
+        ("fmha_cutlassF_bf16_aligned_64x128_rf_sm80(PyTorchMemEffAttention::...)", "memory-efficient (CUTLASS)"),
         ("aten::_scaled_dot_product_flash_attention_for_cpu_backward", "flash (CPU)"),
         ("aten::_scaled_dot_product_attention_math", "math"),
     ],
@@ -132,9 +127,7 @@ def test_ranges_around_kernels_are_none():
 
 
 def test_a_shape_is_cut_to_the_layers_that_fit(monkeypatch):
-    monkeypatch.setattr(
-        torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=80 * 2**30)
-    )
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=80 * 2**30))
     model, cuda = load_model_spec("llama-3.1-8b"), torch.device("cuda")
     large, small = cut(model, cuda, 18.0), cut(model, cuda, 12.0)
     assert large.num_hidden_layers < small.num_hidden_layers < 32
@@ -166,9 +159,7 @@ def test_chunked_loss_equals_the_whole_with_gradients():
     one = whole(hidden, weight, targets)
     other = chunked(16, hidden, weight, targets)
     torch.testing.assert_close(other, one)
-    torch.testing.assert_close(
-        torch.autograd.grad(other, (hidden, weight)), torch.autograd.grad(one, (hidden, weight))
-    )
+    torch.testing.assert_close(torch.autograd.grad(other, (hidden, weight)), torch.autograd.grad(one, (hidden, weight)))
 
 
 def test_the_masked_reference_is_causal_within_documents():

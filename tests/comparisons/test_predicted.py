@@ -17,16 +17,12 @@ def test_layouts_are_those_of_the_parity_matrix() -> None:
     for name in predicted.LAYOUTS:
         if not name.startswith(CALLED_OTHERWISE):
             mine, case = predicted.layout_of(name, 8), known[name]
-            assert mine == case.replace(micro_batch=mine.micro_batch), (
-                name
-            )  # any size of it is parity's layout
+            assert mine == case.replace(micro_batch=mine.micro_batch), name  # any size of it is parity's layout
 
 
 @pytest.mark.slow
 def test_the_script(script) -> None:
-    data, text = script(
-        "predicted.py", "--quick", "--settings", "parity", "--layouts", "one-device", "dp2-zero1"
-    )
+    data, text = script("predicted.py", "--quick", "--settings", "parity", "--layouts", "one-device", "dp2-zero1")
     assert [case["name"] for case in data["cases"]] == ["one-device", "dp2-zero1"]
     for case in data["cases"]:
         assert case["predicted"][0] > 0

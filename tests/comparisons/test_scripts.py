@@ -31,11 +31,7 @@ def test_cpu_benchmark(script):
         if importlib.util.find_spec("accelerate"):
             assert {"bare loop, HF Llama", "HF Trainer"} <= people.keys()
         for entry in people.values():
-            assert (
-                entry["tokens_per_s"]["p20"]
-                <= entry["tokens_per_s"]["median"]
-                <= entry["tokens_per_s"]["p80"]
-            )
+            assert entry["tokens_per_s"]["p20"] <= entry["tokens_per_s"]["median"] <= entry["tokens_per_s"]["p80"]
             assert len(entry["segments_wall_s"]) == part["rounds"] == 2
             assert entry["ours_is_faster_by"]["median"] > 0
         assert people["scalewright"]["ours_is_faster_by"]["median"] == 1
@@ -117,9 +113,7 @@ def test_long_context(script):
     data, text = script("long_context.py", "--seq-len", 256, "--kinds", "ring")
     check_facts(data, text)
     one, ring = data["answers"]["one process"], data["answers"]["cp 4, ring"]
-    assert [row["loss"] for row in ring["rows"]] == pytest.approx(
-        [row["loss"] for row in one["rows"]], rel=1e-5
-    )
+    assert [row["loss"] for row in ring["rows"]] == pytest.approx([row["loss"] for row in one["rows"]], rel=1e-5)
     assert ring["kept"] / one["kept"] == pytest.approx(0.25, rel=0.02)
     assert ring["peak"] < one["peak"]
 

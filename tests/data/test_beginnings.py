@@ -28,10 +28,7 @@ def made(folder: Path, texts: list[str] = TEXTS, out: str = "data", **keys: Any)
 def documents(folder: Path) -> list[list[int]]:
     store = open_shards(folder / "train")
     starts = store.offsets
-    return [
-        store.gather(starts[n : n + 1], starts[n + 1 : n + 2] - starts[n]).tolist()
-        for n in range(store.documents)
-    ]
+    return [store.gather(starts[n : n + 1], starts[n + 1 : n + 2] - starts[n]).tolist() for n in range(store.documents)]
 
 
 def tokenizer(folder: Path, name: str, suffix: str | None = None) -> Path:
@@ -119,9 +116,7 @@ def test_sources_that_begin_otherwise_are_not_mixed(tmp_path: Path) -> None:
     made(tmp_path, tokenizer=folder, out="one")
     made(tmp_path, tokenizer=folder, out="two", bos="never")
     paths = [{"path": str(tmp_path / name)} for name in ("one", "two")]
-    with pytest.raises(
-        UserError, match=r"one begin with the tokens \[2\], those of .*two with \[\].*same --bos"
-    ):
+    with pytest.raises(UserError, match=r"one begin with the tokens \[2\], those of .*two with \[\].*same --bos"):
         open_data(DataSpec.parse({"train": paths, "seq_len": 16}), "train")
 
 

@@ -254,10 +254,7 @@ def test_no_wrong_value_of_the_metadata_is_taken(out, large, monkeypatch, name):
             with suppress(UserError):
                 again = open_tokens(out)
                 assert _facts(again) == _facts(store), (keys, value)
-                assert unused & set(keys[-2:]) or keys[0] in unused or value == _at(whole, keys), (
-                    keys,
-                    value,
-                )
+                assert unused & set(keys[-2:]) or keys[0] in unused or value == _at(whole, keys), (keys, value)
 
 
 def _at(data, keys):
@@ -268,14 +265,7 @@ def _at(data, keys):
 
 def _facts(store):
     names = [(file.path, file.dtype, file.count, file.sha256) for file in (*store.files, store.index)]
-    return (
-        names,
-        store.eod,
-        store.vocab_size,
-        store.text_bytes,
-        store.tokenizer_checksum,
-        store.offsets.tolist(),
-    )
+    return (names, store.eod, store.vocab_size, store.text_bytes, store.tokenizer_checksum, store.offsets.tolist())
 
 
 @pytest.mark.parametrize(

@@ -37,9 +37,7 @@ def test_any_number_of_ranks_sees_the_same_step(tmp_path, ranks):
         whole = data.batch(range(start, start + 24))
         parts = [data.batch(range(start + r * share, start + (r + 1) * share)) for r in range(ranks)]
         for name in FIELDS:
-            assert np.array_equal(
-                np.concatenate([getattr(part, name) for part in parts]), getattr(whole, name)
-            )
+            assert np.array_equal(np.concatenate([getattr(part, name) for part in parts]), getattr(whole, name))
         ids = np.concatenate([part.sample_ids for part in parts])
         assert sample_ids_hash(ids) == sample_ids_hash(whole.sample_ids)
 
@@ -111,9 +109,7 @@ def test_open_data_says_what_is_missing(tmp_path):
 
 
 def prepared(folder, name, seed, **keys):
-    (folder / f"{name}.jsonl").write_text(
-        "\n".join(json.dumps({"text": words(60, seed + k)}) for k in range(80))
-    )
+    (folder / f"{name}.jsonl").write_text("\n".join(json.dumps({"text": words(60, seed + k)}) for k in range(80)))
     prepare(folder / f"{name}.jsonl", folder / name, progress=None, workers=1, **keys)
     return str(folder / name)
 

@@ -87,12 +87,7 @@ def test_cuts_change_no_token(tmp_path, monkeypatch, pattern):
         split = pre_tokenizers.Split(Regex(rule), "isolated")
         byte = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte])
-    text = (
-        words(3000)
-        .replace("tide", "tide  \n\n  ")
-        .replace("deep", "deep.\n\n")
-        .replace("cold,", "cold\r\n\r\n")
-    )
+    text = words(3000).replace("tide", "tide  \n\n  ").replace("deep", "deep.\n\n").replace("cold,", "cold\r\n\r\n")
     path = tmp_path / "a.txt"
     path.write_bytes(text.encode())
     expected = tokenizer.encode(text).ids
@@ -104,9 +99,7 @@ def test_cuts_change_no_token(tmp_path, monkeypatch, pattern):
     assert [token for ids in bites for token in ids] == expected
 
 
-@pytest.mark.parametrize(
-    "text", ["x" * 3000, "海" * 2000, "\n".join("海老。" for _ in range(900)), words(2000)]
-)
+@pytest.mark.parametrize("text", ["x" * 3000, "海" * 2000, "\n".join("海老。" for _ in range(900)), words(2000)])
 def test_ranges_meet_exactly(tmp_path, monkeypatch, text):
     """A file read in ranges is the file, where it has spaces, where it has none, and inside characters."""
     path = tmp_path / "a.txt"

@@ -193,9 +193,7 @@ def test_a_real_limit_in_a_worker(folder):
         "        print(type(error).__name__, error)\n"
     )
     (folder / "limited.py").write_text(script)
-    done = subprocess.run(
-        [sys.executable, "limited.py"], cwd=folder, capture_output=True, text=True, timeout=100
-    )
+    done = subprocess.run([sys.executable, "limited.py"], cwd=folder, capture_output=True, text=True, timeout=100)
     assert done.stdout.startswith("RunError cannot write to out: File too large"), done.stderr
     assert len(done.stdout.splitlines()) == 1
 
@@ -217,9 +215,7 @@ def test_a_dead_worker(folder, monkeypatch):
         "        print(type(error).__name__, error)\n"
     )
     (folder / "dies.py").write_text(script)
-    done = subprocess.run(
-        [sys.executable, "dies.py"], cwd=folder, capture_output=True, text=True, timeout=100
-    )
+    done = subprocess.run([sys.executable, "dies.py"], cwd=folder, capture_output=True, text=True, timeout=100)
     assert done.stdout.startswith("RunError a worker process died"), done.stderr
     assert prepared(folder).pieces_kept >= 1
 
@@ -253,9 +249,7 @@ def test_memory_of_the_whole(tmp_path):
             f"prepare('{size}.txt', 'out{size}', tokenizer='t.json', workers=1, progress=None)\n"
             "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"
         )
-        done = subprocess.run(
-            [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=200
-        )
+        done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=200)
         peaks[size] = int(done.stdout) / 1024
     assert peaks[24] - peaks[3] < 40, peaks  # MiB; the allocator keeps some, the input is seven times larger
 

@@ -165,19 +165,13 @@ def test_text_with_a_tokenizer(tmp_path):
 @pytest.mark.parametrize(
     ("item", "says"),
     [
-        (
-            {"input_ids": [1.5, 2.0]},
-            r"input_ids holds float64 \(data, item 0 of epoch 0\): give whole numbers",
-        ),
+        ({"input_ids": [1.5, 2.0]}, r"input_ids holds float64 \(data, item 0 of epoch 0\): give whole numbers"),
         ({"input_ids": [[1, 2], [3, 4]]}, r"input_ids has shape \[2, 2\].*one dimension"),
         ({"input_ids": [[1, 2], [3]]}, "input_ids can't be read"),
         ({"input_ids": ["a", "b"]}, "input_ids holds <U1"),
         ({"input_ids": [1, 2, 3], "labels": [1, 2]}, "labels has 2 numbers and input_ids 3"),
         ({"input_ids": [1, -2, 3]}, "token -2"),
-        (
-            {"input_ids": [1, 2, 3], "labels": [1, -1, 3]},
-            "labels holds -1, which is not a token .*give .*-100",
-        ),
+        ({"input_ids": [1, 2, 3], "labels": [1, -1, 3]}, "labels holds -1, which is not a token .*give .*-100"),
         ({"pair": [[1, 2, 3], [2, 3, -1]]}, "targets holds -1, which is not a token"),
         ({"body": "text"}, r"an item has the keys body.*text_key: body"),
         ({"text": "To be"}, "no tokenizer is named.*set tokenizer: PATH"),

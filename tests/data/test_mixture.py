@@ -15,9 +15,7 @@ def test_shares_over_every_prefix(weights):
     shares = np.array(weights) / sum(weights)
     taken = np.cumsum(source[:, None] == np.arange(len(weights)), axis=0)
     off = np.abs(taken - np.arange(1, 5001)[:, None] * shares)
-    assert (
-        off.max() <= len(weights) / 2 + 0.5
-    )  # evenly spread turns miss their share by a few samples at most
+    assert off.max() <= len(weights) / 2 + 0.5  # evenly spread turns miss their share by a few samples at most
 
 
 def test_shares_are_exact_after_each_period():

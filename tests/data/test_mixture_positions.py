@@ -84,8 +84,7 @@ def two_sources(tmp_path: Path, first: float, second: float, seq_len: int = 16) 
         if not path.exists():
             make_data(tmp_path, 200, seed)
     sources = [
-        {"path": str(path), "eod": 0, "weight": weight}
-        for path, weight in zip(paths, (first, second), strict=True)
+        {"path": str(path), "eod": 0, "weight": weight} for path, weight in zip(paths, (first, second), strict=True)
     ]
     return DataSpec.parse({"train": sources, "seq_len": seq_len})
 

@@ -67,9 +67,7 @@ def test_one_text(tmp_path):
     cut = int(len(text.encode()) * 0.9)
     train, valid = texts_of(tmp_path / "out")[0], texts_of(tmp_path / "out", "valid")[0]
     assert train + valid == text
-    assert (
-        cut - 3 <= len(train.encode()) <= cut
-    )  # the last tenth of the bytes validates, from a character's start
+    assert cut - 3 <= len(train.encode()) <= cut  # the last tenth of the bytes validates, from a character's start
     assert summary.vocab_size == 300
     assert summary.splits["train"]["text_bytes"] == len(train.encode())
     assert verify(tmp_path / "out")["files"] == 4
@@ -157,9 +155,7 @@ def test_a_long_file_in_several_pieces(tmp_path):
     assert summary.mended == {"documents cut into pieces": summary.pieces - 1}
     store = open_tokens(tmp_path / "out")
     found = np.concatenate([document(store, number) for number in range(store.documents)])
-    assert (
-        found[:-1].tolist() == read_tokenizer(tokenizer).encode(text).ids
-    )  # no token was changed by the cuts
+    assert found[:-1].tolist() == read_tokenizer(tokenizer).encode(text).ids  # no token was changed by the cuts
     assert found[-1] == store.eod
 
 
@@ -273,12 +269,8 @@ def test_out_that_cannot_be_written(tmp_path):
 def test_script_without_a_main_guard_works_with_one_worker(tmp_path):
     """Small inputs stay in the process, so the three lines that people try first work."""
     (tmp_path / "a.txt").write_text(words(2000))
-    script = (
-        "from scalewright.data.prepare import prepare\nprint(prepare('a.txt', 'out', vocab_size=300).dtype)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60
-    )
+    script = "from scalewright.data.prepare import prepare\nprint(prepare('a.txt', 'out', vocab_size=300).dtype)\n"
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.stdout == "uint16\n", done.stderr
 
 
@@ -295,16 +287,8 @@ def test_a_text_in_many_pieces_has_the_tokens_of_the_whole(tmp_path, kind, text)
     )
     tokenizer.train_from_iterator([small], trainer)
     config = json.loads(tokenizer.to_str())
-    config["pre_tokenizer"] = {
-        "type": "Split",
-        "pattern": {"String": "\n"},
-        "behavior": "Isolated",
-        "invert": False,
-    }
-    steps = [
-        {"type": "Prepend", "prepend": "▁"},
-        {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
-    ]
+    config["pre_tokenizer"] = {"type": "Split", "pattern": {"String": "\n"}, "behavior": "Isolated", "invert": False}
+    steps = [{"type": "Prepend", "prepend": "▁"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]
     config["normalizer"] = {"type": "Sequence", "normalizers": steps}
     (tmp_path / "t.json").write_text(json.dumps(config))
     tokenizer = Tokenizer.from_str(json.dumps(config))

@@ -19,9 +19,7 @@ def write_megatron(prefix, sequences, documents, dtype="<u2", code=8, version=1)
     """A pair as Megatron-LM's IndexedDatasetBuilder writes it; `documents`: sequences in each."""
     np.concatenate([np.array(s, dtype) for s in sequences]).tofile(f"{prefix}.bin")
     sizes = np.array([len(s) for s in sequences], "<i4")
-    pointers = np.concatenate([[0], np.cumsum(sizes[:-1], dtype="<i8") * np.dtype(dtype).itemsize]).astype(
-        "<i8"
-    )
+    pointers = np.concatenate([[0], np.cumsum(sizes[:-1], dtype="<i8") * np.dtype(dtype).itemsize]).astype("<i8")
     firsts = np.concatenate([[0], np.cumsum(documents)]).astype("<i8")
     with open(f"{prefix}.idx", "wb") as file:
         file.write(b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", version, code, len(sizes), len(firsts)))
@@ -99,9 +97,7 @@ def test_folder_of_npy_splits(tmp_path):
     assert open_tokens(tmp_path, "valid").tokens == 5
 
 
-@pytest.mark.parametrize(
-    "array", [np.zeros(4), np.zeros((2, 2, 2), np.int64), np.asfortranarray(np.ones((3, 2), int))]
-)
+@pytest.mark.parametrize("array", [np.zeros(4), np.zeros((2, 2, 2), np.int64), np.asfortranarray(np.ones((3, 2), int))])
 def test_npy_that_holds_no_tokens(tmp_path, array):
     np.save(tmp_path / "t.npy", array)
     with pytest.raises(UserError, match="token ids are whole numbers"):

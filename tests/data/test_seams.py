@@ -29,21 +29,7 @@ O200K = (
 )
 QWEN = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 FAMILY = "\U0001f468‍\U0001f469‍\U0001f467"
-WORDS = [
-    "lobster",
-    "Sea",
-    "tide.",
-    "deep,",
-    "it's",
-    "we'LL",
-    "1999",
-    "naïve",
-    "ﬁne",
-    "İstanbul",
-    "Σίσυφος",
-    "of",
-    "a",
-]
+WORDS = ["lobster", "Sea", "tide.", "deep,", "it's", "we'LL", "1999", "naïve", "ﬁne", "İstanbul", "Σίσυφος", "of", "a"]
 
 
 def _pieces(rng, size, parts):
@@ -62,9 +48,7 @@ def texts(size=6000):
         "lines": _pieces(rng, size, [word + "\n" for word in WORDS]),
         "han": _pieces(rng, size, han),
         "base64": _pieces(rng, size, base64),
-        "spaces": _pieces(
-            rng, size, [" ", "  ", "\n", "\n\n", " \n", "\r\n", "\t", "　", "\xa0", "\x85 ", *WORDS]
-        ),
+        "spaces": _pieces(rng, size, [" ", "  ", "\n", "\n\n", " \n", "\r\n", "\t", "　", "\xa0", "\x85 ", *WORDS]),
         "emoji": _pieces(rng, size, [FAMILY, "\U0001f44d\U0001f3fd", "❤️", " ", "x"]),
         "marks": _pieces(rng, size, ["e\u0301", "o\u0302\u0323", "n\u0303", "a", "각", " "]),
         "separators": _pieces(rng, size, [SEPARATOR, "<|endof", "text|>", " ", "x", "海"]),
@@ -73,9 +57,7 @@ def texts(size=6000):
 
 
 TEXTS = texts()
-RUNS = (
-    "x" + " " * 1500 + "lobster" + "a" * 1501 + "\n" * 1502 + "e" + "\u0301" * 1500 + "海" * 1500 + "ab" * 900
-)
+RUNS = "x" + " " * 1500 + "lobster" + "a" * 1501 + "\n" * 1502 + "e" + "\u0301" * 1500 + "海" * 1500 + "ab" * 900
 SAMPLE = [text[:3000] for text in texts(3000).values()]
 
 
@@ -132,9 +114,7 @@ def _unigram(pre):
     made = Tokenizer(models.Unigram())
     made.pre_tokenizer = pre
     made.normalizer = normalizers.NFKC()
-    trainer = trainers.UnigramTrainer(
-        vocab_size=500, special_tokens=["<unk>"], unk_token="<unk>", show_progress=False
-    )
+    trainer = trainers.UnigramTrainer(vocab_size=500, special_tokens=["<unk>"], unk_token="<unk>", show_progress=False)
     made.train_from_iterator(SAMPLE, trainer)
     config = json.loads(made.to_str())
     for token in config["model"]["vocab"]:
@@ -163,16 +143,12 @@ TOKENIZERS = {
     "strip": lambda: _bpe(_byte_level(add_prefix_space=False), normalizers.Strip()),
     "nfc": lambda: _bpe(_byte_level(add_prefix_space=False), normalizers.NFC()),
     "nfkc, lower case": lambda: _bpe(
-        _byte_level(add_prefix_space=False),
-        normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()]),
+        _byte_level(add_prefix_space=False), normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
     ),
     "nfd, no accents": lambda: _bpe(
-        _byte_level(add_prefix_space=True),
-        normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()]),
+        _byte_level(add_prefix_space=True), normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()])
     ),
-    "digits": lambda: _bpe(
-        pre_tokenizers.Sequence([pre_tokenizers.Digits(True), _byte_level(add_prefix_space=False)])
-    ),
+    "digits": lambda: _bpe(pre_tokenizers.Sequence([pre_tokenizers.Digits(True), _byte_level(add_prefix_space=False)])),
     "word piece": _word_piece,
     "unigram": lambda: _unigram(pre_tokenizers.Metaspace()),
     "unigram without words": lambda: _unigram(pre_tokenizers.Split("\n", "merged_with_previous")),
@@ -199,19 +175,13 @@ def small(monkeypatch):
 
 
 def encoded(tokenizer, given, notes=None):
-    return np.concatenate(
-        Seams(WordEncoder(tokenizer), Counter() if notes is None else notes)(given)
-    ).tolist()
+    return np.concatenate(Seams(WordEncoder(tokenizer), Counter() if notes is None else notes)(given)).tolist()
 
 
 def difference(mine, right):
     pairs = enumerate(zip(mine, right, strict=False))
     first = next((i for i, (a, b) in pairs if a != b), min(len(mine), len(right)))
-    return (
-        ""
-        if mine == right
-        else f"token {first}: {mine[first - 2 : first + 5]}, not {right[first - 2 : first + 5]}"
-    )
+    return "" if mine == right else f"token {first}: {mine[first - 2 : first + 5]}, not {right[first - 2 : first + 5]}"
 
 
 @pytest.mark.parametrize("name", [*TEXTS, "runs"])

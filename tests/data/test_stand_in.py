@@ -22,9 +22,7 @@ def test_folded_data_are_the_runs_own_in_a_smaller_vocabulary(tmp_path):
     keys = stream(tmp_path)
     whole = open_data(DataSpec.parse({**keys, "seq_len": 16}), "train", 3)
     name = "scalewright.data.stand_in:Folded"
-    folded = open_data(
-        PythonRef.parse({"python": name, "source": keys, "vocab_size": 50, "seq_len": 16}), "train", 3
-    )
+    folded = open_data(PythonRef.parse({"python": name, "source": keys, "vocab_size": 50, "seq_len": 16}), "train", 3)
     assert folded.vocab_size == 50
     assert len(folded) == len(whole)
     a, b = whole.batch(range(6)), folded.batch(range(6))

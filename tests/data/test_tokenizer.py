@@ -11,9 +11,7 @@ from scalewright.spec.errors import UserError
 from .texts import words, write_tokenizer
 
 
-@pytest.mark.parametrize(
-    "text", ["", "plain", words(50), "\x00\x07\U0001f980 \u0628\u064e", "a  b\t\n\r\n", END]
-)
+@pytest.mark.parametrize("text", ["", "plain", words(50), "\x00\x07\U0001f980 \u0628\u064e", "a  b\t\n\r\n", END])
 def test_every_text_comes_back(tmp_path, text):
     tokenizer = read_tokenizer(write_tokenizer(tmp_path / "t.json"))
     ids = tokenizer.encode(text, add_special_tokens=False).ids

@@ -57,16 +57,8 @@ def test_odd_texts(tokenizer):
 def test_any_characters(tokenizer):
     """Random texts from the known blocks, their edges, and everywhere."""
     chance = random.Random(1)
-    edges = [
-        code + step for span in under_test._KNOWN for code in span for step in (-1, 0, 1) if code + step >= 0
-    ]
-    for pool in (
-        range(0x250),
-        range(0x3000),
-        edges,
-        range(0x10000),
-        [*range(0x20, 0x7F), 0x2019, 0xE9, 0x4E00],
-    ):
+    edges = [code + step for span in under_test._KNOWN for code in span for step in (-1, 0, 1) if code + step >= 0]
+    for pool in (range(0x250), range(0x3000), edges, range(0x10000), [*range(0x20, 0x7F), 0x2019, 0xE9, 0x4E00]):
         choices = [chr(code) for code in pool if not 0xD800 <= code < 0xE000]
         same(tokenizer, ["".join(chance.choices(choices, k=40)) for _ in range(200)])
 
@@ -110,9 +102,7 @@ def test_other_tokenizers_go_through_the_library(tmp_path, change):
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     elif change == "pattern":
         digits = pre_tokenizers.Digits(individual_digits=True)
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-            [digits, pre_tokenizers.ByteLevel(add_prefix_space=False)]
-        )
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
     elif change == "added":
         tokenizer.add_tokens(["lobster"])
     else:

@@ -101,7 +101,5 @@ def write(job: CpuJob, folder: Path) -> float:
     folder.mkdir(parents=True, exist_ok=True)
     documents, length = simulate(job)
     for rank, document in enumerate(documents):
-        (folder / f"rank{rank:05d}.json.gz").write_bytes(
-            gzip.compress(json.dumps(document).encode(), mtime=0)
-        )
+        (folder / f"rank{rank:05d}.json.gz").write_bytes(gzip.compress(json.dumps(document).encode(), mtime=0))
     return length

@@ -51,9 +51,7 @@ class Job:
 
 
 # What `scalewright diagnose example` reads: rank 2 computes a third slower, clocks differ by up to 0.3 ms.
-EXAMPLE = Job(
-    layers=8, steps=2, kernel=90.0, host=12.0, compute_of={2: 1.35}, skew=(0.0, 300.0, -200.0, 50.0)
-)
+EXAMPLE = Job(layers=8, steps=2, kernel=90.0, host=12.0, compute_of={2: 1.35}, skew=(0.0, 300.0, -200.0, 50.0))
 
 
 class Rank:
@@ -123,9 +121,7 @@ def simulate(job: Job) -> tuple[list[list[dict[str, Any]]], float]:
                     rank.add("cuda_runtime", "cudaStreamSynchronize", rank.host, end - rank.host)
                     rank.host = end
         for rank in ranks:
-            rank.add(
-                "user_annotation", f"ProfilerStep#{step}", begun[rank.number], rank.host - begun[rank.number]
-            )
+            rank.add("user_annotation", f"ProfilerStep#{step}", begun[rank.number], rank.host - begun[rank.number])
     return [rank.events for rank in ranks], length(ranks)
 
 
@@ -177,6 +173,4 @@ def write_traces(events: list[list[dict[str, Any]]], folder: Path) -> None:
             "traceEvents": some,
             "traceName": f"rank{rank}.json",
         }
-        (folder / f"rank{rank}.pt.trace.json.gz").write_bytes(
-            gzip.compress(json.dumps(document).encode(), 9, mtime=0)
-        )
+        (folder / f"rank{rank}.pt.trace.json.gz").write_bytes(gzip.compress(json.dumps(document).encode(), 9, mtime=0))

@@ -70,9 +70,7 @@ def test_the_gain_is_what_the_job_without_it_gains(name: str, tmp_path: Path) ->
     job = FAULTS[name][0]
     gain = diagnosed(job, tmp_path)["verdicts"][0]["gain_pct"]["p50"]
     real = replace(job, recorder=0.0)
-    true = 100 * (
-        1 - simulate(replace(real, compute_of={}, python_of={}, data=0.0, storm=0))[1] / simulate(real)[1]
-    )
+    true = 100 * (1 - simulate(replace(real, compute_of={}, python_of={}, data=0.0, storm=0))[1] / simulate(real)[1])
     assert gain == pytest.approx(true, rel=0.1)
 
 

@@ -96,8 +96,7 @@ KINDS: dict[str, Callable[[Path], bytes]] = {
 
 
 @pytest.mark.parametrize(
-    "seeds",
-    [pytest.param(range(60), id="few"), pytest.param(range(60, 1060), id="many", marks=pytest.mark.slow)],
+    "seeds", [pytest.param(range(60), id="few"), pytest.param(range(60, 1060), id="many", marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize("name", KINDS)
 def test_damage_ends_in_an_answer_or_a_line(name: str, seeds: range, tmp_path: Path) -> None:

@@ -65,14 +65,7 @@ def test_operators_of_a_cpu(tmp_path: Path) -> None:
         event("user_annotation", "ProfilerStep#1", 0, 100, MAIN),
         event("user_annotation", "layers.0", 0, 30, MAIN),
         event("cpu_op", "aten::mm", 10, 15, MAIN, **{"Sequence number": 17}),
-        event(
-            "cpu_op",
-            "autograd::engine::evaluate_function: MmBackward0",
-            40,
-            40,
-            MAIN,
-            **{"Sequence number": 17},
-        ),
+        event("cpu_op", "autograd::engine::evaluate_function: MmBackward0", 40, 40, MAIN, **{"Sequence number": 17}),
         event("cpu_op", "aten::mm", 45, 30, MAIN),
     ]
     [layer] = read(tmp_path, events) or []

@@ -67,9 +67,7 @@ def test_of_cpu_processes_the_cluster_that_is_given_tells_the_link(tmp_path: Pat
     first = diagnose([tmp_path / "slow"], Given(cluster=cluster))["verdicts"][0]
     assert first["cause"] == "link"
     assert "24.8 MB/s of a link's 100.0 MB/s" in first["evidence"][0]
-    assert first["gain_pct"]["p50"] == pytest.approx(
-        100 * (1 - cpu_job.simulate(GIGABIT)[1] / length), rel=0.02
-    )
+    assert first["gain_pct"]["p50"] == pytest.approx(100 * (1 - cpu_job.simulate(GIGABIT)[1] / length), rel=0.02)
     assert first["gain_pct"]["p10"] < first["gain_pct"]["p50"] < first["gain_pct"]["p90"]
 
 

@@ -29,16 +29,14 @@ A100 = {
         (Launched((1024, 1, 1), (128, 1, 1), 32, 80 * 1024), 2, "shared memory", 12.5),  # 81 KiB of 164
         (Launched((1024, 1, 1), (100, 1, 1), 24, 0), 16, "threads", 100),  # a block's last warp is whole, too
     ],
-)  # fmt: skip
+)
 def test_what_limits_the_blocks(launched: Launched, blocks: int, limit: str, percent: float) -> None:
     answer = occupancy(launched, A100)
     assert answer is not None
     assert (answer.blocks, answer.limited_by, 100 * answer.occupancy) == (blocks, limit, percent)
 
 
-@pytest.mark.parametrize(
-    ("grid", "waves", "filled"), [(864, 1.0, 1.0), (865, 1.001, 0.5006), (54, 0.0625, 0.0625)]
-)
+@pytest.mark.parametrize(("grid", "waves", "filled"), [(864, 1.0, 1.0), (865, 1.001, 0.5006), (54, 0.0625, 0.0625)])
 def test_waves_and_the_last_one(grid: int, waves: float, filled: float) -> None:
     answer = occupancy(Launched((grid, 1, 1), (256, 1, 1), 32, 0), A100)
     assert answer is not None
@@ -91,13 +89,6 @@ def test_launches_alike_are_one_row(tmp_path: Path) -> None:
 
 def test_damaged_launches_and_unknown_devices_have_none(tmp_path: Path) -> None:
     assert read(tmp_path, kernel(0, **LAUNCH), device={"name": "AMD Instinct MI300X"}) == []
-    strange = (
-        LAUNCH | {"grid": "x"},
-        LAUNCH | {"block": None},
-        LAUNCH | {"block": [1.5]},
-        {"block": [64, 1, 1]},
-    )
-    rows = read(
-        tmp_path, *(kernel(number, **args) for number, args in enumerate(strange)), kernel(9, **LAUNCH)
-    )
+    strange = (LAUNCH | {"grid": "x"}, LAUNCH | {"block": None}, LAUNCH | {"block": [1.5]}, {"block": [64, 1, 1]})
+    rows = read(tmp_path, *(kernel(number, **args) for number, args in enumerate(strange)), kernel(9, **LAUNCH))
     assert [row["calls"] for row in rows] == [1]

@@ -21,9 +21,7 @@ def event(category: str, name: str, start: float, length: float, lane: int, **ar
             "ts": start, "dur": length, "args": args}  # fmt: skip
 
 
-def launched(
-    number: int, host: float, lane: int, start: float, end: float, stream: int
-) -> list[dict[str, Any]]:
+def launched(number: int, host: float, lane: int, start: float, end: float, stream: int) -> list[dict[str, Any]]:
     name = "ncclDevKernel_AllReduce" if stream == SENDS else "gemm"
     return [
         event("cuda_runtime", "cudaLaunchKernel", host, 2, lane, correlation=number),

@@ -88,9 +88,7 @@ def test_transfer_is_told_from_waiting_whatever_the_clocks(tmp_path: Path) -> No
     assert ahead.tolist() == pytest.approx([0, 300_000, -200_000, 50_000], abs=2)
 
 
-@pytest.mark.parametrize(
-    "job", [CLEAN, Job(host=60.0), Job(sync=True), Job(data=5_000.0), Job(host_of={1: 6.0})]
-)
+@pytest.mark.parametrize("job", [CLEAN, Job(host=60.0), Job(sync=True), Job(data=5_000.0), Job(host_of={1: 6.0})])
 def test_a_replay_without_a_change_is_the_recording(job: Job, tmp_path: Path) -> None:
     ranks, _ = ranks_of(job, tmp_path)
     assert ranks.gain() == 0.0
@@ -105,9 +103,7 @@ def test_a_replay_without_a_change_is_the_recording(job: Job, tmp_path: Path) ->
         (Job(kernel=20.0, data=3_000.0), Change(data=0.0), Job(kernel=20.0)),
     ],
 )
-def test_a_replay_with_a_change_is_the_changed_job(
-    job: Job, change: Change, changed: Job, tmp_path: Path
-) -> None:
+def test_a_replay_with_a_change_is_the_changed_job(job: Job, change: Change, changed: Job, tmp_path: Path) -> None:
     ranks, length = ranks_of(job, tmp_path)
     true = 100 * (1 - simulate(changed)[1] / length)
     assert ranks.gain(change) == pytest.approx(true, abs=1.0)  # a launch call's own length isn't scaled

@@ -23,25 +23,13 @@ def product(
             "dur": 3, "args": {"correlation": number}}  # fmt: skip
     gpu = {"ph": "X", "cat": "kernel", "name": kernel, "pid": 0, "tid": 7, "ts": start + 10, "dur": took,
            "args": {"correlation": number, "stream": 7, "device": 0}}  # fmt: skip
-    operator = {
-        "ph": "X",
-        "cat": "cpu_op",
-        "name": name,
-        "pid": 9,
-        "tid": 1,
-        "ts": start,
-        "dur": 8,
-        "args": shapes,
-    }
+    operator = {"ph": "X", "cat": "cpu_op", "name": name, "pid": 9, "tid": 1, "ts": start, "dur": 8, "args": shapes}
     return [operator, call, gpu]
 
 
 def roofs(folder: Path, *events: list[dict[str, Any]], device: str = "NVIDIA A100-SXM4-80GB") -> Any:
     path = folder / "rank0.json"
-    document = {
-        "deviceProperties": [{"name": device}],
-        "traceEvents": [event for part in events for event in part],
-    }
+    document = {"deviceProperties": [{"name": device}], "traceEvents": [event for part in events for event in part]}
     path.write_text(json.dumps(document))
     return diagnose([path])["roofs"]
 
@@ -50,9 +38,7 @@ BF16 = ["c10::BFloat16", "c10::BFloat16"]
 
 
 def test_a_large_product_is_held_against_the_peak(tmp_path: Path) -> None:
-    answer = roofs(
-        tmp_path, *(product(n, "aten::mm", [[4096, 1024], [1024, 2048]], BF16, 80.0) for n in (0, 1))
-    )
+    answer = roofs(tmp_path, *(product(n, "aten::mm", [[4096, 1024], [1024, 2048]], BF16, 80.0) for n in (0, 1)))
     [row] = answer["products"]
     flops = 2 * 4096 * 1024 * 2048
     assert (row["calls"], row["flops"], row["precision"], row["bound"]) == (2, flops, "bf16", "compute")
@@ -81,9 +67,7 @@ def test_a_thin_product_is_held_against_memory(tmp_path: Path) -> None:
          2 * 5 * 2 * 4 * 256 * 256 * 64, "bf16"),
     ],
 )  # fmt: skip
-def test_what_is_counted(
-    name: str, dims: Any, types: Any, flops: float, precision: str, tmp_path: Path
-) -> None:
+def test_what_is_counted(name: str, dims: Any, types: Any, flops: float, precision: str, tmp_path: Path) -> None:
     [row] = roofs(tmp_path, product(0, name, dims, types, 50.0))["products"]
     assert (row["flops"], row["precision"]) == (flops, precision)
 

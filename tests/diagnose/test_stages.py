@@ -30,9 +30,7 @@ def test_sends_are_matched_with_their_receives(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("more", [0, 1, 2])
-def test_the_stage_with_more_work_is_named_and_balancing_gains_what_it_does(
-    more: int, tmp_path: Path
-) -> None:
+def test_the_stage_with_more_work_is_named_and_balancing_gains_what_it_does(more: int, tmp_path: Path) -> None:
     kernels = [8, 8, 8]
     kernels[more] += 3
     ranks, length = ranks_of(replace(EVEN, kernels_of=tuple(kernels)), tmp_path)

@@ -27,9 +27,7 @@ def ranks_of(job: Job, folder: Path) -> Ranks:
 
 
 def seconds(lane: Lane) -> dict[str, int]:
-    return {
-        part: int((lane.end - lane.start)[lane.part == number].sum()) for number, part in enumerate(PARTS)
-    }
+    return {part: int((lane.end - lane.start)[lane.part == number].sum()) for number, part in enumerate(PARTS)}
 
 
 @pytest.mark.parametrize("job", [EXAMPLE, Job(kernel=20.0, data=3_000.0, sync=True)])

@@ -38,9 +38,7 @@ def effects(job: Job, folder: Path, *texts: str) -> list[dict[str, Any]]:
     ],
     ids=lambda some: some if isinstance(some, str) else "",
 )
-def test_a_changed_cost_takes_as_long_as_the_job_that_has_it(
-    job: Job, text: str, changed: Job, tmp_path: Path
-) -> None:
+def test_a_changed_cost_takes_as_long_as_the_job_that_has_it(job: Job, text: str, changed: Job, tmp_path: Path) -> None:
     """5%: where host and device are as fast, the replay keeps an order that the true job would change."""
     (effect,) = effects(job, tmp_path, text)
     assert effect["window_s"] * 1e6 == pytest.approx(simulate(changed)[1], rel=0.05)

@@ -101,12 +101,7 @@ def test_it_can_be_overridden_and_nothing_is_started(tmp_path: Path, monkeypatch
     monkeypatch.setattr("scalewright.train.run.enter", lambda *_, **__: started.append("here"))
     monkeypatch.setattr("scalewright.train.run.with_data", lambda resolved: resolved)
     monkeypatch.setattr(fits_here, "free_memory", lambda *_: 1.0)
-    run = {
-        "model": SMALL,
-        "device": "cpu",
-        "data": {"train": "nowhere", "seq_len": 64},
-        "out_dir": str(tmp_path / "r"),
-    }
+    run = {"model": SMALL, "device": "cpu", "data": {"train": "nowhere", "seq_len": 64}, "out_dir": str(tmp_path / "r")}
     with pytest.raises(UserError, match="are free on this machine"):
         train(run)
     assert started == []
@@ -119,9 +114,7 @@ def test_it_can_be_overridden_and_nothing_is_started(tmp_path: Path, monkeypatch
 def test_every_start_of_a_run_has_the_check() -> None:
     """The trainer has none of its own: only the API may call it, which passes the check."""
     source = Path(scalewright.__file__).parent
-    calls = re.compile(
-        r"from scalewright\.train\.run import .*\btrain\b|from scalewright\.train import .*\brun\b"
-    )
+    calls = re.compile(r"from scalewright\.train\.run import .*\btrain\b|from scalewright\.train import .*\brun\b")
     callers = {path.name for path in source.rglob("*.py") if calls.search(path.read_text(encoding="utf-8"))}
     assert callers == {"api.py"}
 

@@ -24,10 +24,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a tied pipeline": ({"devices": 8, "pp": 2, "tp": 2, "zero_stage": 0, "global_batch": 8}, TIED),
     "a ring": ({"devices": 4, "cp": 2, "zero_stage": 1}, {}),
     "experts": ({"devices": 4, "ep": 2, "zero_stage": 3}, {"moe": EXPERTS}),
-    "experts cut twice, replicas": (
-        {"devices": 8, "tp": 2, "ep": 2, "etp": 2, "zero_stage": 0},
-        {"moe": EXPERTS},
-    ),
+    "experts cut twice, replicas": ({"devices": 8, "tp": 2, "ep": 2, "etp": 2, "zero_stage": 0}, {"moe": EXPERTS}),
 }
 
 

@@ -220,10 +220,7 @@ def compare(model: ModelSpec, layout: Layout, groups: tuple[Group, ...]) -> None
             assert held["optimizer"] == kept.optimizer
     planned = predict(model, CLUSTER, layout, SEQ_LEN).comm_bytes
     for axis, parts in AXES.items():
-        most = max(
-            sum(size for (on, _, _), (_, size) in group.step.traffic.items() if on in parts)
-            for group in groups
-        )
+        most = max(sum(size for (on, _, _), (_, size) in group.step.traffic.items() if on in parts) for group in groups)
         assert planned[axis] == pytest.approx(most, rel=1e-12), axis
 
 

@@ -22,9 +22,7 @@ def run_of(cluster: Any, **layout: Any) -> RunSpec:
     return resolve(read_run(run, []), read_data=False).run
 
 
-@pytest.mark.parametrize(
-    ("peak", "risk", "fits"), [(60, "fits", True), (75, "unlikely", False), (88, "no", False)]
-)
+@pytest.mark.parametrize(("peak", "risk", "fits"), [(60, "fits", True), (75, "unlikely", False), (88, "no", False)])
 def test_the_peak_beside_a_device_of_the_cluster(peak: int, risk: str, fits: bool) -> None:
     result = judge(run_of("dgx-h100"), 8192, [(32, peak * GIB // 2), (32, peak * GIB)])
     assert (result.risk, result.fits, result.peak_gib) == (risk, fits, peak)

@@ -45,14 +45,7 @@ SLOW: dict[str, dict[str, Any]] = {
     "dualpipev": {"devices": 2, "pp": 2, "schedule": "dualpipev", "global_batch": 8},
     "pp 4, uneven": {"devices": 4, "pp": 4, "global_batch": 6, "stage_layers": [1, 2, 1, 1]},
     "pp, tp, fsdp": {"devices": 8, "pp": 2, "tp": 2, "global_batch": 10},
-    "pp, tp, zero 1, bf16": {
-        "devices": 8,
-        "pp": 2,
-        "tp": 2,
-        "zero_stage": 1,
-        "precision": "bf16",
-        "global_batch": 10,
-    },
+    "pp, tp, zero 1, bf16": {"devices": 8, "pp": 2, "tp": 2, "zero_stage": 1, "precision": "bf16", "global_batch": 10},
 }
 
 

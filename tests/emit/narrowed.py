@@ -25,9 +25,7 @@ from scalewright.spec.run import RunSpec
 Axes = Mapping[str, tuple[Any, ...]]
 
 
-def narrowed(
-    name: str, runs: int, seed: int, axes: Axes
-) -> Iterator[tuple[Settings, Emitted, dict[str, Any]]]:
+def narrowed(name: str, runs: int, seed: int, axes: Axes) -> Iterator[tuple[Settings, Emitted, dict[str, Any]]]:
     """So many runs that the trainer takes: settings, what is written, and the keys that were drawn."""
     rng, made = random.Random(seed), 0
     for batch in count():

@@ -30,9 +30,7 @@ RESOLVED = ("layout.stage_layers", "lr_schedule.decay_steps")  # nulls that othe
 def random_layout(rng: random.Random, experts: bool) -> dict[str, Any]:
     """Keys of a layout; many are refused by the checks."""
     pp = rng.choice((1, 1, 2, 4))
-    schedule = (
-        rng.choice(("1f1b", "gpipe", "interleaved", "zb-h1", "zbv", "zb-interleaved")) if pp > 1 else "1f1b"
-    )
+    schedule = rng.choice(("1f1b", "gpipe", "interleaved", "zb-h1", "zbv", "zb-interleaved")) if pp > 1 else "1f1b"
     return {
         "devices": rng.choice((8, 16, 32, 64)), "tp": rng.choice((1, 1, 2, 4)), "pp": pp,
         "cp": rng.choice((1, 1, 1, 2)), "cp_kind": rng.choice(("ring", "ulysses", "allgather")),

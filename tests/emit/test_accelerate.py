@@ -31,9 +31,7 @@ AXES: dict[str, tuple[Any, ...]] = {
 
 def run(**layout: Any) -> Emitted:
     keys = {"devices": 8, "global_batch": 64, "precision": "bf16", **layout}
-    return emit(
-        "accelerate", settings_of(RunSpec.parse({"model": "llama-3.2-1b", "data": "corpus", "layout": keys}))
-    )
+    return emit("accelerate", settings_of(RunSpec.parse({"model": "llama-3.2-1b", "data": "corpus", "layout": keys})))
 
 
 def reading(text: str, where: str = FILE) -> Reading:
@@ -43,9 +41,7 @@ def reading(text: str, where: str = FILE) -> Reading:
 def test_two_hundred_random_runs_come_back() -> None:
     for settings, emitted, _ in narrowed("accelerate", 200, 1, AXES):
         back = read_back("accelerate", emitted, FILE)
-        keys = [
-            key for key in KEYS if key != "layout.offload" or settings.layout.tp == 1
-        ]  # else the script's
+        keys = [key for key in KEYS if key != "layout.offload" or settings.layout.tp == 1]  # else the script's
         assert not differences(settings, emitted, back, tuple(keys)), settings.layout
         assert not back.unread
         if settings.layout.recompute in ("none", "full") and "fsdp_config" in emitted.files[FILE]:
@@ -123,9 +119,7 @@ def test_strategies_of_the_first_fsdp(strategy: Any, stage: int, replicas: int) 
 
 
 def test_offload_and_megatron_and_what_is_unknown() -> None:
-    assert (
-        reading(FSDP_1.format(strategy="FULL_SHARD", offload="true")).run["layout"]["offload"] == "parameters"
-    )
+    assert reading(FSDP_1.format(strategy="FULL_SHARD", offload="true")).run["layout"]["offload"] == "parameters"
     back = reading(
         "distributed_type: MEGATRON_LM\nnum_processes: 16\nmegatron_lm_config:\n  megatron_lm_tp_degree: 2\n"
         "  megatron_lm_pp_degree: 4\n  megatron_lm_sequence_parallelism: true\n"
@@ -144,12 +138,7 @@ def test_a_deepspeed_file_beside_it_is_read(tmp_path: Path) -> None:
     text = "distributed_type: DEEPSPEED\nnum_processes: 4\ndeepspeed_config:\n  deepspeed_config_file: {}\n"
     back = reading(text.format("ds.json"), str(tmp_path / "a.yaml"))
     layout = back.run["layout"]
-    assert [layout[key] for key in ("zero_stage", "offload", "precision", "devices")] == [
-        2,
-        "optimizer",
-        "bf16",
-        4,
-    ]
+    assert [layout[key] for key in ("zero_stage", "offload", "precision", "devices")] == [2, "optimizer", "bf16", 4]
     assert [item.key.rpartition(" ")[2] for item in back.unread] == ["train_micro_batch_size_per_gpu"]
     outside = reading(text.format("../ds.json"), str(tmp_path / "in" / "a.yaml"))
     assert [item.key for item in outside.unread] == ["deepspeed_config.deepspeed_config_file"]

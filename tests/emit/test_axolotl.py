@@ -47,9 +47,7 @@ def test_two_hundred_random_runs_come_back() -> None:
 def test_what_it_writes() -> None:
     emitted = run(layout={"zero_stage": 3, "dp_replicate": 2, "tp": 2, "recompute": "full"})
     found = yaml.safe_load(emitted.files[FILE])
-    sizes = [
-        found[f"{key}_size"] for key in ("dp_replicate", "dp_shard", "tensor_parallel", "context_parallel")
-    ]
+    sizes = [found[f"{key}_size"] for key in ("dp_replicate", "dp_shard", "tensor_parallel", "context_parallel")]
     assert sizes == [2, 2, 2, 1]
     assert (found["fsdp_version"], found["gradient_checkpointing"]) == (2, True)
     assert found["curriculum_sampling"]
@@ -102,23 +100,12 @@ def test_a_fine_tuning() -> None:
     back = reading(LORA)
     assert back.run["model"] == "meta-llama/Llama-3.1-8B"
     layout, optimizer = back.run["layout"], back.run["optimizer"]
-    assert [layout[key] for key in ("precision", "recompute", "micro_batch", "global_batch")] == [
-        "bf16",
-        "full",
-        2,
-        8,
-    ]
+    assert [layout[key] for key in ("precision", "recompute", "micro_batch", "global_batch")] == ["bf16", "full", 2, 8]
     assert (optimizer["name"], back.run["lr_schedule"]["min_ratio"]) == ("adamw_8bit", 0.2)
     assert {item.key for item in back.unread} == {"adapter", "datasets", "num_epochs", "deepspeed"}
 
 
 def test_its_own_defaults() -> None:
-    back = reading(
-        "base_model: x/y\nmicro_batch_size: 1\nlearning_rate: 1e-4\nmax_steps: 1000\ndatasets: []\n"
-    )
+    back = reading("base_model: x/y\nmicro_batch_size: 1\nlearning_rate: 1e-4\nmax_steps: 1000\ndatasets: []\n")
     assert back.run["lr_schedule"] == {"kind": "cosine", "warmup_steps": 30, "min_ratio": 0.0}
-    assert (back.run["model"], back.run["data"]["seq_len"], back.run["layout"]["precision"]) == (
-        "hf:x/y",
-        512,
-        "bf16",
-    )
+    assert (back.run["model"], back.run["data"]["seq_len"], back.run["layout"]["precision"]) == ("hf:x/y", 512, "bf16")

@@ -167,12 +167,7 @@ def test_a_recipe_is_followed_within_its_file_and_never_run() -> None:
 
 
 def test_references_that_lead_nowhere_stay() -> None:
-    document = {
-        "a": "${b}",
-        "b": "${a}",
-        "c": {"d": "${.e}/x", "e": 3, "f": "${none}/${.e}"},
-        "g": "${env:HOME}",
-    }
+    document = {"a": "${b}", "b": "${a}", "c": {"d": "${.e}/x", "e": 3, "f": "${none}/${.e}"}, "g": "${env:HOME}"}
     resolved = resolve(document)
     assert resolved["c"] == {"d": "3/x", "e": 3, "f": "${none}/3"}
     assert resolved["g"] == "${env:HOME}"
@@ -181,9 +176,7 @@ def test_references_that_lead_nowhere_stay() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "text", ["def f(:", "x = " + "(" * 500 + "1", "def f(): return " + "-" * 50_000 + "1"]
-)
+@pytest.mark.parametrize("text", ["def f(:", "x = " + "(" * 500 + "1", "def f(): return " + "-" * 50_000 + "1"])
 def test_a_text_that_is_no_python_is_a_users_error(text: str) -> None:
     with pytest.raises(UserError):
         read_text(f"# megatron.bridge ConfigContainer\n{text}\ndef g(): pass", ".py", "x.py")
@@ -201,15 +194,12 @@ def test_a_model_without_a_word_is_reported() -> None:
     ("layout", "changed", "flags"),
     [
         # its schedule stops at remainders below pp: 10 micro-batches go through in fives
-        ({"pp": 4, "schedule": "interleaved", "global_batch": 20}, [],
-         {"microbatch_group_size_per_vp_stage": "5"}),
-        ({"pp": 4, "schedule": "interleaved", "global_batch": 4},
-         ["layout.virtual_stages", "layout.schedule"], {}),
-        ({"offload": "optimizer", "zero_stage": 0}, ["layout.zero_stage"],
-         {"use_distributed_optimizer": "True"}),
+        ({"pp": 4, "schedule": "interleaved", "global_batch": 20}, [], {"microbatch_group_size_per_vp_stage": "5"}),
+        ({"pp": 4, "schedule": "interleaved", "global_batch": 4}, ["layout.virtual_stages", "layout.schedule"], {}),
+        ({"offload": "optimizer", "zero_stage": 0}, ["layout.zero_stage"], {"use_distributed_optimizer": "True"}),
         ({"tp": 2, "sp": False}, ["layout.sp"], {"sequence_parallel": "True"}),
     ],
-)  # fmt: skip
+)
 def test_what_would_stop_at_the_first_step_is_written_otherwise(
     layout: dict[str, Any], changed: list[str], flags: dict[str, str]
 ) -> None:

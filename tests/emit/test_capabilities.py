@@ -74,11 +74,7 @@ def runs(count: int, seed: int, cluster: str) -> tuple[RunSpec, ...]:
         model = models[len(made) % 2]
         layout = _layout(rng, model)
         if layout is not None:
-            keys = {
-                "model": model.dump(),
-                "data": {"train": "corpus", "seq_len": 2048},
-                "train": {"steps": 200},
-            }
+            keys = {"model": model.dump(), "data": {"train": "corpus", "seq_len": 2048}, "train": {"steps": 200}}
             made.append(RunSpec.parse({**keys, "cluster": cluster, "layout": layout.dump()}))
     return tuple(made)
 

@@ -28,7 +28,7 @@ def only(text):
         ("A=1; B=2\npython x.py $A $B", ["python", "x.py", "1", "2"]),
         ("A='1; B=2'\npython x.py \"$A\"", ["python", "x.py", "1; B=2"]),
     ],
-)  # fmt: skip
+)
 def test_words(script, words):
     assert only(script) == words
 
@@ -66,9 +66,4 @@ def test_ranks_of_a_launch_line(launch, count):
 
 
 def test_flags():
-    assert flags(["--a", "1", "--b", "--c_d", "x", "y", "--e=f"]) == {
-        "a": "1",
-        "b": True,
-        "c-d": ["x", "y"],
-        "e": "f",
-    }
+    assert flags(["--a", "1", "--b", "--c_d", "x", "y", "--e=f"]) == {"a": "1", "b": True, "c-d": ["x", "y"], "e": "f"}

@@ -55,22 +55,15 @@ def test_two_hundred_random_runs_come_back() -> None:
 def test_zero_and_offload() -> None:
     zero = {stage: config(layout={"zero_stage": stage})["zero_optimization"] for stage in range(4)}
     assert [zero[stage]["stage"] for stage in range(4)] == [0, 1, 2, 3]
-    assert (
-        "offload_optimizer" in config(layout={"zero_stage": 2, "offload": "optimizer"})["zero_optimization"]
-    )
+    assert "offload_optimizer" in config(layout={"zero_stage": 2, "offload": "optimizer"})["zero_optimization"]
     both = config(layout={"zero_stage": 3, "offload": "parameters"})["zero_optimization"]
     assert both["offload_param"]["device"] == both["offload_optimizer"]["device"] == "cpu"
-    assert [item.key for item in run(layout={"zero_stage": 3, "offload": "all"}).changed] == [
-        "layout.offload"
-    ]
+    assert [item.key for item in run(layout={"zero_stage": 3, "offload": "all"}).changed] == ["layout.offload"]
 
 
 def test_the_batch_is_the_product() -> None:
     found = config(layout={"devices": 8, "tp": 2, "micro_batch": 2, "global_batch": 64, "zero_stage": 1})
-    assert (found["train_batch_size"], found["gradient_accumulation_steps"]) == (
-        128,
-        8,
-    )  # counts AutoTP's ranks
+    assert (found["train_batch_size"], found["gradient_accumulation_steps"]) == (128, 8)  # counts AutoTP's ranks
     assert found["tensor_parallel"] == {"autotp_size": 2}
 
 
@@ -120,12 +113,7 @@ def test_optimizers() -> None:
 def test_old_forms() -> None:
     old = {"train_batch_size": 32, "gradient_accumulation_steps": 4, "zero_optimization": 2, "fp16": True}
     layout = read(old, "", FILE).run["layout"]
-    assert [layout[key] for key in ("zero_stage", "precision", "micro_batch", "global_batch")] == [
-        2,
-        "fp16",
-        8,
-        32,
-    ]
+    assert [layout[key] for key in ("zero_stage", "precision", "micro_batch", "global_batch")] == [2, "fp16", 8, 32]
     offload = {"zero_optimization": {"stage": 2, "cpu_offload": True}, "train_micro_batch_size_per_gpu": 4}
     assert read(offload, "", FILE).run["layout"]["offload"] == "optimizer"
 
@@ -152,19 +140,10 @@ def test_what_the_trainer_fills_in_is_reported() -> None:
 @pytest.mark.parametrize(
     ("scheduler", "expected"),
     [
+        ({"type": "WarmupLR", "params": {"warmup_num_steps": 10, "warmup_max_lr": 2e-4}}, ("constant", 10, None)),
+        ({"type": "WarmupDecayLR", "params": {"warmup_num_steps": 5, "total_num_steps": 50}}, ("linear", 5, 50)),
         (
-            {"type": "WarmupLR", "params": {"warmup_num_steps": 10, "warmup_max_lr": 2e-4}},
-            ("constant", 10, None),
-        ),
-        (
-            {"type": "WarmupDecayLR", "params": {"warmup_num_steps": 5, "total_num_steps": 50}},
-            ("linear", 5, 50),
-        ),
-        (
-            {
-                "type": "WarmupCosineLR",
-                "params": {"warmup_num_steps": 5, "total_num_steps": 50, "cos_min_ratio": 0.1},
-            },
+            {"type": "WarmupCosineLR", "params": {"warmup_num_steps": 5, "total_num_steps": 50, "cos_min_ratio": 0.1}},
             ("cosine", 5, 50),
         ),
     ],

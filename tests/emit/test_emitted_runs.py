@@ -28,9 +28,7 @@ def references(inputs: Path) -> dict[bool, dict[int, float]]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{case.trainer}, {case.title}" for case in CASES])
-def test_losses_are_those_of_train(
-    case: Case, inputs: Path, references: dict[bool, dict[int, float]]
-) -> None:
+def test_losses_are_those_of_train(case: Case, inputs: Path, references: dict[bool, dict[int, float]]) -> None:
     for name in case.needs:
         if find_spec(name) is None:
             pytest.skip(f"{name} is not installed")

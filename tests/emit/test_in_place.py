@@ -259,9 +259,7 @@ def test_a_run_file_of_ours_writes_a_default_where_the_key_was(tmp_path: Path) -
     ours = asked(tmp_path, "run.yaml", text)
     assert Layout(devices=8).zero_stage == 3
     rewritten = rewrite(ours, Layout(devices=8), "planned: {}\n")
-    assert (rewritten.in_place, changed_lines(text, rewritten)[1]) == (
-        True, ["layout: {devices: 8, zero_stage: 3}"],
-    )  # fmt: skip
+    assert (rewritten.in_place, changed_lines(text, rewritten)[1]) == (True, ["layout: {devices: 8, zero_stage: 3}"])
 
 
 def test_added_flags_stand_together_in_their_order_and_indents_stay(tmp_path: Path) -> None:
@@ -287,8 +285,7 @@ def test_flags_are_added_beside_each_other_and_not_where_a_comment_names_one(tmp
 
 
 @pytest.mark.parametrize(
-    "behind",
-    ["$EXTRA", "2>&1 | tee train.log", "${MORE[@]} --seed 3", "--overlap-param-gather-with-optimizer-step"],
+    "behind", ["$EXTRA", "2>&1 | tee train.log", "${MORE[@]} --seed 3", "--overlap-param-gather-with-optimizer-step"]
 )
 def test_what_stands_behind_a_flag_stays(tmp_path: Path, behind: str) -> None:
     """A switch has no words of its own: what follows is the user's, though no reader knows it."""
@@ -310,9 +307,7 @@ def test_what_stands_behind_a_flag_stays(tmp_path: Path, behind: str) -> None:
 
 
 def test_json_stays_json_under_any_name(tmp_path: Path) -> None:
-    text = json.dumps(
-        {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}
-    )
+    text = json.dumps({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}})
     foreign = asked(tmp_path, "ds.json", text, "llama-3.2-1b").resized(8, 64)
     rewritten = rewrite(foreign, Layout.parse({**foreign.layout.dump(), "zero_stage": 2}))
     for name in ("new.json", "new.cfg", "new", "new.yaml"):
@@ -331,9 +326,7 @@ def test_lines_end_as_they_did() -> None:
 
 
 def test_a_checkpoint_format_that_changes_is_told(tmp_path: Path) -> None:
-    text = SCRIPT.replace(
-        "--num-layers 32", "--load ckpt --save ckpt --ckpt-format torch_dist --num-layers 32"
-    )
+    text = SCRIPT.replace("--num-layers 32", "--load ckpt --save ckpt --ckpt-format torch_dist --num-layers 32")
     foreign = asked(tmp_path, "pretrain.sh", text)
     sharded = {**foreign.layout.dump(), "zero_stage": 2, "pp": 1}
     [note] = rewrite(foreign, Layout.parse(sharded)).notes
@@ -344,9 +337,7 @@ def test_a_checkpoint_format_that_changes_is_told(tmp_path: Path) -> None:
 def test_a_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
     """An edit would write other bytes than it read: a path of the data, for one."""
     foreign = asked(tmp_path, "pretrain.sh", SCRIPT)
-    (tmp_path / "pretrain.sh").write_bytes(
-        SCRIPT.replace("#!/bin/bash", "#!/bin/bash\n# größe").encode("latin1")
-    )
+    (tmp_path / "pretrain.sh").write_bytes(SCRIPT.replace("#!/bin/bash", "#!/bin/bash\n# größe").encode("latin1"))
     with pytest.raises(UserError, match=r"byte \d+ isn't UTF-8.*iconv"):
         rewrite(foreign, Layout.parse({**foreign.layout.dump(), "tp": 4}))
 
@@ -357,8 +348,7 @@ def test_one_file_is_written_and_no_other_replaced(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("mine\n")
     foreign = asked(tmp_path, "ds.json", text, "llama-3.2-1b")
     rewritten = rewrite(
-        foreign,
-        Layout.parse({**foreign.layout.dump(), "devices": 8, "global_batch": 8, "offload": "optimizer"}),
+        foreign, Layout.parse({**foreign.layout.dump(), "devices": 8, "global_batch": 8, "offload": "optimizer"})
     )
     with pytest.raises(UserError, match="another text"):
         rewritten.save(tmp_path / "ds.json", False)

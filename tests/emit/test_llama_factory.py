@@ -47,11 +47,7 @@ def test_what_it_writes() -> None:
     emitted = run(layout={"zero_stage": 3, "offload": "parameters"})
     found = yaml.safe_load(emitted.files[FILE])
     assert found["deepspeed"]["zero_optimization"]["offload_param"]["device"] == "cpu"
-    assert (found["stage"], found["train_from_scratch"], found["disable_gradient_checkpointing"]) == (
-        "pt",
-        True,
-        True,
-    )
+    assert (found["stage"], found["train_from_scratch"], found["disable_gradient_checkpointing"]) == ("pt", True, True)
     assert "NPROC_PER_NODE=8" in emitted.command
     assert "deepspeed" not in yaml.safe_load(run(layout={"zero_stage": 0}).files[FILE])
 

@@ -75,11 +75,7 @@ def test_a_pasted_command_line_has_megatron_s_defaults_where_it_is_silent():
     )
     reading = read_argv(line)
     model, layout = reading.run["model"], reading.run["layout"]
-    assert (model["norm_type"], model["mlp_type"], model["positions"]) == (
-        "layernorm",
-        "gelu_tanh",
-        "learned",
-    )
+    assert (model["norm_type"], model["mlp_type"], model["positions"]) == ("layernorm", "gelu_tanh", "learned")
     assert (model["intermediate_size"], model["mlp_bias"], model["tie_word_embeddings"]) == (8192, True, True)
     assert (layout["devices"], layout["etp"], layout["ep"]) == (16, 2, 2)  # etp is tp there
     assert layout["global_batch"] == 2 * 8  # a micro-batch of each of 8 data-parallel ranks
@@ -124,8 +120,7 @@ def test_a_mixture_s_layers_shared_experts_and_latent_attention_come_back():
     moe = {**MIXTURE["moe"], "num_shared_experts": 1, "shared_intermediate_size": 512, "first_k_dense": 1,
            "score": "sigmoid", "router_bias": True, "groups": 4, "top_groups": 2,
            "routed_scale": 2.5}  # fmt: skip
-    mla = {"kv_lora_rank": 128, "q_lora_rank": 256, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32,
-           "v_head_dim": 64}  # fmt: skip
+    mla = {"kv_lora_rank": 128, "q_lora_rank": 256, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64}
     model = {**MIXTURE, "moe": moe, "mla": mla, "num_key_value_heads": 16, "mtp_layers": 1}
     layout = {"devices": 8, "tp": 2, "ep": 4, "etp": 1, "precision": "bf16"}
     settings = settings_of(run(model=model, layout=layout))
@@ -137,11 +132,8 @@ def test_a_mixture_s_layers_shared_experts_and_latent_attention_come_back():
 
 @pytest.mark.parametrize(
     ("text", "marks"),
-    [
-        ("([0]*2+[1]*3)", [0, 0, 1, 1, 1]), ("[1,0]", [1, 0]), ("2", [2]), ("__import__('os')", []),
-        ("[1]*x", []),
-    ],
-)  # fmt: skip
+    [("([0]*2+[1]*3)", [0, 0, 1, 1, 1]), ("[1,0]", [1, 0]), ("2", [2]), ("__import__('os')", []), ("[1]*x", [])],
+)
 def test_lists_of_layers_are_read_without_evaluating_them(text, marks):
     assert _listed(text) == marks
 
@@ -152,9 +144,7 @@ def test_a_script_without_a_launch_line_is_refused():
 
 
 def test_a_mistyped_flag_gets_the_nearest_name() -> None:
-    line = (
-        "torchrun --nproc-per-node 2 pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4"
-    )
+    line = "torchrun --nproc-per-node 2 pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4"
     typo, unknown = read_argv(f"{line} --tensor-model-parallel-siz 2 --colour blue").unread
     assert typo.why.endswith("did you mean 'tensor-model-parallel-size'?")
     assert unknown.why == "not a setting that a run of ours has"

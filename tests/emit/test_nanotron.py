@@ -78,9 +78,7 @@ def test_dp_is_written_and_the_batch_is_counted_by_it() -> None:
     ("wsd", ("linear", 160, 40)), ("constant", ("linear", None, 180)),
 ])  # fmt: skip
 def test_schedules(kind: str, expected: tuple[str, int | None, int]) -> None:
-    settings = run_of(
-        lr_schedule={"kind": kind, "warmup_steps": 20, "min_ratio": 0.1}, optimizer={"lr": 1e-3}
-    )
+    settings = run_of(lr_schedule={"kind": kind, "warmup_steps": 20, "min_ratio": 0.1}, optimizer={"lr": 1e-3})
     rates = document_of(emit("nanotron", settings))["optimizer"]["learning_rate_scheduler"]
     assert (rates["lr_decay_style"], rates["lr_decay_starting_step"], rates["lr_decay_steps"]) == expected
     assert rates["min_decay_lr"] == pytest.approx(1e-3 if kind == "constant" else 1e-4)
@@ -130,23 +128,14 @@ def test_an_older_file() -> None:
     layout = {"devices": 16, "tp": 2, "pp": 2, "schedule": "gpipe", "micro_batch": 2, "global_batch": 32}
     assert {key: run.layout.dump()[key] for key in layout} == layout
     assert not run.layout.sp
-    assert run.lr_schedule.dump() == {
-        "kind": "cosine",
-        "warmup_steps": 10,
-        "decay_steps": None,
-        "min_ratio": 0.1,
-    }
+    assert run.lr_schedule.dump() == {"kind": "cosine", "warmup_steps": 10, "decay_steps": None, "min_ratio": 0.1}
     assert isinstance(run.model, ModelSpec)
     assert (run.model.kv_heads, run.seed, run.seq_len) == (2, 7, 256)
     assert not reading.unread
 
 
 def test_a_decay_that_begins_late_is_wsd() -> None:
-    rates = {
-        **LLAMA["optimizer"]["learning_rate_scheduler"],
-        "lr_decay_starting_step": 80,
-        "lr_decay_steps": 20,
-    }
+    rates = {**LLAMA["optimizer"]["learning_rate_scheduler"], "lr_decay_starting_step": 80, "lr_decay_steps": 20}
     reading = read(changed("optimizer", learning_rate_scheduler=rates), "", "x.yaml")
     run = as_run(reading, "x.yaml")
     assert (run.lr_schedule.kind, run.lr_schedule.decay_steps) == ("wsd", 20)

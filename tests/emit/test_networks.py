@@ -157,9 +157,7 @@ def test_latent_attention_keeps_its_norms_and_isn_t_stretched() -> None:
 
 def test_windows_are_marked_for_every_layer_of_megatron() -> None:
     """Its list is indexed by the layer; 3 means that every third has none (transformer/utils.py)."""
-    model = ModelSpec.parse(
-        {**DENSE, "num_hidden_layers": 4, "sliding_window": 512, "window_pattern": [True, False]}
-    )
+    model = ModelSpec.parse({**DENSE, "num_hidden_layers": 4, "sliding_window": 512, "window_pattern": [True, False]})
     script = emit("megatron", run_with(model)).files["pretrain.sh"]
     assert "--window-attn-skip-freq '[1,0,1,0]'" in script
     line = "torchrun pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4"
@@ -168,8 +166,7 @@ def test_windows_are_marked_for_every_layer_of_megatron() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "mlp"),
-    [("", "gelu_tanh"), ("--disable-bias-linear", "gelu"), ("--no-bias-gelu-fusion", "gelu")],
+    ("flags", "mlp"), [("", "gelu_tanh"), ("--disable-bias-linear", "gelu"), ("--no-bias-gelu-fusion", "gelu")]
 )
 def test_megatron_s_gelu_is_the_tanh_form_where_it_is_fused(flags: str, mlp: str) -> None:
     """fusions/fused_bias_gelu.py; arguments.py turns the fusion off without biases."""

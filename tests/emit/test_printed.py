@@ -126,14 +126,10 @@ def test_lines_as_trainers_print_them(line: str, stated: dict[str, Any]) -> None
 @pytest.mark.parametrize(
     ("printed_groups", "grouped", "kv_heads"), [(8, None, 8), (1, None, 32), (8, False, 32), (8, True, 8)]
 )
-def test_query_groups_count_where_there_are_some(
-    printed_groups: int, grouped: bool | None, kv_heads: int
-) -> None:
+def test_query_groups_count_where_there_are_some(printed_groups: int, grouped: bool | None, kv_heads: int) -> None:
     """Of a whole block Megatron's own switch tells; of a part that lacks it, any number but the default."""
     keys = {key: value for key, value in MEGATRON.items() if key != "group_query_attention"}
-    keys |= {"num_query_groups": printed_groups} | (
-        {} if grouped is None else {"group_query_attention": grouped}
-    )
+    keys |= {"num_query_groups": printed_groups} | ({} if grouped is None else {"group_query_attention": grouped})
     reader, _ = printed(*(f"  {key} ..... {value}" for key, value in keys.items()))
     reading = reader.reading()
     assert reading is not None

@@ -47,12 +47,7 @@ def test_a_run_file_of_ours(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(RUN)
     ours = question(str(path))
-    assert (ours.framework, ours.run.model, ours.seq_len, ours.layout.tp) == (
-        "scalewright",
-        "llama-3.2-1b",
-        4096,
-        4,
-    )
+    assert (ours.framework, ours.run.model, ours.seq_len, ours.layout.tp) == ("scalewright", "llama-3.2-1b", 4096, 4)
     path.write_text(RUN.replace("tp: 4", "tpp: 4"))
     with pytest.raises(UserError, match=r"did you mean 'layout\.tp'"):
         question(str(path))

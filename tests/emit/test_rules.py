@@ -48,9 +48,7 @@ def test_a_value_that_a_pick_lacks_is_changed_or_dropped() -> None:
 def test_rules_are_read(foreign: dict[str, Any], model: dict[str, Any]) -> None:
     run: dict[str, Any] = {}
     keys = ForeignKeys(foreign)
-    read_rules(
-        keys, [*SIZES, NORM, MLP, Fixed("model.positions", ("rope",), ""), Lacks("model.qk_norm", "")], run
-    )
+    read_rules(keys, [*SIZES, NORM, MLP, Fixed("model.positions", ("rope",), ""), Lacks("model.qk_norm", "")], run)
     assert run == {"model": model}
     assert keys.unread() == ()
 

@@ -52,15 +52,11 @@ def sources(folder: Path) -> dict[str, dict[str, Any]]:
     for number, shard in enumerate(shards):
         flat = np.concatenate(shard).astype("<u2")
         flat.tofile(ours / f"tokens-{number:05d}.bin")
-        entries.append(
-            {"file": f"tokens-{number:05d}.bin", "tokens": len(flat), "bytes": flat.nbytes, "sha256": ""}
-        )
+        entries.append({"file": f"tokens-{number:05d}.bin", "tokens": len(flat), "bytes": flat.nbytes, "sha256": ""})
     lengths = [len(document) for shard in shards for document in shard]
     np.cumsum([0, *lengths]).astype("<i8").tofile(ours / "documents.bin")
     index = {"file": "documents.bin", "bytes": 8 * (len(lengths) + 1), "sha256": ""}
-    (ours / "metadata.json").write_text(
-        json.dumps({"dtype": "uint16", "shards": entries, "index": index, "eod": 0})
-    )
+    (ours / "metadata.json").write_text(json.dumps({"dtype": "uint16", "shards": entries, "index": index, "eod": 0}))
     document = tokens(20, 7)
     np.concatenate(document).astype("<i4").tofile(pair / "a.b.bin")
     sizes = np.array([len(d) for d in document], "<i4")
@@ -81,12 +77,7 @@ def sources(folder: Path) -> dict[str, dict[str, Any]]:
 def compare(samples: ModuleType, data: DataSpec, split: str, count: int) -> None:
     given = data.train if split == "train" else data.valid
     foreign = samples.Samples(
-        [(s.path, s.weight, s.format, s.eod) for s in given],
-        data.seq_len,
-        11,
-        split,
-        data.packing,
-        data.document_mask,
+        [(s.path, s.weight, s.format, s.eod) for s in given], data.seq_len, 11, split, data.packing, data.document_mask
     )
     ours = open_data(data, split, seed=11)
     assert len(ours) == foreign.count
@@ -111,16 +102,10 @@ def test_every_format_gives_the_samples_of_train(
             compare(samples, data, "valid", 30)
 
 
-def test_mixtures_and_runs_of_documents(
-    samples: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mixtures_and_runs_of_documents(samples: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scalewright.data.readers.open_shards", lambda folder: _unchecked(folder))
     every = sources(tmp_path)
-    weighted = [
-        {**every["stream"], "weight": 3},
-        {**every["raw"], "weight": 0.7},
-        {**every["pair"], "weight": 1.3},
-    ]
+    weighted = [{**every["stream"], "weight": 3}, {**every["raw"], "weight": 0.7}, {**every["pair"], "weight": 1.3}]
     data = DataSpec.parse({"train": weighted, "valid": weighted, "seq_len": SEQ_LEN})
     compare(samples, data, "train", 300)
     compare(samples, data, "valid", 60)

@@ -80,9 +80,7 @@ def rates(trainer: str, schedule: dict[str, Any]) -> list[float]:
     exec(compile(ast.Module(wanted, []), "train.py", "exec"), names)
     if trainer != "transformers":
         return [names["learning_rate"](step) for step in range(1, STEPS + 1)]
-    arguments = json.loads(
-        run(trainer, lr_schedule=schedule, optimizer={"lr": 3e-4}).files["training_args.json"]
-    )
+    arguments = json.loads(run(trainer, lr_schedule=schedule, optimizer={"lr": 3e-4}).files["training_args.json"])
     args = SimpleNamespace(
         max_steps=STEPS,
         learning_rate=arguments["learning_rate"],
@@ -128,9 +126,7 @@ def test_texts_of_the_run_can_only_be_texts_in_the_script() -> None:
         script = run(trainer, data={"train": wrong}).files
         for name, text in script.items():
             if name.endswith(".py"):
-                called = [
-                    ast.unparse(node) for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import)
-                ]
+                called = [ast.unparse(node) for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import)]
                 assert "import os" not in called, name
 
 

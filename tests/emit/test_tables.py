@@ -82,9 +82,7 @@ def test_colossal_scripts_are_python() -> None:
      {"sequence_parallelism_mode": "all_to_all", "sp_size": 2}),
 ])  # fmt: skip
 def test_colossal_plugins(layout: dict[str, Any], name: str, arguments: dict[str, Any]) -> None:
-    script = emit("colossalai", run_of(layout={"devices": 16, "global_batch": 64, **layout})).files[
-        "train.py"
-    ]
+    script = emit("colossalai", run_of(layout={"devices": 16, "global_batch": 64, **layout})).files["train.py"]
     calls = [node for node in ast.walk(ast.parse(script)) if isinstance(node, ast.Call)]
     (plugin,) = [call for call in calls if ast.unparse(call.func) == name]
     given = {key.arg: ast.literal_eval(key.value) for key in plugin.keywords if key.arg != "scheduler_nodes"}
@@ -198,35 +196,18 @@ def test_maxtext_counts_every_device_in_a_batch() -> None:
 
 
 def test_maxtext_pipelines_accumulate_in_themselves() -> None:
-    layout = {
-        "devices": 16,
-        "pp": 4,
-        "schedule": "gpipe",
-        "micro_batch": 2,
-        "global_batch": 64,
-        "zero_stage": 1,
-    }
+    layout = {"devices": 16, "pp": 4, "schedule": "gpipe", "micro_batch": 2, "global_batch": 64, "zero_stage": 1}
     emitted = emit("maxtext", run_of(layout=layout))
     document = document_of(emitted)
     assert (document["num_pipeline_microbatches"], document["gradient_accumulation_steps"]) == (8, 1)
     assert document["num_layers_per_pipeline_stage"] == 4
     assert not [key for key in reported(emitted) if key.startswith("layout")]
-    odd = emit(
-        "maxtext", run_of(layout={**layout, "global_batch": 48})
-    )  # 6 micro-batches: 4 are a multiple of pp
+    odd = emit("maxtext", run_of(layout={**layout, "global_batch": 48}))  # 6 micro-batches: 4 are a multiple of pp
     assert reported(odd)["layout.micro_batch"] == "3"
 
 
 def test_maxtext_experts_take_ranks_of_fsdp() -> None:
-    layout = {
-        "devices": 16,
-        "ep": 4,
-        "tp": 2,
-        "etp": 2,
-        "dp_replicate": 2,
-        "zero_stage": 3,
-        "global_batch": 16,
-    }
+    layout = {"devices": 16, "ep": 4, "tp": 2, "etp": 2, "dp_replicate": 2, "zero_stage": 3, "global_batch": 16}
     emitted = emit("maxtext", run_of(model=MIXTURE, layout=layout))
     document = document_of(emitted)
     sizes = [document[f"ici_{axis}_parallelism"] for axis in ("data", "fsdp", "expert", "tensor_sequence")]
@@ -273,11 +254,7 @@ def test_levanter_shares_of_the_run() -> None:
                               "lr_schedule": "linear"}}  # fmt: skip
     reading = read("levanter", document)
     run = as_run(reading, "x.yaml")
-    assert (run.lr_schedule.kind, run.lr_schedule.warmup_steps, run.lr_schedule.decay_steps) == (
-        "wsd",
-        50,
-        200,
-    )
+    assert (run.lr_schedule.kind, run.lr_schedule.warmup_steps, run.lr_schedule.decay_steps) == ("wsd", 50, 200)
     assert (run.layout.tp, run.layout.zero_stage, run.layout.precision) == (4, 3, "bf16")
     assert any(text.startswith("devices 4") for text in reading.assumed)
     assert not reading.unread

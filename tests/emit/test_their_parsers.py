@@ -31,10 +31,7 @@ def test_its_own_parser_takes_thirty_random_runs(trainer: str, tmp_path: Path) -
     arguments = ["--count", "30", "--no-presets", "--out", str(tmp_path)]
     done = subprocess.run(
         [sys.executable, str(ROOT / "comparisons" / "their_parsers.py"), trainer, *arguments],
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]),
-        },
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])},
         capture_output=True,
         text=True,
         timeout=280,

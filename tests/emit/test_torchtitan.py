@@ -140,7 +140,7 @@ def test_no_recomputation_is_said_since_the_default_is_selective() -> None:
         ({"layout": {"cp": 2}, "data": {"train": "c", "seq_len": 640}}, "blocks"),
         ({"layout": {"pp": 4, "devices": 4, "global_batch": 9, "schedule": "interleaved"}}, "rounds"),
     ],
-)  # fmt: skip
+)
 def test_layouts_that_it_cannot_run_are_refused(keys: dict[str, Any], message: str) -> None:
     settings = a_run(**keys)
     with pytest.raises(UserError, match=message):
@@ -218,12 +218,7 @@ def test_the_toml_of_0_1_is_read() -> None:
     assert (layout["devices"], layout["dp_replicate"], layout["zero_stage"]) == (64, 2, 2)
     assert (layout["schedule"], layout["virtual_stages"], layout["cp_kind"]) == ("interleaved", 2, "ring")
     assert layout["stage_layers"] == [10, 11, 10, 10, 10, 10, 10, 9]  # its ends count as a layer
-    assert reading.run["lr_schedule"] == {
-        "kind": "wsd",
-        "warmup_steps": 10,
-        "min_ratio": 0.1,
-        "decay_steps": 20,
-    }
+    assert reading.run["lr_schedule"] == {"kind": "wsd", "warmup_steps": 10, "min_ratio": 0.1, "decay_steps": 20}
     assert [item.key for item in reading.unread] == ["training.surprise"]
 
 

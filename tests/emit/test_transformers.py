@@ -44,9 +44,7 @@ def arguments(**keys: Any) -> dict[str, Any]:
 def test_two_hundred_random_runs_come_back() -> None:
     for settings, emitted, _ in narrowed("transformers", 200, 2, AXES):
         back = read_back("transformers", emitted, FILE)
-        keys = [
-            key for key in KEYS if key != "layout.offload" or settings.layout.tp == 1
-        ]  # else the script's
+        keys = [key for key in KEYS if key != "layout.offload" or settings.layout.tp == 1]  # else the script's
         assert not differences(settings, emitted, back, tuple(keys)), settings.layout
         assert not back.unread
         layout, ours = RunSpec.parse({**back.run, "model": "x", "data": "x"}).layout, settings.layout
@@ -120,28 +118,17 @@ def reading(**keys: Any) -> Any:
 
 
 def test_old_words_of_fsdp() -> None:
-    back = reading(
-        fsdp="shard_grad_op auto_wrap offload", fsdp_config={"fsdp_min_num_params": 2000, "xla": False}
-    )
+    back = reading(fsdp="shard_grad_op auto_wrap offload", fsdp_config={"fsdp_min_num_params": 2000, "xla": False})
     assert (back.run["layout"]["zero_stage"], back.run["layout"]["offload"]) == (2, "parameters")
-    assert (
-        reading(fsdp=["full_shard"], fsdp_config={"reshard_after_forward": True}).run["layout"]["zero_stage"]
-        == 3
-    )
+    assert reading(fsdp=["full_shard"], fsdp_config={"reshard_after_forward": True}).run["layout"]["zero_stage"] == 3
     assert reading(fsdp="").run["layout"]["zero_stage"] == 0
 
 
 def test_defaults_are_theirs_and_what_is_unknown_is_reported() -> None:
-    back = reading(
-        num_train_epochs=3, warmup_ratio=0.1, lr_scheduler_type="inverse_sqrt", neftune_noise_alpha=5
-    )
+    back = reading(num_train_epochs=3, warmup_ratio=0.1, lr_scheduler_type="inverse_sqrt", neftune_noise_alpha=5)
     assert back.run["optimizer"]["betas"] == [0.9, 0.999]
     assert (back.run["layout"]["micro_batch"], back.run["seed"]) == (8, 42)
-    assert {item.key for item in back.unread} == {
-        "num_train_epochs",
-        "lr_scheduler_type",
-        "neftune_noise_alpha",
-    }
+    assert {item.key for item in back.unread} == {"num_train_epochs", "lr_scheduler_type", "neftune_noise_alpha"}
     assert any("warm-up" in note for note in back.assumed)
 
 

@@ -31,9 +31,7 @@ def test_rolling_gives_bos_once_and_does_not_score_it(family: str, words: int, t
     loaded = load_for_generation(str(folder))
     assert loaded.end is not None
     beginning = loaded.end if loaded.beginning is None else loaded.beginning
-    subject = Subject(
-        loaded.model, loaded.tokenizer, lambda *_: [], loaded.end, beginning, 32, start=loaded.start
-    )
+    subject = Subject(loaded.model, loaded.tokenizer, lambda *_: [], loaded.end, beginning, 32, start=loaded.start)
     ours = HarnessModel(subject, 4)
     keys = {"dtype": "float32", "batch_size": 1, "max_length": 32, "add_bos_token": False}
     theirs = HFLM(pretrained=str(folder), device="cpu", **keys)
@@ -156,9 +154,7 @@ def test_the_scores_are_those_of_the_harness_on_the_exported_folder(run_cli, tra
 
     assert run_cli("convert", trained / "run", trained / "hf").code == 0
     tasks = ("--tasks", "own_choice,own_rolling,own_writing", "--task-path", trained / "tasks")
-    ours = run_cli(
-        "evaluate", trained / "run", *tasks, "--batch-size", 4, "--json", timeout=600, **offline(trained)
-    )
+    ours = run_cli("evaluate", trained / "run", *tasks, "--batch-size", 4, "--json", timeout=600, **offline(trained))
     assert ours.code == 0, ours.err
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(trained / "hf"), str(trained / "tasks")],
@@ -172,9 +168,7 @@ def test_the_scores_are_those_of_the_harness_on_the_exported_folder(run_cli, tra
     mine, wanted = numbers(ours.json()["results"]), numbers(theirs)
     assert mine.keys() == wanted.keys()
     for key, value in wanted.items():
-        assert mine[key] == pytest.approx(value, rel=1e-5), (
-            key
-        )  # sums of fp32 logs, in batches of other sizes
+        assert mine[key] == pytest.approx(value, rel=1e-5), key  # sums of fp32 logs, in batches of other sizes
     assert wanted["own_rolling", "bits_per_byte"] > 0
     assert 0 < wanted["own_choice", "acc"] < 1
     assert len({text[0] for text in texts}) > 1

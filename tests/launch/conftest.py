@@ -17,9 +17,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Read only when this folder is named on the command line."""
     parser.addoption("--save-stops", metavar="FOLDER", help="write what stops led to there as a dated table")
     parser.addoption("--save-moments", metavar="FOLDER", help="write what random moments led to there")
-    parser.addoption(
-        "--moments", type=int, metavar="COUNT", help="random moments of each launcher", default=25
-    )
+    parser.addoption("--moments", type=int, metavar="COUNT", help="random moments of each launcher", default=25)
     parser.addoption("--seed-of-moments", type=int, metavar="N", help="others than those of N 0", default=0)
 
 

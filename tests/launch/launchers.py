@@ -30,9 +30,7 @@ LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 PYTHON = sys.executable
 TRAIN = (PYTHON, "-m", "scalewright", "train", "run.yaml")
 RANKS = {
-    "PYTHONPATH": os.pathsep.join(
-        filter(None, [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH")])
-    ),
+    "PYTHONPATH": os.pathsep.join(filter(None, [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH")])),
     "OMP_NUM_THREADS": "1",
     "GLOO_SOCKET_IFNAME": LOOPBACK,
 }
@@ -71,9 +69,7 @@ class Services:
 class Attempt:
     """A run that processes of this machine started; `begin` starts it again."""
 
-    def __init__(
-        self, folder: Path, processes: Sequence[subprocess.Popen[str]], begin: Callable[[], Attempt]
-    ) -> None:
+    def __init__(self, folder: Path, processes: Sequence[subprocess.Popen[str]], begin: Callable[[], Attempt]) -> None:
         self.folder, self.processes, self.again = folder, processes, begin
         self.text = ""
 
@@ -226,9 +222,7 @@ def _launch(target: str) -> tuple[str, ...]:
 
 
 def _site(**more: Any) -> Callable[[Services, Path], dict[str, Any]]:
-    return lambda services, folder: {
-        "python": PYTHON, "interface": LOOPBACK, "port": sshd.free_port(), **more
-    }  # fmt: skip
+    return lambda services, folder: {"python": PYTHON, "interface": LOOPBACK, "port": sshd.free_port(), **more}
 
 
 def _mpi(kind: str, name: str) -> list[Launcher]:

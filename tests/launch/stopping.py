@@ -64,9 +64,7 @@ def keys_of(launcher: Launcher, services: Services, folder: Path, way: str) -> d
     return {**keys, "time_limit": "0:04", "save_before_s": 1} if way == "time limit" else keys
 
 
-def disturb(
-    folder: Path, launcher: Launcher, services: Services, way: str, pause_s: float = PAUSE_S
-) -> Ending:
+def disturb(folder: Path, launcher: Launcher, services: Services, way: str, pause_s: float = PAUSE_S) -> Ending:
     """Starts, disturbs after three steps, waits for the end, and starts again until the last step is done."""
     keys = keys_of(launcher, services, folder, way)
     write_run(folder, data_of(folder, launcher.ranks, **keys))
@@ -126,8 +124,7 @@ def marks(folder: Path) -> dict[int, Counter[int]]:
 def _done(folder: Path, out: Path) -> dict[int, float]:
     resumed = [event["step"] for event in events(out, "resume")]
     return {
-        rank: list(calls.values())[-1] / 2 + (resumed[-1] if resumed else 0)
-        for rank, calls in marks(folder).items()
+        rank: list(calls.values())[-1] / 2 + (resumed[-1] if resumed else 0) for rank, calls in marks(folder).items()
     }
 
 

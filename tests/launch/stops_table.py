@@ -105,9 +105,7 @@ class Line:
 def documented() -> str:
     """The table of docs/launch.md."""
     head = ["", *(NAMES.get(way, way.removeprefix("SIG")) for way in WAYS)]
-    rows = [
-        [name, *(str(expected(name, way)) if tried(name, way) else "–" for way in WAYS)] for name in LAUNCHERS
-    ]
+    rows = [[name, *(str(expected(name, way)) if tried(name, way) else "–" for way in WAYS)] for name in LAUNCHERS]
     return table([head, *rows])
 
 
@@ -142,13 +140,9 @@ def versions_of(lines: Iterable[Line]) -> list[str]:
         said.append(f"Ray {version('ray')}")
     commands = dict.fromkeys(LAUNCHERS[name].version for name in names if LAUNCHERS[name].version)
     for command in commands:
-        done = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-        )
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
-        said.append(
-            next((f"MPICH {line.split()[-1]}" for line in lines if line.startswith("Version:")), lines[0])
-        )
+        said.append(next((f"MPICH {line.split()[-1]}" for line in lines if line.startswith("Version:")), lines[0]))
     return said
 
 
@@ -162,9 +156,7 @@ def save(lines: Sequence[Line], folder: Path) -> Path:
     all_lines = [*(Line(**line) for line in before["lines"]), *lines]
     merged = list({(line.launcher, line.way): line for line in all_lines}.values())
     versions = list(dict.fromkeys([*before["versions"], *versions_of(lines)]))
-    numbers.write_text(
-        json.dumps({"versions": versions, "lines": [asdict(line) for line in merged]}, indent=1) + "\n"
-    )
+    numbers.write_text(json.dumps({"versions": versions, "lines": [asdict(line) for line in merged]}, indent=1) + "\n")
     path.write_text(markdown(merged, versions))
     return path
 

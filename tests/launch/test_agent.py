@@ -81,9 +81,7 @@ def start(folder: Path, script: str, *options: str) -> subprocess.Popen[str]:
 def test_a_signal_lets_the_ranks_save_and_the_code_says_so(tmp_path, number, options, code):
     process = start(tmp_path, RANK, *options)
     try:
-        wait_for(
-            lambda: len(list(tmp_path.glob("up-*"))) == 2 or process.poll() is not None, 60, "both ranks"
-        )
+        wait_for(lambda: len(list(tmp_path.glob("up-*"))) == 2 or process.poll() is not None, 60, "both ranks")
         ranks = descendants(process.pid)
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
@@ -113,9 +111,7 @@ def test_a_signal_before_there_is_a_rank_has_nothing_to_save(tmp_path):
 def test_a_second_interrupt_ends_the_ranks_at_once(tmp_path):
     process = start(tmp_path, RANK.replace('float(os.environ["RANK"])', "30"))
     try:
-        wait_for(
-            lambda: len(list(tmp_path.glob("up-*"))) == 2 or process.poll() is not None, 60, "both ranks"
-        )
+        wait_for(lambda: len(list(tmp_path.glob("up-*"))) == 2 or process.poll() is not None, 60, "both ranks")
         ranks = descendants(process.pid)
         process.send_signal(signal.SIGINT)
         time.sleep(0.5)
@@ -130,9 +126,7 @@ def test_a_second_interrupt_ends_the_ranks_at_once(tmp_path):
 
 @pytest.mark.slow
 def test_a_crash_has_its_own_code(tmp_path):
-    process = start(
-        tmp_path, "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(7)\ntime.sleep(60)"
-    )
+    process = start(tmp_path, "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(7)\ntime.sleep(60)")
     try:
         _, err = process.communicate(timeout=60)
     finally:

@@ -35,9 +35,7 @@ def record(folder: Path, *arguments: str, path: str = "") -> subprocess.Complete
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, [path, environ.get("PYTHONPATH", "")]))
     command = [sys.executable, "-m", "scalewright", "record", "--out", str(folder / "out"), *arguments]
-    return subprocess.run(
-        command, cwd=folder, env=environ, capture_output=True, text=True, timeout=200, check=False
-    )
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=200, check=False)
 
 
 def events(path: Path) -> list[dict[str, object]]:
@@ -52,9 +50,7 @@ def test_steps_of_a_script_and_its_exit_code(tmp_path: Path) -> None:
     result = record(tmp_path, *options, path=str(tmp_path / "site"))
     assert result.returncode == 3
     assert "theirs ran" in result.stderr
-    assert result.stderr.splitlines()[-1].endswith(
-        f"a trace of steps 3 to 5: scalewright diagnose {tmp_path}/out"
-    )
+    assert result.stderr.splitlines()[-1].endswith(f"a trace of steps 3 to 5: scalewright diagnose {tmp_path}/out")
     (trace,) = (tmp_path / "out").iterdir()
     names = {str(event.get("name")) for event in events(trace)}
     assert {"ProfilerStep#3", "ProfilerStep#4", "ProfilerStep#5"} < names

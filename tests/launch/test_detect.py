@@ -52,11 +52,7 @@ FITS = [
     ({**SKYPILOT, **TWO_AGENTS}, "torchrun", 11),
     ({**POD, **TWO_AGENTS, "PET_NNODES": "1:4"}, "torchrun", 11),  # an elastic job
     ({**POD, **SKYPILOT}, "Kubeflow Trainer 2", 1),
-    (
-        {**SRUN, **TORCHRUN, "SLURM_NTASKS": "1", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"},
-        "torchrun",
-        3,
-    ),
+    ({**SRUN, **TORCHRUN, "SLURM_NTASKS": "1", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}, "torchrun", 3),
     ({**TORCHRUN, **SRUN, "SLURM_STEP_ID": str(0xFFFFFFFA)}, "torchrun", 3),  # in salloc's shell
     ({**ONE_A_NODE, "RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "1"}, "RANK and WORLD_SIZE", 9),
     ({**ONE_A_NODE, **SKYPILOT}, "Slurm", 1),
@@ -78,6 +74,4 @@ def test_steps_of_a_job_meet_at_ports_of_their_own() -> None:
     ports = {find_context({**SRUN, "SLURM_STEP_ID": str(step)}).rendezvous for step in range(50)}
     assert len(ports) == 50
     assert find_context(SRUN).rendezvous == "tcp://n1:20007"
-    assert (
-        find_context({**SRUN, "MASTER_ADDR": "head", "MASTER_PORT": "1234"}).rendezvous == "tcp://head:1234"
-    )
+    assert find_context({**SRUN, "MASTER_ADDR": "head", "MASTER_PORT": "1234"}).rendezvous == "tcp://head:1234"

@@ -19,20 +19,7 @@ from tests.launch import sshd as daemon
 from tests.launch.launchers import LOOPBACK
 from tests.launch.sshd import free_port
 
-from runs import (
-    TESTS,
-    alive,
-    bits,
-    descendants,
-    end,
-    events,
-    merge,
-    run,
-    run_data,
-    steps_done,
-    wait_for,
-    write_run,
-)
+from runs import TESTS, alive, bits, descendants, end, events, merge, run, run_data, steps_done, wait_for, write_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 MPIRUNS = {kind: path for kind in ("openmpi", "mpich") if (path := shutil.which(f"mpirun.{kind}"))}

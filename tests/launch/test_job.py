@@ -12,9 +12,7 @@ from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec
 
 
-def job_of(
-    devices: int = 16, profile: Path | None = None, nodes: int | None = None, **launch: Any
-) -> LaunchJob:
+def job_of(devices: int = 16, profile: Path | None = None, nodes: int | None = None, **launch: Any) -> LaunchJob:
     data = {"model": "llama-3.2-1b", "data": "data/text", "layout": {"devices": devices}, "name": "tiny"}
     return make_job(RunSpec.parse({**data, "launch": launch}), "run.yaml", ["layout.tp=8"], profile, nodes)
 

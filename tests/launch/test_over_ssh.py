@@ -15,9 +15,7 @@ import pytest
 from runs import alive, wait_for
 from scalewright.launch.over_ssh import run_over_ssh
 
-pytestmark = pytest.mark.skipif(
-    sys.platform == "win32" or shutil.which("bash") is None, reason="bash isn't here"
-)
+pytestmark = pytest.mark.skipif(sys.platform == "win32" or shutil.which("bash") is None, reason="bash isn't here")
 
 PROGRAM = """
 import os, pathlib, signal, sys, time
@@ -47,9 +45,7 @@ def test_each_host_has_its_number_and_this_folder(ssh: list[str], tmp_path: Path
     assert (tmp_path / "out-1").read_text() == f"1 it's {tmp_path}\n"
 
 
-@pytest.mark.parametrize(
-    ("codes", "answer"), [((0, 0), 0), ((75, 75), 75), ((0, 75), 75), ((75, 3), 3), ((2, 75), 2)]
-)
+@pytest.mark.parametrize(("codes", "answer"), [((0, 0), 0), ((75, 75), 75), ((0, 75), 75), ((75, 3), 3), ((2, 75), 2)])
 def test_one_code_of_all(ssh: list[str], codes: tuple[int, int], answer: int, capfd) -> None:
     script = f"codes=({codes[0]} {codes[1]}); exit ${{codes[$NODE]}}"
     assert run_over_ssh(["a", "b"], ssh, script) == answer

@@ -32,8 +32,7 @@ SRUN = {
 
 
 @pytest.mark.parametrize(
-    ("environ", "starter"),
-    [(TORCHRUN, "torchrun"), (OPEN_MPI, "Open MPI"), (MPICH, "MPICH"), (SRUN, "Slurm")],
+    ("environ", "starter"), [(TORCHRUN, "torchrun"), (OPEN_MPI, "Open MPI"), (MPICH, "MPICH"), (SRUN, "Slurm")]
 )
 def test_each_starter_is_understood(environ, starter):
     found = find_context(environ)

@@ -43,9 +43,7 @@ main()
 
 
 def test_it_leaves_when_its_parent_s_end_of_the_pipe_closes():
-    process = subprocess.Popen(
-        [sys.executable, "-c", WAIT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen([sys.executable, "-c", WAIT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None
     assert process.stdout is not None
     try:

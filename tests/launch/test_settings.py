@@ -73,9 +73,7 @@ with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
     torch.ones(3) + 1
 """
     environ = {name: value for name, value in os.environ.items() if name != "KINETO_LOG_LEVEL"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=100
-    )
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     assert "profiler_start" not in done.stderr
 

@@ -109,9 +109,7 @@ def test_a_node_is_lost_and_then_the_time_is_over(slurm: Cluster, tmp_path: Path
 def test_a_stopped_job_is_requeued_and_goes_on(slurm: Cluster, tmp_path: Path, way: str, agent: str) -> None:
     data = data_of(tmp_path, 2, train={"steps": 40})
     control = control_of(tmp_path, data)
-    number = submit(
-        slurm, tmp_path, data, agent=agent, partition="spot", max_restarts=int(agent == "torchrun")
-    )
+    number = submit(slurm, tmp_path, data, agent=agent, partition="spot", max_restarts=int(agent == "torchrun"))
     goes_on(slurm, tmp_path, number, 3)
     if way == "USR1":
         slurm.run("scancel", "--signal=USR1", str(number))
@@ -181,7 +179,5 @@ def test_torchrun_in_each_task_is_refused(slurm: Cluster, tmp_path: Path) -> Non
     write_run(tmp_path, data_of(tmp_path, 1))
     agent = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = ["srun", "-N1", "-n2", *agent, "-m", "scalewright", "train", "run.yaml"]
-    with pytest.raises(
-        RuntimeError, match=r"torchrun says rank . of 2.*Slurm says rank . of 2.*a task per GPU"
-    ):
+    with pytest.raises(RuntimeError, match=r"torchrun says rank . of 2.*Slurm says rank . of 2.*a task per GPU"):
         slurm.run(*command, cwd=tmp_path)

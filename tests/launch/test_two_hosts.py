@@ -158,9 +158,7 @@ def test_a_killed_rank_ends_both_hosts(tmp_path: Path, machines: list[str], cont
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
-def test_one_host_is_asked_and_both_stop(
-    tmp_path: Path, machines: list[str], control: str, name: str
-) -> None:
+def test_one_host_is_asked_and_both_stop(tmp_path: Path, machines: list[str], control: str, name: str) -> None:
     commands = script(tmp_path, max_restarts=1)
     pair = started(tmp_path, machines, commands)
     os.killpg(pair.processes[1].pid, signal.Signals[name])

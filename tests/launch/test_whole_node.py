@@ -85,9 +85,7 @@ def test_a_signal_to_one_node_stops_both(tmp_path: Path) -> None:
     assert alive(workers) == []
 
 
-def test_two_nodes_that_would_meet_at_loopback_do_not_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_nodes_that_would_meet_at_loopback_do_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pod = {"PET_NNODES": "2", "PET_MASTER_ADDR": "127.0.0.1", "PET_NODE_RANK": "1"}
     for name, value in pod.items():
         monkeypatch.setenv(name, value)

@@ -131,9 +131,7 @@ def test_megatron_s_bubble_is_too_small_with_fewer_micro_batches_than_ranks() ->
 
 def test_the_zero_bubble_table_is_the_schedule_s_wait_over_1f1b_s_step() -> None:
     one = idle_time("1f1b", 4, 1, 12) / bubble_fraction("1f1b", 4, 1, 12)
-    assert pipelines.zero_bubble_rate("zb1p", 4, 12) == pytest.approx(
-        idle_time("zb-h1", 4, 1, 12) / one, rel=EXACT
-    )
+    assert pipelines.zero_bubble_rate("zb1p", 4, 12) == pytest.approx(idle_time("zb-h1", 4, 1, 12) / one, rel=EXACT)
     # of its own, shorter step the share is larger: the table is a rule of thumb
     assert pipelines.zero_bubble_rate("zb1p", 4, 12) == pytest.approx(1 / 15, rel=EXACT)
     assert bubble_fraction("zb-h1", 4, 1, 12) == pytest.approx(1 / 13, rel=EXACT)
@@ -152,9 +150,7 @@ def test_what_the_planner_pays_for_a_ring_is_alpha_and_beta(kind: str, ranks: in
 
 
 def test_a_torus_axis_that_closes_is_twice_as_fast() -> None:
-    open_axis, closed = (
-        communication.torus_gather_seconds(1e9, 1024, 45e9, wraps) for wraps in (False, True)
-    )
+    open_axis, closed = (communication.torus_gather_seconds(1e9, 1024, 45e9, wraps) for wraps in (False, True))
     assert open_axis == pytest.approx(2 * closed, rel=1 / 512)  # (n-1)/n, which the closed form leaves out
 
 

@@ -27,9 +27,7 @@ def test_own_work_is_not_others_work():
 def test_a_childs_work_is_this_runs():
     """A process that this one starts counts as its own, as the workers' fork server does."""
     before = mark()
-    spin = (
-        "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\ntime.sleep(30)"
-    )
+    spin = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\ntime.sleep(30)"
     child = subprocess.Popen([sys.executable, "-c", spin])
     try:
         end = time.monotonic() + 60

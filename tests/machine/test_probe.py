@@ -90,7 +90,5 @@ def test_most_rounds_must_agree() -> None:
         (2.0, 2.0, 0.5, 1.3, False),  # a backward product that is slower than fp32
     ],
 )
-def test_what_counts_as_fast(
-    forward: float, inputs: float, weights: float, overall: float, fast: bool
-) -> None:
+def test_what_counts_as_fast(forward: float, inputs: float, weights: float, overall: float, fast: bool) -> None:
     assert probe.Bf16Speed("cpu", forward, inputs, weights, overall, "").fast is fast

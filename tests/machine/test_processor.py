@@ -68,17 +68,10 @@ def test_a_container_of_cgroup_1(tmp_path: Path) -> None:
 
 def test_nothing_to_read_is_no_limit(tmp_path: Path) -> None:
     found = read_processor(tmp_path)
-    assert (found.quota_cores, found.memory_limit_bytes, found.numa_nodes, found.flags) == (
-        None,
-        None,
-        None,
-        (),
-    )
+    assert (found.quota_cores, found.memory_limit_bytes, found.numa_nodes, found.flags) == (None, None, None, ())
 
 
-@pytest.mark.parametrize(
-    ("affinity", "quota", "usable"), [(8, None, 8), (8, 2.5, 2), (1, 4.0, 1), (4, 0.5, 1)]
-)
+@pytest.mark.parametrize(("affinity", "quota", "usable"), [(8, None, 8), (8, 2.5, 2), (1, 4.0, 1), (4, 0.5, 1)])
 def test_usable_cores(affinity: int, quota: float | None, usable: int) -> None:
     base = Processor("x", 8, 4, 8, None, (), 1, 2**34, 2**33, None)
     assert replace(base, affinity_cores=affinity, quota_cores=quota).usable_cores == usable

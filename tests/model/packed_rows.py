@@ -29,10 +29,7 @@ class Case(NamedTuple):
 
 
 LENGTH = 300
-DOCUMENTS = (
-    (1, 150, 1, 1, 40, 107),
-    (7, 3, 130, 160),
-)  # of one token, shorter and longer than a tile's least
+DOCUMENTS = ((1, 150, 1, 1, 40, 107), (7, 3, 130, 160))  # of one token, shorter and longer than a tile's least
 CASES: dict[str, Case] = {
     "documents": Case(DOCUMENTS),
     "one head of keys": Case(DOCUMENTS, groups=1),
@@ -98,9 +95,7 @@ def make(case: Case, dtype: torch.dtype = torch.float64, device: str = "cpu", wi
 
 def documents_of(lengths: tuple[tuple[int, ...], ...]) -> Tensor:
     """int32 [B, T]: the number of each token's document."""
-    return torch.from_numpy(
-        np.stack([np.repeat(np.arange(len(row)), row) for row in lengths]).astype(np.int32)
-    )
+    return torch.from_numpy(np.stack([np.repeat(np.arange(len(row)), row) for row in lengths]).astype(np.int32))
 
 
 def random_lengths(seed: int, length: int = LENGTH) -> tuple[int, ...]:

@@ -56,11 +56,7 @@ def test_parts_merge_to_the_whole_with_its_gradients(
     query, key = np.arange(5, 5 + Q), np.arange(24)  # the last sees key 14: the third part is hidden
     first = np.array([[0] * 5 + [9] * 5, [0] * 3 + [4] * 7])
     seen = Visible(
-        torch.from_numpy(query),
-        torch.from_numpy(key),
-        torch.from_numpy(first),
-        slopes,
-        Span(query, key, first),
+        torch.from_numpy(query), torch.from_numpy(key), torch.from_numpy(first), slopes, Span(query, key, first)
     )
     visible = is_visible(seen.query, seen.key, seen.first)
     distance = torch.from_numpy(query[:, None] - key[None, :])
@@ -81,9 +77,7 @@ def test_parts_merge_to_the_whole_with_its_gradients(
     torch.testing.assert_close(lse, expected_lse.detach(), **NEAR)
     grad_q = torch.zeros_like(q)
     for columns, part in parts:
-        of_q, of_k, of_v = attend_backward(
-            grad, q, k[:, :, columns], v[:, :, columns], out, lse, part, scores
-        )
+        of_q, of_k, of_v = attend_backward(grad, q, k[:, :, columns], v[:, :, columns], out, lse, part, scores)
         grad_q += of_q
         torch.testing.assert_close(of_k, inputs[1].grad[:, :, columns], **NEAR)
         torch.testing.assert_close(of_v, inputs[2].grad[:, :, columns], **NEAR)
@@ -141,9 +135,7 @@ def test_sinks_take_their_share_with_its_gradient() -> None:
     for found, gradient in zip(torch.autograd.grad(in_one_go, inputs, grad), wanted, strict=True):
         torch.testing.assert_close(found, gradient, **NEAR)
     first, second = slice(0, 16), slice(16, 24)
-    parts = [
-        (columns, Part(slice(None), columns, visible=_of_keys(seen, columns))) for columns in (first, second)
-    ]
+    parts = [(columns, Part(slice(None), columns, visible=_of_keys(seen, columns))) for columns in (first, second)]
     out, lse = attend(q, k[:, :, first], v[:, :, first], parts[0][1], scores)
     merge(out, lse, *attend(q, k[:, :, second], v[:, :, second], parts[1][1], scores))
     add_sinks(out, lse, sinks)
@@ -151,9 +143,7 @@ def test_sinks_take_their_share_with_its_gradient() -> None:
     torch.testing.assert_close(sinks_gradient(grad, out, lse, sinks), wanted[3], **NEAR)
     grad_q = torch.zeros_like(q)
     for columns, part in parts:
-        of_q, of_k, of_v = attend_backward(
-            grad, q, k[:, :, columns], v[:, :, columns], out, lse, part, scores
-        )
+        of_q, of_k, of_v = attend_backward(grad, q, k[:, :, columns], v[:, :, columns], out, lse, part, scores)
         grad_q += of_q
         torch.testing.assert_close(of_k, wanted[1][:, :, columns], **NEAR)
         torch.testing.assert_close(of_v, wanted[2][:, :, columns], **NEAR)

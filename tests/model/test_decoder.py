@@ -42,9 +42,7 @@ def test_nothing_looks_ahead(name: str) -> None:
     changed = ids.clone()
     changed[:, 15:] = (changed[:, 15:] + 1) % 64
     before, after = model(ids), model(changed)
-    assert (
-        torch.equal(before[:, :15], after[:, :15]) or (before[:, :15] - after[:, :15]).abs().max() < ROUNDING
-    )
+    assert torch.equal(before[:, :15], after[:, :15]) or (before[:, :15] - after[:, :15]).abs().max() < ROUNDING
     assert (before[:, 15:] - after[:, 15:]).abs().max() > 0.01
 
 
@@ -139,9 +137,7 @@ def test_every_parameter_gets_a_gradient_and_recomputing_gives_its_bits(name: st
         assert all(torch.equal(a, b) for a, b in zip(straight, again, strict=True))
 
 
-@pytest.mark.parametrize(
-    "which", ["llama", "gemma2", "gemma3", "bloom", "neox", "sinks", "windows-side-by-side"]
-)
+@pytest.mark.parametrize("which", ["llama", "gemma2", "gemma3", "bloom", "neox", "sinks", "windows-side-by-side"])
 def test_blocks_compile_whole(which: str) -> None:
     torch.compiler.reset()  # each model compiles `Block.forward` anew, and only some versions are kept
     model, ids = make(which), tokens()
@@ -227,10 +223,7 @@ def test_windows_side_by_side_begin_with_their_document() -> None:
     """Windows of 5 tokens: of a row, and of documents of 7 and 6 tokens in it."""
     model, ids = make("windows-side-by-side"), tokens(1, 13)
     documents = torch.tensor([[0] * 7 + [1] * 6])
-    for given, begins in (
-        (None, [0] * 5 + [5] * 5 + [10] * 3),
-        (documents, [0] * 5 + [5] * 2 + [7] * 5 + [12]),
-    ):
+    for given, begins in ((None, [0] * 5 + [5] * 5 + [10] * 3), (documents, [0] * 5 + [5] * 2 + [7] * 5 + [12])):
         rule = model.context(model._embed(ids, None), 13, None, given, None).sliding.rule
         assert rule is not None
         assert rule.first[0].tolist() == begins
@@ -261,10 +254,7 @@ def test_latent_attention_has_neither_sinks_nor_a_temperature(keys: dict[str, ob
         ({"qk_norm": "qkv"}, "qk_norm 'qkv'"),
         ({"norm_type": "layernorm_plus_one"}, "norm_type 'layernorm_plus_one'"),
         ({"layer_pattern": ["attention", "mlp"]}, "attention or an MLP alone"),
-        (
-            {"layer_pattern": ["mamba"], "mamba": {"num_heads": 2, "head_dim": 4, "state_size": 4}},
-            "Mamba layers",
-        ),
+        ({"layer_pattern": ["mamba"], "mamba": {"num_heads": 2, "head_dim": 4, "state_size": 4}}, "Mamba layers"),
         (
             {"deltanet": {"num_key_heads": 1, "num_value_heads": 2, "key_head_dim": 4, "value_head_dim": 4}},
             "DeltaNet layers",

@@ -48,9 +48,7 @@ def difference(spec: ModelSpec, folder: Path) -> float:
     rmtree(folder, ignore_errors=True)
     values = numbers(spec)
     write_huggingface(folder, spec, values.__getitem__)
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, attn_implementation="eager", dtype=torch.float32
-    )
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32)
     ours, ids = Decoder(spec), tokens(length=40)
     with torch.no_grad():
         for name, parameter in ours.named_parameters():

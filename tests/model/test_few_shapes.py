@@ -35,9 +35,7 @@ def by_itself(experts: Experts, rows: Tensor, sizes: list[int]) -> Tensor:
     gate, up, down = (stack for stack in (experts.gate, experts.up, experts.down) if stack is not None)
     outs = []
     for e, part in enumerate(torch.split(rows, sizes)):
-        matrices = [
-            (stack.weight[e], None if stack.bias is None else stack.bias[e]) for stack in (gate, up, down)
-        ]
+        matrices = [(stack.weight[e], None if stack.bias is None else stack.bias[e]) for stack in (gate, up, down)]
         hidden = F.silu(F.linear(part, *matrices[0])) * F.linear(part, *matrices[1])
         outs.append(F.linear(hidden, *matrices[2]))
     return torch.cat(outs)
@@ -102,13 +100,7 @@ def step():
     experts(x, torch.tensor(ends).diff()).sum().backward()
 grown(step, 10, 60)
 """
-KEYS = {
-    "vocab_size": 64,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 4,
-}
+KEYS = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
 CASES: dict[str, tuple[str, Any]] = {
     "documents": (ROWS, (None, None)),
     "documents, cap, window": (ROWS, (2.0, 100)),

@@ -72,9 +72,7 @@ def test_gradients_are_finite_where_all_scores_are_low(device: str) -> None:
 def compare(q: Tensor, k: Tensor, v: Tensor, rule: Rule | None, allowed: float) -> None:
     """Ours against the formula in fp32: output, dq, dk, dv, each by the norm of its error."""
     wanted = with_gradients(q.float(), k.float(), v.float(), rule, formula=True)
-    for name, one, other in zip(
-        ("out", "dq", "dk", "dv"), with_gradients(q, k, v, rule), wanted, strict=True
-    ):
+    for name, one, other in zip(("out", "dq", "dk", "dv"), with_gradients(q, k, v, rule), wanted, strict=True):
         error = float((one.float() - other).norm() / other.norm())
         assert error < allowed, f"{name}: {error}"
 

@@ -23,8 +23,7 @@ from scalewright.spec.model import ModelSpec
 ERROR = {torch.float32: 1e-5, torch.bfloat16: 1.5e-2}
 BACKENDS = ["CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH"]
 SEGMENTS = [name for name, case in CASES.items() if case.cap is None and not case.alibi and not case.sinks]
-KEYS = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,
-        "num_attention_heads": 4}  # fmt: skip
+KEYS = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
 
 
 def assert_near(actual: list[Tensor], expected: list[Tensor], allowed: float) -> None:

@@ -55,9 +55,7 @@ def test_round_trip_gives_equal_tensors(case: str, tmp_path: Path) -> None:
         assert torch.equal(again.read(t.name), reader.read(t.name)), t.name
 
 
-@pytest.mark.parametrize(
-    "case", ["gpt2", "neox-partial", "bloom", "llama-mqa-biases", "mixtral", "gpt-oss", "llama4"]
-)
+@pytest.mark.parametrize("case", ["gpt2", "neox-partial", "bloom", "llama-mqa-biases", "mixtral", "gpt-oss", "llama4"])
 def test_any_slice_is_the_slice_of_the_whole(case: str, tmp_path: Path) -> None:
     save(case, tmp_path)
     reader = open_huggingface(tmp_path)

@@ -35,9 +35,7 @@ def test_seed_and_name_both_matter() -> None:
     assert up.shape == gate.shape
     assert not torch.equal(init_tensor(up, LLAMA, 0), init_tensor(gate, LLAMA, 0))
     assert not torch.equal(init_tensor(up, LLAMA, 0), init_tensor(up, LLAMA, 1))
-    assert len({tensor_seed(seed, t.name) for seed in range(20) for t in tensors(LLAMA)}) == 20 * len(
-        tensors(LLAMA)
-    )
+    assert len({tensor_seed(seed, t.name) for seed in range(20) for t in tensors(LLAMA)}) == 20 * len(tensors(LLAMA))
 
 
 def test_boxes_are_parts_of_the_whole() -> None:

@@ -27,11 +27,7 @@ CASES: dict[str, dict[str, Any]] = {
     "sigmoid, corrected, groups": {"score": "sigmoid", "router_bias": True, "groups": 2, "top_groups": 1},
     "weighed on the way in": {"score": "sigmoid", "normalize_top_k": False, "weigh_input": True},
     "shared experts": {"num_shared_experts": 2},
-    "shared expert behind a gate": {
-        "num_shared_experts": 1,
-        "shared_gate": True,
-        "shared_intermediate_size": 20,
-    },
+    "shared expert behind a gate": {"num_shared_experts": 1, "shared_gate": True, "shared_intermediate_size": 20},
 }
 
 
@@ -94,9 +90,7 @@ def by_token(moe: MoE, row: Tensor, weights: dict[int, Any]) -> Tensor:
     return out
 
 
-@pytest.mark.parametrize(
-    "keys", [{}, {"mlp_bias": True}, {"mlp_bias": True, "mlp_type": "swiglu_clamped"}], ids=str
-)
+@pytest.mark.parametrize("keys", [{}, {"mlp_bias": True}, {"mlp_bias": True, "mlp_type": "swiglu_clamped"}], ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_a_mixture_is_what_a_loop_over_its_tokens_gives(name: str, keys: dict[str, Any]) -> None:
     moe = make(CASES[name], **keys)

@@ -86,9 +86,7 @@ def test_the_series_are_as_good_as_single_precision():
     angle = single.double() * (math.pi / 2)
     assert (_polynomial(square, COSINE).double() - angle.cos()).abs().max() < 3e-7
     assert ((_polynomial(square, SINE) * single).double() - angle.sin()).abs().max() < 3e-7
-    u = torch.cat(
-        [torch.logspace(-1, 31, 100_000, base=2.0), 2.0**31 - torch.logspace(7, 30, 1000, base=2.0)]
-    )
+    u = torch.cat([torch.logspace(-1, 31, 100_000, base=2.0), 2.0**31 - torch.logspace(7, 30, 1000, base=2.0)])
     u = u.clamp(0.5, 2.0**31)
     expected = -2 * (u.double() / 2**31).log()
     value = _minus_two_log(u)

@@ -77,9 +77,7 @@ def turn(x: Tensor) -> Tensor:
 def block(x: Tensor, w: Weights, name: str) -> Tensor:
     """A block of four query heads and two of keys."""
     normed = norm(x, w[f"{name}.attention_norm.weight"])
-    q, k, v = (
-        (normed @ w[f"{name}.attention.{part}.weight"].T).unflatten(-1, (-1, 6)) for part in ("q", "k", "v")
-    )
+    q, k, v = ((normed @ w[f"{name}.attention.{part}.weight"].T).unflatten(-1, (-1, 6)) for part in ("q", "k", "v"))
     q, k, v = turn(q), turn(k).repeat_interleave(2, dim=1), v.repeat_interleave(2, dim=1)
     scores = torch.einsum("thk,shk->hts", q, k) / 6**0.5
     scores = scores.masked_fill(torch.ones(len(x), len(x)).triu(1).bool(), float("-inf"))

@@ -17,17 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from devices import DEVICES
-from model.packed_rows import (
-    CASES,
-    LENGTH,
-    Case,
-    Rows,
-    by_documents,
-    keywords,
-    make,
-    random_lengths,
-    with_gradients,
-)
+from model.packed_rows import CASES, LENGTH, Case, Rows, by_documents, keywords, make, random_lengths, with_gradients
 from scalewright.model import attend as attend_module
 from scalewright.model import attention, gpu_rows
 from scalewright.model.attend import Part, Scores, attend, attend_backward
@@ -62,9 +52,7 @@ def test_it_is_a_loop_over_documents(name: str, dtype: torch.dtype, device: str)
         assert away(actual.cpu(), wanted) < NEAR[dtype]
 
 
-@pytest.mark.parametrize(
-    "name", ["documents", "documents, cap, window", "documents, alibi", "documents, sinks"]
-)
+@pytest.mark.parametrize("name", ["documents", "documents, cap, window", "documents, alibi", "documents, sinks"])
 def test_bf16_is_near(name: str) -> None:
     expected = with_gradients(by_documents(CASES[name], rows := make(CASES[name])), rows)
     half = make(CASES[name], torch.bfloat16)
@@ -126,9 +114,7 @@ def test_the_last_tokens_alone(queries: int) -> None:
     assert away(some.detach(), whole) < NEAR[torch.float64]
 
 
-@pytest.mark.parametrize(
-    "name", ["documents", "documents, cap, window", "documents, alibi", "documents, sinks"]
-)
+@pytest.mark.parametrize("name", ["documents", "documents, cap, window", "documents, alibi", "documents, sinks"])
 def test_a_token_moves_its_own_document_alone(name: str) -> None:
     """Token 200 of row 0 is in its last document, from 193 on: other outputs and gradients keep bits."""
     case = CASES[name]
@@ -230,16 +216,12 @@ def test_nothing_of_a_square_is_made(name: str, monkeypatch: pytest.MonkeyPatch)
 # -- a GPU's kernels, as far as a CPU can tell --------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name", [n for n, c in CASES.items() if c.cap is None and not c.alibi and not c.sinks]
-)
+@pytest.mark.parametrize("name", [n for n, c in CASES.items() if c.cap is None and not c.alibi and not c.sinks])
 def test_documents_as_flash_attention_takes_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a plain form of `varlen_attn` in its place."""
     monkeypatch.setattr(gpu_rows, "_varlen", SimpleNamespace(varlen_attn=plain_varlen))
     case, rows = CASES[name], make(CASES[name])
-    begins = first_keys(
-        torch.arange(LENGTH), rows.documents, case.window if case.chunks else None, case.chunks
-    )
+    begins = first_keys(torch.arange(LENGTH), rows.documents, case.window if case.chunks else None, case.chunks)
     bounds, longest = gpu_rows.bounds_of(begins.expand(2, -1).numpy())
     segments = gpu_rows.Segments(torch.from_numpy(bounds), longest, None if case.chunks else case.window)
     out = gpu_rows.attend_segments(rows.q, rows.k, rows.v, segments, rows.scores.scale)
@@ -265,9 +247,7 @@ def plain_varlen(
         away = index[:, None] - index[None, :]
         visible = (away >= 0) & ((away <= left) | (left < 0))
         parts = (x[None, start:end].transpose(1, 2) for x in (q, k, v))
-        out = nn.functional.scaled_dot_product_attention(
-            *parts, attn_mask=visible, scale=scale, enable_gqa=enable_gqa
-        )
+        out = nn.functional.scaled_dot_product_attention(*parts, attn_mask=visible, scale=scale, enable_gqa=enable_gqa)
         outs.append(out[0].transpose(0, 1))
     return torch.cat(outs)
 

@@ -21,11 +21,7 @@ from scalewright.model import torch_private as private
 
 SOURCE = Path(private.__file__).resolve().parent.parent
 FOLDERS = ("model", "parallel", "train", "dry_run", "checkpoint", "evaluate", "serve", "parity", "data")
-DOCUMENTED = (
-    "torch._foreach_",
-    "torch.cuda.memory._record_memory_history",
-    "torch.cuda.memory._dump_snapshot",
-)
+DOCUMENTED = ("torch._foreach_", "torch.cuda.memory._record_memory_history", "torch.cuda.memory._dump_snapshot")
 FILES = {
     "model/torch_private.py",
     "parallel/shard_timers.py",  # two base classes of FSDP's: only with zero_stage 3 is all of it imported

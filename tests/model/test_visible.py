@@ -55,9 +55,7 @@ def test_numbers_of_documents_only_have_to_change() -> None:
 
 def test_a_mask_hides_by_a_finite_number() -> None:
     """A query that sees nothing has then numbers in its softmax that merge to nothing, and no NaN."""
-    mask = added_mask(
-        torch.tensor([0, 5]), torch.tensor([3, 4]), torch.tensor([[0, 4]]), None, torch.bfloat16, -1e30
-    )
+    mask = added_mask(torch.tensor([0, 5]), torch.tensor([3, 4]), torch.tensor([[0, 4]]), None, torch.bfloat16, -1e30)
     assert mask.shape == (1, 1, 2, 2)
     assert (mask == 0).tolist() == [[[[False, False], [False, True]]]]
     assert mask.isfinite().all()

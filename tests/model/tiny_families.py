@@ -28,9 +28,7 @@ def _rope(kind: str, **keys: Any) -> dict[str, Any]:
     return {"rope_type": kind, "rope_theta": 10000.0, **keys}
 
 
-_LLAMA_3 = _rope(
-    "llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16
-)
+_LLAMA_3 = _rope("llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16)
 _YARN = _rope("yarn", factor=4.0, original_max_position_embeddings=64)  # the ramp ends between dimensions
 _GPT2 = {"vocab_size": 96, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64}
 _NEOX = {key: value for key, value in SMALL.items() if key != "num_key_value_heads"}
@@ -82,16 +80,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral-window": ("MistralConfig", {**SMALL, "sliding_window": 5}),
     "mistral-head-dim": ("MistralConfig", {**SMALL, "sliding_window": None, "head_dim": 12}),
     "qwen2": ("Qwen2Config", {**SMALL, "tie_word_embeddings": True}),
-    "qwen2-window": (
-        "Qwen2Config",
-        {**SMALL, "use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
-    ),
+    "qwen2-window": ("Qwen2Config", {**SMALL, "use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1}),
     "qwen3": ("Qwen3Config", {**SMALL, "head_dim": 16}),
     "gemma": ("GemmaConfig", {**SMALL, "num_key_value_heads": 1, "head_dim": 16}),
-    "gemma2": (
-        "Gemma2Config",
-        {**SMALL, **_GEMMA_2, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 1.5},
-    ),
+    "gemma2": ("Gemma2Config", {**SMALL, **_GEMMA_2, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 1.5}),
     "gemma3": ("Gemma3TextConfig", {**SMALL, **_GEMMA_2, "num_hidden_layers": 7}),
     "gemma3-linear": (
         "Gemma3TextConfig",
@@ -145,17 +137,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "deepseek-v2-yarn": (
         "DeepseekV2Config",
-        {
-            **SMALL,
-            **_LATENT,
-            **_SHARED_EXPERTS,
-            "rope_parameters": {**_YARN, "mscale": 0.7, "mscale_all_dim": 0.7},
-        },
+        {**SMALL, **_LATENT, **_SHARED_EXPERTS, "rope_parameters": {**_YARN, "mscale": 0.7, "mscale_all_dim": 0.7}},
     ),
-    "deepseek-v3": (
-        "DeepseekV3Config",
-        {**SMALL, **_LATENT, **_SHARED_EXPERTS, **_GROUPS, "num_mtp_layers": 0},
-    ),
+    "deepseek-v3": ("DeepseekV3Config", {**SMALL, **_LATENT, **_SHARED_EXPERTS, **_GROUPS, "num_mtp_layers": 0}),
     "deepseek-v3-yarn": (
         "DeepseekV3Config",
         {
@@ -170,10 +154,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "gpt-oss": ("GptOssConfig", {**SMALL, **_GPT_OSS, "rope_parameters": _rope("default")}),
     "gpt-oss-yarn": ("GptOssConfig", {**SMALL, **_GPT_OSS, "rope_parameters": {**_YARN, "truncate": False}}),
-    "llama4": (
-        "Llama4TextConfig",
-        {**SMALL, **_LLAMA_4, "interleave_moe_layer_step": 2, "attention_chunk_size": 5},
-    ),
+    "llama4": ("Llama4TextConfig", {**SMALL, **_LLAMA_4, "interleave_moe_layer_step": 2, "attention_chunk_size": 5}),
     "llama4-two-experts": (
         "Llama4TextConfig",
         {

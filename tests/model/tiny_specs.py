@@ -21,13 +21,7 @@ _PLAIN = {**_BASE, "num_key_value_heads": 4, "mlp_type": "gelu_tanh", "norm_type
 _BIASED = {"qkv_bias": True, "o_bias": True, "mlp_bias": True}
 _GEMMA = {"norm_type": "rmsnorm_plus_one", "norm_position": "both", "mlp_type": "geglu_tanh", "head_dim": 16}
 _SLIDING = {"sliding_window": 5, "window_pattern": (True, False)}
-_MLA = {
-    "q_lora_rank": 12,
-    "kv_lora_rank": 16,
-    "qk_nope_head_dim": 12,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 10,
-}
+_MLA = {"q_lora_rank": 12, "kv_lora_rank": 16, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 10}
 
 SPECS: dict[str, ModelSpec] = {
     name: ModelSpec.parse({"name": name, **keys})
@@ -36,13 +30,7 @@ SPECS: dict[str, ModelSpec] = {
         "tied": {**_BASE, "tie_word_embeddings": True},
         "mqa-wide-heads": {**_BASE, "num_key_value_heads": 1, "head_dim": 20, **_BIASED},
         "gpt2": {**_PLAIN, **_BIASED, "family": "gpt2", "positions": "learned", "tie_word_embeddings": True},
-        "neox": {
-            **_PLAIN,
-            **_BIASED,
-            "family": "gpt_neox",
-            "residual": "parallel",
-            "rope": {"fraction": 0.25},
-        },
+        "neox": {**_PLAIN, **_BIASED, "family": "gpt_neox", "residual": "parallel", "rope": {"fraction": 0.25}},
         "shared-norm": {**_PLAIN, "residual": "parallel_shared", "norm_type": "layernorm_nobias"},
         "bloom": {**_PLAIN, **_BIASED, "family": "bloom", "positions": "alibi", "embedding_norm": True},
         "qwen3": {**_BASE, "family": "qwen3", "qk_norm": "head"},
@@ -55,13 +43,7 @@ SPECS: dict[str, ModelSpec] = {
             "logit_softcap": 3.0,
             "embedding_scale": 5.6,
         },
-        "gemma3": {
-            **_BASE,
-            **_GEMMA,
-            **_SLIDING,
-            "qk_norm": "head",
-            "rope": {"theta": 1e6, "local_theta": 1e4},
-        },
+        "gemma3": {**_BASE, **_GEMMA, **_SLIDING, "qk_norm": "head", "rope": {"theta": 1e6, "local_theta": 1e4}},
         "yarn": {**_BASE, "rope": {"scaling": {"kind": "yarn", "factor": 4.0, "original_context": 16}}},
         "sometimes-no-rope": {**_BASE, "rope_every_not": 2, "clip_qkv": 1.0},
         "nonparametric": {**_BASE, "norm_type": "nonparametric", "final_norm": False},

@@ -129,9 +129,9 @@ VARIANTS: dict[str, Callable[[ModelSpec], Keys | None]] = {
     "kv heads": lambda spec: None if spec.mla else {"num_key_value_heads": 1},
     "kv heads of all": fixed(num_key_value_heads=4),
     "dense": fixed(moe=None),
-    "experts": lambda spec: None if spec.moe else {
-        "moe": {"num_experts": 4, "top_k": 2, "moe_intermediate_size": spec.intermediate_size}
-    },
+    "experts": lambda spec: (
+        None if spec.moe else {"moe": {"num_experts": 4, "top_k": 2, "moe_intermediate_size": spec.intermediate_size}}
+    ),
     "another top k": routed(top_k=3),
     "top 1": routed(top_k=1),
     "weights sum to one": routed(normalize_top_k=True),
@@ -154,7 +154,7 @@ VARIANTS: dict[str, Callable[[ModelSpec], Keys | None]] = {
     "a dense layer": routed(first_k_dense=0, every=1, dense_layers=(1,)),
     "all sparse": routed(first_k_dense=0, every=1, dense_layers=()),
     **{f"latent of queries {rank}": latent(q_lora_rank=rank) for rank in (9, None)},
-}  # fmt: skip
+}
 
 
 def varied(spec: ModelSpec, name: str) -> ModelSpec | None:

@@ -27,11 +27,7 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import place
 
 c10d = torch.ops._c10d_functional
-COLLECTIVES = (
-    c10d.all_gather_into_tensor.default,
-    c10d.reduce_scatter_tensor.default,
-    c10d.all_reduce.default,
-)
+COLLECTIVES = (c10d.all_gather_into_tensor.default, c10d.reduce_scatter_tensor.default, c10d.all_reduce.default)
 SPEC = ModelSpec.parse(
     {
         "vocab_size": 64,
@@ -54,9 +50,7 @@ class Graphs:
     def backend(self) -> Callable[..., Any]:
         """For `torch.compile(backend=...)`."""
         backend: Callable[..., Any] = aot_autograd(
-            fw_compiler=_keep(self.forward),
-            bw_compiler=_keep(self.backward),
-            decompositions=select_decomp_table(),
+            fw_compiler=_keep(self.forward), bw_compiler=_keep(self.backward), decompositions=select_decomp_table()
         )
         return backend
 

@@ -108,9 +108,7 @@ def with_auxiliary(cut: Decoder, blocks: Sequence[int]) -> None:
     cut.register_forward_hook(gather)
 
 
-def build(
-    spec: ModelSpec, layout: Layout, mesh: Mesh, auxiliary: Sequence[int] = (), **keys: Any
-) -> Parallel:
+def build(spec: ModelSpec, layout: Layout, mesh: Mesh, auxiliary: Sequence[int] = (), **keys: Any) -> Parallel:
     """This rank's stages with their weights, gradient sums and executor."""
     with torch.device("meta"):
         stages = cut_stages(spec, layout, mesh.index("pp"))
@@ -126,11 +124,7 @@ def build(
 
 
 def run_step(
-    spec: ModelSpec,
-    layout: Layout,
-    mesh: Mesh,
-    recorder: Recorder | None = None,
-    gradients: GradientSync | None = None,
+    spec: ModelSpec, layout: Layout, mesh: Mesh, recorder: Recorder | None = None, gradients: GradientSync | None = None
 ) -> Pipeline:
     """One step of a fresh pipeline, watched by a recorder, or with gradient sums of the test's own."""
     pipeline = build(spec, layout, mesh).executor
@@ -206,9 +200,7 @@ def run_cases(mesh: Mesh, layout: Layout, cases: list[dict[str, Any]]) -> list[d
         if case.get("tied"):
             spec = tiny(layers, tie_word_embeddings=True)
         options = {
-            key: case[key]
-            for key in ("documents", "auxiliary", "pairs", "compile_blocks", "backend")
-            if key in case
+            key: case[key] for key in ("documents", "auxiliary", "pairs", "compile_blocks", "backend") if key in case
         }
         deviations.append(deviation(case_mesh, case_layout, spec, **options))
     return deviations

@@ -107,9 +107,7 @@ def disturbance(picture: dict[str, Any], cost: StageCost) -> float:
     Late awakenings, slow messages, and whatever the runtime itself does.
     """
     slept = waited = passed = 0.0
-    sent = {
-        _message(action): action["end_s"] for action in chain(*picture["actions"]) if action["kind"] in SENDS
-    }
+    sent = {_message(action): action["end_s"] for action in chain(*picture["actions"]) if action["kind"] in SENDS}
     for actions in picture["actions"]:
         passed += actions[-1]["end_s"]
         slept += sum(_seconds(cost, action["kind"]) for action in actions if action["kind"] in COMPUTE)

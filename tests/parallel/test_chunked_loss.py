@@ -265,9 +265,7 @@ FOUR: dict[str, dict[str, Any]] = {
 MICRO = {"zero_stage": 0, "micro_batch": 2, "global_batch": small_steps.ROWS}
 
 
-def on_rank(
-    mesh: Mesh, _: Layout, base: dict[str, Any], cases: dict[str, Any], bf16: bool = False
-) -> dict[str, Any]:
+def on_rank(mesh: Mesh, _: Layout, base: dict[str, Any], cases: dict[str, Any], bf16: bool = False) -> dict[str, Any]:
     """Steps of every case, with heads in chunks of a few tokens; and how often there was one."""
     few_logits(200)
     calls, meshes = [0], {}

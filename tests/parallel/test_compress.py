@@ -62,9 +62,7 @@ class Simulated:
         layout = Layout.parse(data["layout"])
         self.replicas, self.compress = layout.dp, read_compress(compress)
         precision = {"precision": layout.precision, "global_batch": 8, "micro_batch": layout.micro_batch}
-        self.built = build(
-            one_rank()[0], {**data, "layout": {"devices": 1, **precision}, "train": {"steps": 1}}
-        )
+        self.built = build(one_rank()[0], {**data, "layout": {"devices": 1, **precision}, "train": {"steps": 1}})
         self.regions: dict[str, list[tuple[tuple[int, ...], REGION, bool]]] = {}
         grid = make_grid(layout, 2)
         for placement in place(ModelSpec.parse(data["model"]), layout):
@@ -91,9 +89,7 @@ class Simulated:
             tokens = sum(micro.targets.numel() for micros in shares for micro in micros)
             loss, gradients = 0.0, []
             for micros in shares:
-                loss += parallel.executor.train(micros, self.built.loss, torch.tensor(float(tokens)))[
-                    0
-                ].item()
+                loss += parallel.executor.train(micros, self.built.loss, torch.tensor(float(tokens)))[0].item()
                 gradients.append([gradient.clone() for gradient in held.take_gradients()])
             summed = [
                 self.sum_of(weight.name, [replica[index] for replica in gradients], step)
@@ -149,9 +145,7 @@ CASES = [
     pytest.param(DP2, {"powersgd": {"rank": 3, "start_after": 2}}, id="powersgd-from-step-3"),
     pytest.param({**DP2, "devices": 4, "tp": 2}, POWER, id="powersgd-dp2-tp2"),
     pytest.param({**DP2, "devices": 4, "pp": 2, "micro_batch": 2}, POWER, id="powersgd-dp2-pp2"),
-    pytest.param(
-        {**DP2, "devices": 4, "pp": 2, "micro_batch": 2, "schedule": "zb-h1"}, POWER, id="powersgd-zb-h1"
-    ),
+    pytest.param({**DP2, "devices": 4, "pp": 2, "micro_batch": 2, "schedule": "zb-h1"}, POWER, id="powersgd-zb-h1"),
     pytest.param(DP2, "bf16", id="bf16-dp2"),
     # with sp each tp rank rounds its part of a norm's gradient, and one device has no such parts
     pytest.param({**DP2, "devices": 4, "tp": 2, "sp": False}, "bf16", id="bf16-dp2-tp2"),
@@ -346,10 +340,7 @@ def compressed(model: ModelSpec, layout: Layout, rank: int) -> tuple[int, int]:
             if pp * layout.virtual_stages <= placement.stages[0] < (pp + 1) * layout.virtual_stages
         ]
         sizes = [
-            (
-                torch.Size(shape).numel(),
-                factors(shape, rank, stacked=False, partial=bool(placement.grad_sum))[1],
-            )
+            (torch.Size(shape).numel(), factors(shape, rank, stacked=False, partial=bool(placement.grad_sum))[1])
             for shape, placement in shapes
         ]
         totals.append((sum(n for n, q in sizes if q), sum(q for _, q in sizes)))

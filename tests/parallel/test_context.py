@@ -61,9 +61,7 @@ def faulty_rank(mesh: Mesh, layout: Layout, keys: dict[str, Any], fault: str) ->
     """The largest deviation on this rank with a fault planted; `none` for none."""
     spec, plain = ModelSpec.parse(keys), rank_inputs
 
-    def positions_from_zero(
-        decoder: Any, documents: bool
-    ) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
+    def positions_from_zero(decoder: Any, documents: bool) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
         index, tokens, targets, arguments = plain(decoder, documents)
         return index, tokens, targets, {**arguments, "positions": torch.arange(tokens.shape[1])[None]}
 
@@ -91,13 +89,7 @@ def shifted(tokens: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("fault", "kind"),
-    [
-        ("none", "ring"),
-        ("positions", "ring"),
-        ("positions", "ulysses"),
-        ("leak", "ring"),
-        ("turn", "allgather"),
-    ],
+    [("none", "ring"), ("positions", "ring"), ("positions", "ulysses"), ("leak", "ring"), ("turn", "allgather")],
 )
 def test_a_planted_error_shows(fault, kind):
     """Positions that begin at 0 on every rank, documents that see each other, and a mask for other keys."""

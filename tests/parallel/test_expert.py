@@ -68,9 +68,7 @@ def mixture(
     return parts[0], parts[1]  # type: ignore[return-value]
 
 
-def on_rank(
-    mesh: Mesh, layout: Layout, name: str, tokens: list[int], fault: str, shared: int = 0
-) -> dict[str, float]:
+def on_rank(mesh: Mesh, layout: Layout, name: str, tokens: list[int], fault: str, shared: int = 0) -> dict[str, float]:
     """How far outputs and gradients, of inputs and of this rank's experts, are from those of all experts."""
     spec = SPECS[name]
     assert spec.moe is not None
@@ -119,13 +117,7 @@ class Lost:
 
 @pytest.mark.parametrize(
     "axes",
-    [
-        {"ep": 2},
-        {"etp": 2},
-        {"devices": 4, "ep": 4},
-        {"devices": 4, "ep": 2, "etp": 2},
-        {"devices": 4, "ep": 2},
-    ],
+    [{"ep": 2}, {"etp": 2}, {"devices": 4, "ep": 4}, {"devices": 4, "ep": 2, "etp": 2}, {"devices": 4, "ep": 2}],
     ids=str,
 )
 @pytest.mark.parametrize("name", SPECS)

@@ -71,9 +71,7 @@ def test_a_step_sends_the_bytes_of_the_spec(name: str, keys: dict[str, Any]) -> 
         assert result["kept"] == [kept.parameters, kept.gradients, kept.optimizer]
 
 
-def compare(
-    layout: Layout, model: ModelSpec, results: list[Any], balance: BalanceSpec, *, bf16: bool = False
-) -> None:
+def compare(layout: Layout, model: ModelSpec, results: list[Any], balance: BalanceSpec, *, bf16: bool = False) -> None:
     """Calls and bytes of every rank; uneven bytes in sum over the ranks of a stage."""
     grid = make_grid(layout, model.kv_heads)
     expected_sums: Counter[tuple[int, str]] = Counter()

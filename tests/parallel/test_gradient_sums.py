@@ -33,9 +33,7 @@ def test_sums_are_exact_in_every_step(precision):
     layout = Layout(precision=precision)
     mesh = make_mesh(make_grid(layout, None), 0, torch.device("cpu"))
     module = Branches()
-    parallel = parallelize(
-        module, place_plain(describe(module), layout), layout, mesh, bf16=precision == "bf16"
-    )
+    parallel = parallelize(module, place_plain(describe(module), layout), layout, mesh, bf16=precision == "bf16")
     for weight in parallel.weights:
         weight.master.data.normal_()
     parallel.weights.publish()

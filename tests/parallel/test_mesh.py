@@ -15,22 +15,8 @@ from torch.distributed import distributed_c10d
 
 from scalewright.launch.local import run_local
 from scalewright.launch.rank import RankContext
-from scalewright.parallel.collectives import (
-    all_sum,
-    barrier,
-    copy_from_rank_zero,
-    from_rank_zero,
-    gather_json,
-)
-from scalewright.parallel.mesh import (
-    Mesh,
-    _meeting_point,
-    backend_for,
-    join_world,
-    leave_world,
-    make_mesh,
-    set_timeout,
-)
+from scalewright.parallel.collectives import all_sum, barrier, copy_from_rank_zero, from_rank_zero, gather_json
+from scalewright.parallel.mesh import Mesh, _meeting_point, backend_for, join_world, leave_world, make_mesh, set_timeout
 from scalewright.spec.grid import make_grid
 from scalewright.spec.groups import cost, files, plan_groups
 from scalewright.spec.layout import Layout
@@ -46,9 +32,7 @@ def look(mesh: Mesh, layout: Layout) -> dict[str, Any]:
     tensor = torch.tensor([float(mesh.rank), 1.0])
     return {
         "coords": mesh.coords,
-        "groups": {
-            axis: dist.get_process_group_ranks(group) if group else None for axis, group in groups.items()
-        },
+        "groups": {axis: dist.get_process_group_ranks(group) if group else None for axis, group in groups.items()},
         "sums": {axis: all_sum(tensor.clone(), mesh, axis).tolist() for axis in axes},
         "from zero": from_rank_zero({"rank": mesh.rank, "text": "ä" * 3}, mesh),
         "copied": copy_from_rank_zero(tensor.clone(), mesh).tolist(),

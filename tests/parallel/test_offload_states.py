@@ -98,11 +98,7 @@ def look(mesh: Mesh, layout: Layout, bf16: bool) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("zero_stage", "bf16"),
-    [
-        (0, True),
-        (1, False),
-        *(pytest.param(*c, marks=pytest.mark.slow) for c in [(0, False), (1, True), (3, True)]),
-    ],
+    [(0, True), (1, False), *(pytest.param(*c, marks=pytest.mark.slow) for c in [(0, False), (1, True), (3, True)])],
 )
 def test_masters_and_states_leave_the_device(zero_stage, bf16):
     """Masters and both of AdamW's states; with ZeRO 1 to 3 FSDP keeps shards of its own in fp32."""
@@ -142,9 +138,7 @@ def test_masters_are_rounded_into_the_compute_copies():
 
 def test_parameters_go_with_zero_3_alone():
     layout = Layout.parse({"devices": 2, "zero_stage": 1, "offload": "parameters"})
-    with pytest.raises(
-        UserError, match=r"offload parameters needs zero_stage 3 but it is 1.*use zero_stage 3"
-    ):
+    with pytest.raises(UserError, match=r"offload parameters needs zero_stage 3 but it is 1.*use zero_stage 3"):
         check_layout(layout, ModelSpec.parse(MODEL))
     assert Layout.parse({"offload": "parameters"}).zero_stage == 3
     assert Layout.parse({"offload": "optimizer"}).zero_stage == 0

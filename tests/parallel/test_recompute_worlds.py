@@ -91,9 +91,7 @@ def _compare(mesh: Mesh, layout: Layout, variants: dict[str, dict[str, Any]]) ->
 DEFAULT = ("zero 3", "tp, sp", "1f1b", "zb-h1")
 
 
-@pytest.mark.parametrize(
-    "name", [n if n in DEFAULT else pytest.param(n, marks=pytest.mark.slow) for n in LAYOUTS]
-)
+@pytest.mark.parametrize("name", [n if n in DEFAULT else pytest.param(n, marks=pytest.mark.slow) for n in LAYOUTS])
 def test_the_bits_of_none_under_every_axis(name):
     layout, variants = LAYOUTS[name]
     dp = layout["devices"] // (layout.get("tp", 1) * layout.get("pp", 1))
@@ -103,6 +101,4 @@ def test_the_bits_of_none_under_every_axis(name):
         assert [rank[variant][0] for rank in ranks] == [True] * len(ranks), variant
     if layout.get("pp", 1) == 1:
         for rank in ranks[1:]:
-            assert {v: names for v, (_, names) in rank.items()} == {
-                v: names for v, (_, names) in ranks[0].items()
-            }
+            assert {v: names for v, (_, names) in rank.items()} == {v: names for v, (_, names) in ranks[0].items()}

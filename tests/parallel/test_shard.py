@@ -87,9 +87,7 @@ def padded(ranks: int, names: str) -> int:
     """Numbers in the tensors whose name has `names` in it, rows rounded up to a multiple of the ranks."""
     with torch.device("meta"):
         parameters = dict(Decoder(SPEC).named_parameters())
-    return sum(
-        -(-p.shape[0] // ranks) * ranks * p[0].numel() for name, p in parameters.items() if names in name
-    )
+    return sum(-(-p.shape[0] // ranks) * ranks * p[0].numel() for name, p in parameters.items() if names in name)
 
 
 SIZES = [
@@ -105,9 +103,7 @@ def test_traffic_is_the_papers(stage, replicas, bf16):
     """Psi numbers gathered once a step (ZeRO-3: twice a micro-batch, head and root once), gradients scattered
     once or after each micro-batch, in fp32; HSDP sums 1/n of them over the replicas, once a step."""
     ranks, micro = 2, 2
-    layout = zero(
-        stage, ranks * replicas, dp_replicate=replicas, micro_batch=ROWS // (ranks * replicas * micro)
-    )
+    layout = zero(stage, ranks * replicas, dp_replicate=replicas, micro_batch=ROWS // (ranks * replicas * micro))
     blocks, whole = padded(ranks, "layers."), padded(ranks, "")
     units = SPEC.num_hidden_layers + 2  # the head, the root
     gathers = (units, whole)

@@ -31,9 +31,7 @@ from scalewright.spec.placement import place
 from worlds import one_rank, plain, run_world
 
 # A layer norm's backward reads its weight, in the weight part too.
-TIED = ModelSpec.parse(
-    {**MODEL, "num_hidden_layers": 4, "tie_word_embeddings": True, "norm_type": "layernorm"}
-)
+TIED = ModelSpec.parse({**MODEL, "num_hidden_layers": 4, "tie_word_embeddings": True, "norm_type": "layernorm"})
 
 
 def cuts() -> dict[int, Decoder]:
@@ -62,10 +60,7 @@ class ByHand:
 
     def run(self, actions: str) -> None:
         words = actions.split()
-        ends = {
-            stage: max(i for i, w in enumerate(words) if w[0] in "BW" and w[1] == str(stage))
-            for stage in (0, 3)
-        }
+        ends = {stage: max(i for i, w in enumerate(words) if w[0] in "BW" and w[1] == str(stage)) for stage in (0, 3)}
         self.gradients.clear()
         for index, word in enumerate(words):
             stage, micro = int(word[1]), int(word[3])
@@ -188,7 +183,5 @@ def test_two_stages_of_a_v_with_a_tied_head(stage, actions, bf16):
         for name, (box, values) in rank["gradients"].items():
             (offset, *_), (size, *_) = box
             whole = torch.tensor(control[name][1])
-            difference = (
-                torch.tensor(values).reshape(size, *whole.shape[1:]) - whole[offset : offset + size]
-            ).abs()
+            difference = (torch.tensor(values).reshape(size, *whole.shape[1:]) - whole[offset : offset + size]).abs()
             assert difference.max() < 1e-6 * whole.abs().max(), name

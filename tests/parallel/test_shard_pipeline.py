@@ -63,8 +63,7 @@ MORE += [
     for schedule in ("1f1b", "zbv")
 ]
 MORE += [
-    (piped(zero_stage, "1f1b", offload="optimizer", recompute="selective"), TIED, True)
-    for zero_stage in (0, 1, 2, 3)
+    (piped(zero_stage, "1f1b", offload="optimizer", recompute="selective"), TIED, True) for zero_stage in (0, 1, 2, 3)
 ]
 
 

@@ -75,9 +75,7 @@ SLOW = [pytest.param(*case, marks=pytest.mark.slow) for case in ALL if case not 
 
 @pytest.mark.parametrize(("stage", "replicas", "bf16"), [*FAST, *SLOW])
 def test_unused_parameters_count_as_zero(stage, replicas, bf16):
-    layout = {
-        "devices": 2 * replicas, "zero_stage": stage, "dp_replicate": replicas, "global_batch": 4 * replicas,
-    }  # fmt: skip
+    layout = {"devices": 2 * replicas, "zero_stage": stage, "dp_replicate": replicas, "global_batch": 4 * replicas}
     control = make().to(torch.bfloat16 if bf16 else torch.float32)
     sums = {name: torch.zeros(p.shape) for name, p in control.named_parameters()}
     for rank in range(2 * replicas):

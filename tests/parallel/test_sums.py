@@ -37,9 +37,7 @@ def sums_on_rank(mesh: Mesh, layout: Layout, large: int) -> dict[str, Any]:
         for axis in ("tp", "kv", "tie")
     }
     return {
-        "values": {
-            w.name: sorted(set(g.flatten().tolist())) for w, g in zip(weights, gradients, strict=True)
-        },
+        "values": {w.name: sorted(set(g.flatten().tolist())) for w, g in zip(weights, gradients, strict=True)},
         "axes": {w.name: list(w.placement.grad_sum) for w in weights},
         "bytes": {w.name: w.master.numel() * 4 for w in weights},
         "groups": groups,

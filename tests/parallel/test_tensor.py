@@ -11,16 +11,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from model.tiny_specs import SPECS
 from parallel.spread import whole
-from parallel.tensor_cases import (
-    TOLERANCE,
-    away,
-    compare,
-    control_run,
-    gradients_away,
-    inputs,
-    mesh_of,
-    parallel,
-)
+from parallel.tensor_cases import TOLERANCE, away, compare, control_run, gradients_away, inputs, mesh_of, parallel
 from scalewright.model.decoder import Decoder
 from scalewright.parallel.collectives import all_sum
 from scalewright.parallel.cross_entropy import cross_entropy

@@ -108,16 +108,13 @@ def deviations(
     assert [float(r[TOKENS]) for r in reports] == [float(r[TOKENS]) for r in expected]
     pairs = list(zip(reports, expected, strict=True))
     largest = {
-        key: max(float((a[i] - b[i]).abs() / b[i]) for a, b in pairs)
-        for key, i in (("loss", LOSS), ("norm", NORM))
+        key: max(float((a[i] - b[i]).abs() / b[i]) for a, b in pairs) for key, i in (("loss", LOSS), ("norm", NORM))
     }
     largest["weights"] = 0.0
     for weight in parallel.weights:
         if all(weight.box[1]):
             whole = weights[weight.name]
-            off = (
-                weight.true(weight.master).detach() - cut(whole, weight.box)
-            ).abs().max() / whole.abs().max()
+            off = (weight.true(weight.master).detach() - cut(whole, weight.box)).abs().max() / whole.abs().max()
             largest["weights"] = max(largest["weights"], float(off))
     return largest
 

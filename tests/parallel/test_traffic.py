@@ -147,11 +147,7 @@ def _compare(expected: Table, sent: dict[str, Any]) -> None:
 
 
 def watched_step(
-    mesh: Mesh,
-    layout: Layout,
-    keys: dict[str, Any],
-    balance: dict[str, Any] | None = None,
-    name: str = "adamw",
+    mesh: Mesh, layout: Layout, keys: dict[str, Any], balance: dict[str, Any] | None = None, name: str = "adamw"
 ) -> dict[str, Any]:
     """Traffic in this rank's second step, {"axis kind": (count, bytes)}, and bytes kept after it.
 

@@ -101,10 +101,7 @@ def zero_kinds(stage: int, micros: int) -> Sent:
     if stage == 0:
         return {("dp_shard", "all_reduce"): PSI}
     gathered = (2 * PSI - ROOT) * micros if stage == 3 else PSI
-    return {
-        ("dp_shard", "all_gather"): gathered,
-        ("dp_shard", "reduce_scatter"): PSI if stage == 1 else PSI * micros,
-    }
+    return {("dp_shard", "all_gather"): gathered, ("dp_shard", "reduce_scatter"): PSI if stage == 1 else PSI * micros}
 
 
 def zero_total(stage: int, micros: int) -> float:
@@ -133,12 +130,7 @@ def test_zero_in_the_papers_own_case_of_one_micro_batch() -> None:
 def test_hsdp(replicas: int, shards: int) -> None:
     """Between replicas each rank all-reduces its own part, once: the part is 1 / shards, not 1 / replicas."""
     devices, micros = replicas * shards, 2
-    keys = {
-        "devices": devices,
-        "dp_replicate": replicas,
-        "zero_stage": 3,
-        "global_batch": devices * B * micros,
-    }
+    keys = {"devices": devices, "dp_replicate": replicas, "zero_stage": 3, "global_batch": devices * B * micros}
     between: Sent = {("dp_replicate", "all_reduce"): PSI / shards}
     tables = sent(**keys)
     assert tables == [{**zero_kinds(3, micros), **between}] * devices

@@ -39,10 +39,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "muon": {"optimizer": {"name": "muon"}},
     "bf16-states": {"optimizer": {"name": "adamw_bf16"}},
     "bf16-states-moe": {"optimizer": {"name": "adamw_bf16"}, "model": {"moe": MOE}},
-    "8bit-states": {
-        "optimizer": {"name": "adamw_8bit"},
-        "model": {"hidden_size": 64, "intermediate_size": 96},
-    },
+    "8bit-states": {"optimizer": {"name": "adamw_8bit"}, "model": {"hidden_size": 64, "intermediate_size": 96}},
     "muon-moe": {"optimizer": {"name": "muon"}, "model": {"moe": MOE}},
     "muon-latent": {"optimizer": {"name": "muon"}, "model": {"mla": MLA, "num_key_value_heads": 4}},
     "muon-5-layers": {"optimizer": {"name": "muon"}, "model": {"num_hidden_layers": 5}},
@@ -53,10 +50,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "5-layers": {"model": {"num_hidden_layers": 5}},
     "9-layers": {"model": {"num_hidden_layers": 9}},
     "tied-5-layers": {"model": {"num_hidden_layers": 5, "tie_word_embeddings": True}},
-    "tied-zloss-5-layers": {
-        "model": {"num_hidden_layers": 5, "tie_word_embeddings": True},
-        "train": {"z_loss": 1e-2},
-    },
+    "tied-zloss-5-layers": {"model": {"num_hidden_layers": 5, "tie_word_embeddings": True}, "train": {"z_loss": 1e-2}},
     "8-heads": {"model": {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 6}},
     "qwen": {"model": {"qk_norm": "head", "qkv_bias": True, "tie_word_embeddings": True}},
     # Norms after a branch divide by its size: with first embeddings of 0.02 they would magnify rounding a
@@ -125,10 +119,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "train": {"balance": {"loss": 1e-2, "z_loss": 1e-3}},
     },
     "moe-capacity": {"model": {"moe": MOE}, "train": {"balance": {"loss": 1e-2, "capacity_factor": 0.75}}},
-    "moe-compiled": {
-        "model": {"moe": MOE},
-        "train": {"compile": True, "balance": {"loss": 1e-2, "z_loss": 1e-3}},
-    },
+    "moe-compiled": {"model": {"moe": MOE}, "train": {"compile": True, "balance": {"loss": 1e-2, "z_loss": 1e-3}}},
     "moe-sigmoid": {
         "model": {
             "moe": {
@@ -197,10 +188,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "localsgd": {"diloco": {"inner_steps": 2, "outer_lr": 1.0, "outer_momentum": 0.0}},
     "streaming": {"diloco": {"inner_steps": 4, "fragments": 2, "overlap": 1}},
     "streaming-int8": {"diloco": {"inner_steps": 4, "fragments": 2, "overlap": 2, "outer_dtype": "int8"}},
-    **{
-        f"diloco-{dtype}": {"diloco": {"inner_steps": 2, "outer_dtype": dtype}}
-        for dtype in ("bf16", "fp8", "int8")
-    },
+    **{f"diloco-{dtype}": {"diloco": {"inner_steps": 2, "outer_dtype": dtype}} for dtype in ("bf16", "fp8", "int8")},
     "compiled": {"train": {"compile": True}},
     "compiled-5-layers": {"model": {"num_hidden_layers": 5}, "train": {"compile": True}},
 }
@@ -242,18 +230,10 @@ class Case:
 
 def _devices(layout: dict[str, Any]) -> int:
     shard = layout.get("dp_shard", 1)
-    return int(
-        layout.get("tp", 1)
-        * layout.get("pp", 1)
-        * layout.get("cp", 1)
-        * layout.get("dp_replicate", 1)
-        * shard
-    )
+    return int(layout.get("tp", 1) * layout.get("pp", 1) * layout.get("cp", 1) * layout.get("dp_replicate", 1) * shard)
 
 
-def case(
-    name: str, variant: str = "packed", fast: bool = False, tolerance: float = FP32, **layout: Any
-) -> Case:
+def case(name: str, variant: str = "packed", fast: bool = False, tolerance: float = FP32, **layout: Any) -> Case:
     """A case from its axes: `dp_shard` gives the devices; eight samples a step."""
     keys: dict[str, Any] = {"devices": _devices(layout), "global_batch": 8, "precision": "fp32"}
     if layout.get("dp_shard", 1) > 1:
@@ -327,8 +307,7 @@ def _tensor() -> list[Case]:
 
 def _pipeline() -> list[Case]:
     found = [
-        case(f"pp2-{kind}", variant, pp=2, schedule=kind, fast=kind == "1f1b")
-        for kind, variant in SCHEDULES.items()
+        case(f"pp2-{kind}", variant, pp=2, schedule=kind, fast=kind == "1f1b") for kind, variant in SCHEDULES.items()
     ]
     found += [
         case(f"pp4-{kind}", "9-layers", pp=4, schedule=kind)
@@ -406,9 +385,7 @@ def _context() -> list[Case]:
         case("cp2-pp2-tp2-zero0", cp=2, pp=2, tp=2, zero_stage=0),
         case("cp2-pp2-tp2-zb-h1", cp=2, pp=2, tp=2, schedule="zb-h1", fast=True),
         case("cp2-pp2-dp2-zero3", cp=2, pp=2, dp_shard=2),
-        case(
-            "cp2-pp2-dp2-zbv-ulysses", "5-layers", cp=2, pp=2, dp_shard=2, schedule="zbv", cp_kind="ulysses"
-        ),
+        case("cp2-pp2-dp2-zbv-ulysses", "5-layers", cp=2, pp=2, dp_shard=2, schedule="zbv", cp_kind="ulysses"),
         case("cp2-tp2-dp2-zero3", cp=2, tp=2, dp_shard=2),
         case("cp2-tp2-dp2-zero1-allgather", cp=2, tp=2, dp_shard=2, zero_stage=1, cp_kind="allgather"),
         case("cp4-pp2-interleaved", "5-layers", cp=4, pp=2, schedule="interleaved"),
@@ -436,9 +413,7 @@ def _experts() -> list[Case]:
             case(f"moe-dp2-zero{zero}", "moe", dp_shard=2, zero_stage=zero, micro_batch=2),
             case(f"moe-ep2-zero{zero}", "moe", dp_shard=2, ep=2, zero_stage=zero, micro_batch=2),
             case(f"moe-dp4-ep2-zero{zero}", "moe", dp_shard=4, ep=2, zero_stage=zero),
-            case(
-                f"moe-tp2-dp2-ep2-zero{zero}", "moe", tp=2, dp_shard=2, ep=2, zero_stage=zero, micro_batch=2
-            ),
+            case(f"moe-tp2-dp2-ep2-zero{zero}", "moe", tp=2, dp_shard=2, ep=2, zero_stage=zero, micro_batch=2),
             case(f"moe-dp2-etp2-zero{zero}", "moe", dp_shard=2, etp=2, zero_stage=zero, micro_batch=2),
         ]
     for kind, variant in SCHEDULES.items():
@@ -536,10 +511,7 @@ def _latent() -> list[Case]:
 
 def _prediction() -> list[Case]:
     """Multi-token prediction: what the modules add, under every axis and schedule."""
-    found = [
-        case(f"mtp-dp2-zero{zero}", "mtp", dp_shard=2, zero_stage=zero, micro_batch=2)
-        for zero in (0, 1, 2, 3)
-    ]
+    found = [case(f"mtp-dp2-zero{zero}", "mtp", dp_shard=2, zero_stage=zero, micro_batch=2) for zero in (0, 1, 2, 3)]
     found += [case(f"mtp-cp2-{kind}", "mtp", cp=2, cp_kind=kind, micro_batch=2) for kind in KINDS]
     for kind, variant in SCHEDULES.items():
         deeper = "mtp" if variant == "packed" else "mtp-5-layers"
@@ -650,8 +622,7 @@ def _pairs() -> list[Case]:
 
 def _three_and_four() -> list[Case]:
     found = [
-        case(f"pp2-tp2-dp2-zero{zero}", pp=2, tp=2, dp_shard=2, zero_stage=zero, micro_batch=2)
-        for zero in (0, 1, 2, 3)
+        case(f"pp2-tp2-dp2-zero{zero}", pp=2, tp=2, dp_shard=2, zero_stage=zero, micro_batch=2) for zero in (0, 1, 2, 3)
     ]
     found += [
         case(f"pp2-tp2-dp2-{kind}", variant, pp=2, tp=2, dp_shard=2, schedule=kind)
@@ -662,18 +633,16 @@ def _three_and_four() -> list[Case]:
     return [
         *found,
         case("pp2-replicate2-shard2", pp=2, dp_replicate=2, dp_shard=2),
-        case("pp2-replicate2-shard2-zero2-zb-h1", pp=2, dp_replicate=2, dp_shard=2, zero_stage=2,
-             schedule="zb-h1"),
+        case("pp2-replicate2-shard2-zero2-zb-h1", pp=2, dp_replicate=2, dp_shard=2, zero_stage=2, schedule="zb-h1"),
         case("replicate2-shard2-tp2", dp_replicate=2, dp_shard=2, tp=2),
         case("replicate2-shard2-tp2-zero1", dp_replicate=2, dp_shard=2, tp=2, zero_stage=1, micro_batch=2),
         case("pp2-replicate2-tp2-zero0", pp=2, dp_replicate=2, tp=2, zero_stage=0),
-        case("pp2-tp2-dp2-tied-zero1-zbv", "tied-5-layers", pp=2, tp=2, dp_shard=2, zero_stage=1,
-             schedule="zbv"),
+        case("pp2-tp2-dp2-tied-zero1-zbv", "tied-5-layers", pp=2, tp=2, dp_shard=2, zero_stage=1, schedule="zbv"),
         case("pp2-tp2-dp2-tied-zloss", "tied-zloss-5-layers", pp=2, tp=2, dp_shard=2),
         case("pp2-replicate2-shard2-tp2", **four),
         case("pp2-replicate2-shard2-tp2-zero1-tied", "tied", zero_stage=1, **four),
         case("pp2-replicate2-shard2-tp2-zero2-zbv", "5-layers", zero_stage=2, schedule="zbv", **four),
-    ]  # fmt: skip
+    ]
 
 
 def _recompute() -> list[Case]:
@@ -711,8 +680,7 @@ def _islands() -> list[Case]:
     kinds = ("bf16", "fp8", "int8")
     narrow = [case(f"diloco-{kind}", f"diloco-{kind}", micro_batch=2, **two) for kind in kinds]
     zero = [
-        case(f"diloco-dp2-zero{stage}", "diloco", zero_stage=stage, fast=stage == 2, **cut)
-        for stage in (0, 1, 2, 3)
+        case(f"diloco-dp2-zero{stage}", "diloco", zero_stage=stage, fast=stage == 2, **cut) for stage in (0, 1, 2, 3)
     ]
     return [
         case("diloco-alone", "diloco", micro_batch=2, fast=True, **two),

@@ -36,10 +36,7 @@ FAST = [
         {"devices": 2, "zero_stage": 1, "global_batch": 8},
         {"devices": 4, "pp": 2, "schedule": "zbv", "zero_stage": 2, "global_batch": 8},
     ),
-    (
-        {"devices": 2, "pp": 2, "schedule": "interleaved", "global_batch": 8},
-        {"devices": 1, "global_batch": 8},
-    ),
+    ({"devices": 2, "pp": 2, "schedule": "interleaved", "global_batch": 8}, {"devices": 1, "global_batch": 8}),
     (
         {"devices": 4, "tp": 2, "ep": 4, "zero_stage": 3, "global_batch": 8},
         {"devices": 4, "cp": 2, "pp": 2, "ep": 2, "etp": 1, "global_batch": 8},
@@ -50,11 +47,7 @@ FAST = [
 def job(folder: Path, layout: dict[str, Any], out: str, **changes: Any) -> dict[str, Any]:
     """A run of the model that all pairs share."""
     data = run_data(
-        folder,
-        model=MIXTURE if "ep" in layout else MODEL,
-        layout=layout,
-        optimizer=ADAMW,
-        train={"steps": LAST},
+        folder, model=MIXTURE if "ep" in layout else MODEL, layout=layout, optimizer=ADAMW, train={"steps": LAST}
     )
     return merge(data, {"out_dir": str(folder / out), **changes})
 

@@ -108,9 +108,7 @@ def test_the_margin_of_a_choice() -> None:
     assert margin(router, scores, (first, second)) > 0.5
 
 
-def test_a_control_writes_every_steps_choices(
-    controls: tuple[Path, Runs], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_control_writes_every_steps_choices(controls: tuple[Path, Runs], monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all samples and tokens, for each layer of experts: the first layer is dense."""
     monkeypatch.setattr(ranks, "replays_routes", lambda run: True)
     folder, runs = controls

@@ -141,13 +141,7 @@ def test_what_is_shrunk_is_said(monkeypatch, tmp_path):
     made = fit(monkeypatch, tmp_path)
     assert made.layout.layout.devices == 16
     assert axes(made.layout.layout) == {"tp", "pp", "dp_replicate", "shard"}
-    for said in (
-        "tp 8 -> 2",
-        "pp 16 -> 2",
-        "devices 1024 -> 16",
-        "num_hidden_layers 80 -> 5",
-        "seq_len 1024",
-    ):
+    for said in ("tp 8 -> 2", "pp 16 -> 2", "devices 1024 -> 16", "num_hidden_layers 80 -> 5", "seq_len 1024"):
         assert any(change.startswith(said) for change in made.shrunk), said
     assert made.notes == (f"random tokens: there is no data at {tmp_path / 'nothing'}",)
     assert made.layout.layout.precision == "fp32"

@@ -95,13 +95,9 @@ def test_megatron_of_2021_has_what_it_had() -> None:
 
 
 def test_a_fixed_value_that_the_trainer_lacks() -> None:
-    with pytest.raises(
-        UserError, match=r"megatron has no schedule dualpipe.*use schedule 1f1b or interleaved"
-    ):
+    with pytest.raises(UserError, match=r"megatron has no schedule dualpipe.*use schedule 1f1b or interleaved"):
         plan("megatron", fixed={"schedule": "dualpipe"})
-    result = plan(
-        "scalewright", fixed={"schedule": "dualpipe", "pp": 2}, top=1
-    )  # ours lists the layout, and marks it
+    result = plan("scalewright", fixed={"schedule": "dualpipe", "pp": 2}, top=1)  # ours lists the layout, and marks it
     assert result.best[0].layout.schedule == "dualpipe"
     assert not result.best[0].trainable
 

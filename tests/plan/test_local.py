@@ -44,11 +44,7 @@ def seconds(model: ModelSpec = MODEL, seq_len: int = 256, **layout: Any) -> floa
 def test_curve_is_exact_where_measured_flat_below_and_proportional_above() -> None:
     curves = Curves(
         Timings.parse(
-            {
-                "processes": 1,
-                "threads": 1,
-                "curves": [{"what": "add", "sizes": [10, 1000], "seconds": [1e-6, 1e-4]}],
-            }
+            {"processes": 1, "threads": 1, "curves": [{"what": "add", "sizes": [10, 1000], "seconds": [1e-6, 1e-4]}]}
         )
     )
     assert curves("add", np.array([10.0, 1000.0])) == pytest.approx([1e-6, 1e-4])
@@ -103,9 +99,7 @@ def test_accumulation_costs_a_little() -> None:
 
 
 def test_recomputation_costs_at_most_a_forward() -> None:
-    none, selective, every, full = (
-        seconds(recompute=kind) for kind in ("none", "selective", {"every": 2}, "full")
-    )
+    none, selective, every, full = (seconds(recompute=kind) for kind in ("none", "selective", {"every": 2}, "full"))
     assert none < selective < full
     assert none < every < full
     assert 1.2 < full / none < 1.34
@@ -123,9 +117,7 @@ def test_attention_lies_between_narrow_and_wide_heads() -> None:
     for dim in (32, 48, 64):
         model = MODEL.replace(head_dim=dim, num_attention_heads=4, num_key_value_heads=4)
         per_rank = sizes(Layout(), 256)
-        before, after = (
-            unit_seconds(model, per_rank, "fp32", timing).parts[0] for timing in (timings, changed)
-        )
+        before, after = (unit_seconds(model, per_rank, "fp32", timing).parts[0] for timing in (timings, changed))
         ratios[dim] = after / before
     assert ratios == pytest.approx({32: 2.0, 48: 1.5, 64: 1.0}, rel=0.02)
 
@@ -168,17 +160,14 @@ def test_tensor_parallel_communication_is_as_the_links_are() -> None:
 
 def test_a_bubble_shrinks_with_micro_batches() -> None:
     share = [
-        price(devices=2, pp=2, global_batch=batch).breakdown["pp_bubble"]
-        / seconds(devices=2, pp=2, global_batch=batch)
+        price(devices=2, pp=2, global_batch=batch).breakdown["pp_bubble"] / seconds(devices=2, pp=2, global_batch=batch)
         for batch in (2, 8, 32)
     ]
     assert share[0] > 2 * share[1] > 4 * share[2] > 0
 
 
 def test_a_table_of_rows_equals_each_row_alone() -> None:
-    layouts = [
-        Layout.parse({"precision": "fp32", "global_batch": 8, "devices": 2, **keys}) for keys in TWO.values()
-    ]
+    layouts = [Layout.parse({"precision": "fp32", "global_batch": 8, "devices": 2, **keys}) for keys in TWO.values()]
     cluster = machine(2)
     together = predict_table([from_layout(MODEL, cluster, layout, 256) for layout in layouts])
     alone = [predict(MODEL, cluster, layout, 256).step_time_s for layout in layouts]
@@ -205,7 +194,4 @@ def test_the_evidence_is_the_probe() -> None:
     assert keys["nearest"] == []
     assert keys["probe"].startswith("2 processes of 1 thread timed")
     assert keys["extrapolates"] == []
-    assert beyond_timed(fake(1), "fp8", 2) == [
-        "kernels in fp8 (timed: fp32, bf16)",
-        "2 processes (timed: 1 at once)",
-    ]
+    assert beyond_timed(fake(1), "fp8", 2) == ["kernels in fp8 (timed: fp32, bf16)", "2 processes (timed: 1 at once)"]

@@ -120,9 +120,7 @@ def test_hardware_flops_are_model_flops_and_recomputation(recompute: object) -> 
 
 def test_mixtures_and_latent_attention_are_priced() -> None:
     model, cluster = load_model_spec("deepseek-v3"), load_cluster("hgx-h800")
-    wide = layout(
-        devices=2048, pp=16, ep=64, schedule="dualpipev", global_batch=15360, micro_batch=1, precision="fp8"
-    )
+    wide = layout(devices=2048, pp=16, ep=64, schedule="dualpipev", global_batch=15360, micro_batch=1, precision="fp8")
     prediction = predict(model, cluster, wide, 4096, framework="megatron")
     assert prediction.comm_bytes["ep"] > 0
     assert prediction.breakdown["ep_exposed"] > 0

@@ -66,9 +66,7 @@ def test_llama_70b_on_512_h100():
     )
     best = plan.best[0].layout
     assert (best.tp, best.sp, best.pp, best.micro_batch, best.recompute) == (4, True, 4, 1, "none")
-    assert any(
-        (choice.layout.tp, choice.layout.pp, choice.layout.zero_stage) == (1, 1, 3) for choice in plan.best
-    )
+    assert any((choice.layout.tp, choice.layout.pp, choice.layout.zero_stage) == (1, 1, 3) for choice in plan.best)
     assert plan.best[0].trainable
     # Public runs of this model and size with Megatron's recipes reach 14.7 s (MFU 50%); ours overlaps less.
     assert 14 < plan.best[0].prediction.step_time_s < 20

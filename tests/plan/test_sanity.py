@@ -151,9 +151,7 @@ def test_nonsense_is_one_clear_line_or_a_blank(key: str, cell: str) -> None:
     ({"tp": 4, "dp": 4}, {"tp": 16, "dp": 1}),
 ])  # fmt: skip
 def test_slower_settings_are_slower(changes: dict[str, Any], slower: dict[str, Any]) -> None:
-    assert (
-        predicted(DENSE, **changes)["step_time_s"]["p50"] < predicted(DENSE, **slower)["step_time_s"]["p50"]
-    )
+    assert predicted(DENSE, **changes)["step_time_s"]["p50"] < predicted(DENSE, **slower)["step_time_s"]["p50"]
 
 
 @pytest.mark.parametrize(("changes", "more"), [
@@ -178,9 +176,7 @@ def test_more_devices_are_faster_and_less_efficient() -> None:
 
 
 def test_source_and_id_are_no_inputs() -> None:
-    rows = [
-        row for row in read_table(MEASURED) if row["source"] in ("mlperf-v4.1", "internevo", "maxtext-tpu")
-    ]
+    rows = [row for row in read_table(MEASURED) if row["source"] in ("mlperf-v4.1", "internevo", "maxtext-tpu")]
     bare = [{key: value for key, value in row.items() if key not in ("source", "id", "source_ref", "notes")}
             for row in rows]  # fmt: skip
     for full, without in zip(predict_rows(rows), predict_rows(bare), strict=True):

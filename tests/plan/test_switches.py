@@ -19,9 +19,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs" / "planning.md"
 EXPERTS = {"devices": 64, "ep": 32, "zero_stage": 1, "global_batch": 512}
 
 
-def priced(
-    model: str = "qwen3-30b-a3b", options: str = "", precision: str = "bf16", **keys: Any
-) -> Prediction:
+def priced(model: str = "qwen3-30b-a3b", options: str = "", precision: str = "bf16", **keys: Any) -> Prediction:
     layout = Layout.parse({**EXPERTS, "precision": precision, **keys})
     switches = dict(part.split("=") for part in options.split(";") if part)
     return predict(
@@ -70,9 +68,7 @@ def test_graphs_save_launches() -> None:
 
 def test_a_graph_of_mamba_layers_captures_only_these() -> None:
     plain: dict[str, Any] = {"model": "nemotron-h-8b", "ep": 1, "tp": 8}
-    none, mamba, layer = (
-        seconds(options=f"cuda_graphs={word}", **plain) for word in ("none", "mamba", "layer")
-    )
+    none, mamba, layer = (seconds(options=f"cuda_graphs={word}", **plain) for word in ("none", "mamba", "layer"))
     assert layer < mamba < none
     assert seconds(options="cuda_graphs=mamba") == seconds(options="cuda_graphs=none")  # it has no such layer
 
@@ -142,14 +138,7 @@ def test_selective_means_the_modules_that_are_named() -> None:
 
 def test_partitioned_activations_are_cut_over_tp_and_gathered_again() -> None:
     """DeepSpeed's `partition_activations`: a kept input is a tp rank's part of it."""
-    layout: dict[str, Any] = {
-        "model": "gpt3-175b",
-        "ep": 1,
-        "tp": 8,
-        "sp": False,
-        "pp": 8,
-        "recompute": "full",
-    }
+    layout: dict[str, Any] = {"model": "gpt3-175b", "ep": 1, "tp": 8, "sp": False, "pp": 8, "recompute": "full"}
     whole, parts = (priced(options=words, **layout) for words in ("", "partition_activations=1"))
     assert parts.memory_gib["activations"] < 0.5 * whole.memory_gib["activations"]
     assert parts.breakdown["tp_exposed"] > whole.breakdown["tp_exposed"]

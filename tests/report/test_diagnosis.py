@@ -45,9 +45,7 @@ def test_a_trace_has_causes_lanes_and_a_map_of_its_ranks(traced: tuple[dict[str,
 def test_names_from_a_file_are_text(traced: tuple[dict[str, Any], Timeline]) -> None:
     answer = json.loads(json.dumps(traced[0]).replace("ampere_bf16_s16816gemm", "EVIL"))
     answer = json.loads(json.dumps(answer).replace("EVIL", json.dumps(EVIL)[1:-1]))
-    lanes = Timeline(
-        traced[1].window, [RankLanes(EVIL, r.device, r.communication, []) for r in traced[1].ranks]
-    )
+    lanes = Timeline(traced[1].window, [RankLanes(EVIL, r.device, r.communication, []) for r in traced[1].ranks])
     text = render(page(answer, lanes))
     assert "<script>alert" not in text
     assert "<img" not in text
@@ -71,9 +69,7 @@ def test_a_browser_draws_the_lanes_and_zooms(traced: tuple[dict[str, Any], Timel
 
 
 @needs_browser
-def test_a_table_that_is_too_wide_says_so_at_its_edge(
-    traced: tuple[dict[str, Any], Timeline], tmp_path: Path
-) -> None:
+def test_a_table_that_is_too_wide_says_so_at_its_edge(traced: tuple[dict[str, Any], Timeline], tmp_path: Path) -> None:
     """On a phone it scrolls inside its box; the edge that hides a part of it fades."""
     written = write_diagnosis(traced[0], tmp_path / "page.html")
     edges = """

@@ -84,15 +84,7 @@ def test_what_a_healthy_end_must_not_hide(tmp_path: Path, event: dict[str, Any],
 
 
 def test_a_rewind_names_its_samples_and_is_drawn(tmp_path: Path) -> None:
-    spike = {
-        "kind": "spike",
-        "step": 11,
-        "action": "rewound",
-        "of": "loss",
-        "value": 7.1,
-        "usual": 2.3,
-        "z": 9.0,
-    }
+    spike = {"kind": "spike", "step": 11, "action": "rewound", "of": "loss", "value": 7.1, "usual": 2.3, "z": 9.0}
     rewinds = [{**spike, "to": 10, "left_out": [first, first + 4]} for first in (40, 44, 60)]
     page = _page(tmp_path / "run", _rows(), [START, *rewinds, FINISH])
     assert "rewound 3 times; it was trained without samples 40 to 47, 60 to 63." in page.body
@@ -117,13 +109,7 @@ def test_a_loss_that_rises_again_is_a_finding(tmp_path: Path) -> None:
 
 
 def test_the_time_is_shown_beside_its_prediction(tmp_path: Path) -> None:
-    parts = {
-        "data": 0.004,
-        "compute": 0.13,
-        "comm_dp_shard": 0.03,
-        "comm_dp_replicate": 0.01,
-        "comm_pp": 0.03,
-    }
+    parts = {"data": 0.004, "compute": 0.13, "comm_dp_shard": 0.03, "comm_dp_replicate": 0.01, "comm_pp": 0.03}
     rows = [{**row, "step_time_s": 0.204, "breakdown_s": parts} for row in _rows()]
     predicted = {
         "kind": "predicted", "p10": 0.15, "p50": 0.17, "p90": 0.19, "note": "priced from its own timings",
@@ -156,15 +142,7 @@ def test_only_what_differs_from_the_defaults_is_open(tmp_path: Path) -> None:
 @pytest.mark.parametrize("step", [None, "ten", [1], {}, 1.5, True, 1234])
 def test_an_event_without_a_step_is_a_gap(tmp_path: Path, step: Any) -> None:
     events = [
-        {
-            "kind": kind,
-            "step": step,
-            "action": action,
-            "seconds": 9,
-            "z": 5,
-            "value": 3.0,
-            "changes": {"a": [1, 2]},
-        }
+        {"kind": kind, "step": step, "action": action, "seconds": 9, "z": 5, "value": 3.0, "changes": {"a": [1, 2]}}
         for kind in ("spike", "stalled", "changed", "nonfinite")
         for action in ("skipped", "stopped")
     ]
@@ -182,10 +160,6 @@ def test_what_a_gpu_measures_together_is_predicted_together(tmp_path: Path) -> N
         "p50": 0.17,
         "memory_gib": {"parameters": 2.0, "activations": 1.0, "buffers": 0.5, "peak": 3.5},
     }
-    measured = {
-        "kind": "measured",
-        "memory_gib": {"parameters": 2.0, "rest": 1.8, "peak": 3.8},
-        "comm_bytes": None,
-    }
+    measured = {"kind": "measured", "memory_gib": {"parameters": 2.0, "rest": 1.8, "peak": 3.8}, "comm_bytes": None}
     page = _page(tmp_path / "run", _rows(), [START, predicted, measured, FINISH])
     assert "activations, buffers, other 1.80 GiB 1.50 GiB +20%" in page.body

@@ -89,9 +89,7 @@ def test_numbers_stand_only_where_they_fit(tmp_path: Path) -> None:
         assert all(bool(box["label"]) == expected for box in drawing["boxes"])
 
 
-@pytest.mark.parametrize(
-    "broken", ["{", "[]", '{"schedule": "1f1b"}', '{"schedule": "unheard-of", "ranks": 2}']
-)
+@pytest.mark.parametrize("broken", ["{", "[]", '{"schedule": "1f1b"}', '{"schedule": "unheard-of", "ranks": 2}'])
 def test_a_broken_trace_is_a_note(tmp_path: Path, broken: str) -> None:
     run = make_run(tmp_path / "run")
     (run / "traces").mkdir()

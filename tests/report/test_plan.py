@@ -26,9 +26,7 @@ from scalewright.spec.layout import Layout
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.schedule import StageCost, schedule, simulate
 
-SECTIONS = [
-    "overview", "layouts", "reasons", "evidence", "pipeline", "time", "what-if", "memory", "pareto", "ranks",
-]  # fmt: skip
+SECTIONS = ["overview", "layouts", "reasons", "evidence", "pipeline", "time", "what-if", "memory", "pareto", "ranks"]
 OF_ONE = [name for name in SECTIONS if name not in ("pareto", "layouts", "reasons")]
 
 
@@ -58,11 +56,7 @@ def test_one_layout_shows_what_it_has(tmp_path: Path) -> None:
 
 
 def test_what_was_never_measured_stands_once(tmp_path: Path) -> None:
-    evidence = {
-        "nearest": [],
-        "extrapolates": ["no run of scalewright"],
-        "never_measured": ["scalewright", "t9"],
-    }
+    evidence = {"nearest": [], "extrapolates": ["no run of scalewright"], "never_measured": ["scalewright", "t9"]}
     page = _page(tmp_path, make_estimate(evidence=evidence))
     assert "beyond what was measured no run of t9 no run of scalewright" in page.body
 
@@ -132,9 +126,7 @@ def test_changing_the_document_changes_the_page(tmp_path: Path) -> None:
 
 def test_values_are_escaped(tmp_path: Path) -> None:
     evil = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"
-    document = make_plan(
-        model=evil, cluster=evil, why_not=[{"layout": {"tp": 2, "recompute": evil}, "why": evil}]
-    )
+    document = make_plan(model=evil, cluster=evil, why_not=[{"layout": {"tp": 2, "recompute": evil}, "why": evil}])
     best = document["best"][0]
     best["bottleneck"] = best["untrainable"] = evil
     best["layout"] |= {"precision": evil, "offload": evil}

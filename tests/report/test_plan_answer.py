@@ -203,19 +203,14 @@ def test_what_one_can_change_is_apart_from_hardware(tmp_path: Path) -> None:
 
 def test_the_matrix_marks_what_differs_and_who_cannot_run_it(tmp_path: Path) -> None:
     page = _page(tmp_path, make_plan())
-    assert (
-        "All of them: pp 4 · schedule interleaved × 2 · ZeRO 1 · micro-batch 2 · recompute selective"
-        in page.body
-    )
+    assert "All of them: pp 4 · schedule interleaved × 2 · ZeRO 1 · micro-batch 2 · recompute selective" in page.body
     bold = [found["data-label"] for found in page.having("td", class_="other")]
     assert bold == ["tp", "dp", "tp", "cp"]
     assert page.body.count("not trainable yet: cp 2 is not run yet") == 1
     twice = make_plan()["best"]
     for entry in twice[:2]:
         entry["untrainable"] = "dualpipe is not run yet"
-    assert (
-        _page(tmp_path, make_plan(best=twice)).body.count("not trainable yet: dualpipe is not run yet") == 2
-    )
+    assert _page(tmp_path, make_plan(best=twice)).body.count("not trainable yet: dualpipe is not run yet") == 2
 
 
 def test_evidence_names_trainer_date_layout_and_batch(tmp_path: Path) -> None:

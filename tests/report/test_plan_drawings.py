@@ -30,13 +30,7 @@ LAYOUTS = [
 
 
 def _stages(ranks: int, chunks: int) -> list[dict[str, Any]]:
-    seconds = {
-        "forward": 0.02,
-        "backward": 0.05,
-        "backward_input": 0.03,
-        "backward_weight": 0.02,
-        "send": 0.001,
-    }
+    seconds = {"forward": 0.02, "backward": 0.05, "backward_input": 0.03, "backward_weight": 0.02, "send": 0.001}
     return [{"stage": s, "layers": 2, "seconds": seconds} for s in range(ranks * chunks)]
 
 
@@ -95,10 +89,7 @@ def test_what_is_longer_still_is_drawn_with_fewer_micro_batches() -> None:
         ({"schedule": "unheard-of"}, "unknown schedule"),
         ({"stages": _stages(3, 1)}, "aren't those of its schedule"),
         ({"pp": 100_000}, "isn't drawn"),
-        (
-            {"stages": [{**stage, "seconds": {"forward": 0, "backward": 0}} for stage in _stages(4, 2)]},
-            "no time",
-        ),
+        ({"stages": [{**stage, "seconds": {"forward": 0, "backward": 0}} for stage in _stages(4, 2)]}, "no time"),
     ],
 )
 def test_what_cannot_be_drawn_is_a_sentence(changes: dict[str, Any], said: str) -> None:

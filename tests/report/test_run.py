@@ -17,9 +17,7 @@ from scalewright.report.run import write_report
 from scalewright.spec.errors import UserError
 
 SUMMARY = {"seconds": 312.0, "predicted_step_time_s": 0.188, "measured_step_time_s": 0.2213}
-SECTIONS = [
-    "health", "overview", "curves", "comparison", "sample", "timeline", "configuration", "environment",
-]  # fmt: skip
+SECTIONS = ["health", "overview", "curves", "comparison", "sample", "timeline", "configuration", "environment"]
 
 
 def test_a_whole_run_shows_everything(tmp_path: Path) -> None:
@@ -76,9 +74,7 @@ def test_gaps_resumes_and_validations_are_in_the_loss_chart(tmp_path: Path) -> N
     assert raw["y"][0] == pytest.approx(train_row(1)["loss"], rel=1e-6)  # seven digits are kept
     line = next(found["d"] for found in page.having("path", class_="raw"))
     assert line.count("M") == 2  # the pen is lifted over the gap
-    marks = [
-        (found["class"], float(found["data-step"])) for found in page.having("i") if "data-step" in found
-    ]
+    marks = [(found["class"], float(found["data-step"])) for found in page.having("i") if "data-step" in found]
     assert {("resume", 40.0), ("fault", 40.0), ("nonfinite", 30.0), ("nonfinite", 31.0)} <= set(marks)
 
 
@@ -141,14 +137,7 @@ def test_an_event_with_a_message_is_that_message(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
     events = [
         {"time": 1.0, "kind": "start", "step": 0, "peak_how": "best of 7"},
-        {
-            "time": 2.0,
-            "kind": "predicted",
-            "step": 0,
-            "p10": None,
-            "p50": 0.2484694228,
-            "message": "a step: 248 ms",
-        },
+        {"time": 2.0, "kind": "predicted", "step": 0, "p10": None, "p50": 0.2484694228, "message": "a step: 248 ms"},
         {"time": 3.0, "kind": "stalled", "step": 3, "seconds": 15.4, "usual_s": 3.0534567},
     ]
     write_lines(folder / "events.jsonl", events)
@@ -176,9 +165,7 @@ def test_the_newest_life_decides_how_it_ended(tmp_path: Path, kinds: list[str], 
 
 
 def test_only_validations_or_only_nulls(tmp_path: Path) -> None:
-    write_lines(
-        tmp_path / "metrics.jsonl", [{"kind": "valid", "step": 5, "loss": 2.0, "bits_per_byte": None}]
-    )
+    write_lines(tmp_path / "metrics.jsonl", [{"kind": "valid", "step": 5, "loss": 2.0, "bits_per_byte": None}])
     page = read_page(write_report(tmp_path))
     assert list(page.charts) == ["loss"]
     nothing = {**train_row(1), "loss": None, "grad_norm": None, "mfu": None}

@@ -99,9 +99,7 @@ def test_compare_and_report_on_the_command_line(tmp_path: Path, call_cli: Any) -
     assert call_cli("report", tmp_path / "nothing").code == 2
 
 
-def test_a_run_that_stopped_is_marked_and_data_are_named_by_their_paths(
-    tmp_path: Path, call_cli: Any
-) -> None:
+def test_a_run_that_stopped_is_marked_and_data_are_named_by_their_paths(tmp_path: Path, call_cli: Any) -> None:
     a, b = a_run(tmp_path / "a", 1e-3, 2.0), a_run(tmp_path / "b", 1e6, 1.0)
     for folder in (a, b):
         source = {"path": f"data/{folder.name}", "weight": 1.0, "format": "auto", "eod": None}

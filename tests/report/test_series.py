@@ -8,24 +8,13 @@ import numpy as np
 import pytest
 
 from scalewright.report.chart import Chart, Series, draw, path
-from scalewright.report.series import (
-    frame,
-    rolling_median,
-    say,
-    say_tick,
-    smooth,
-    thin,
-    ticks,
-    without_outliers,
-)
+from scalewright.report.series import frame, rolling_median, say, say_tick, smooth, thin, ticks, without_outliers
 
 NAN = math.nan
 
 
 def test_smoothing_keeps_a_constant_follows_a_fall_and_leaves_gaps() -> None:
-    assert smooth(np.array([3.0, 3.0, NAN, 3.0]), 10).tolist() == pytest.approx(
-        [3.0, 3.0, NAN, 3.0], nan_ok=True
-    )
+    assert smooth(np.array([3.0, 3.0, NAN, 3.0]), 10).tolist() == pytest.approx([3.0, 3.0, NAN, 3.0], nan_ok=True)
     noisy = 2.0 + np.random.default_rng(0).normal(0, 1, 4000)
     assert smooth(noisy, 100)[1000:].std() < 0.15  # an average over n has 1/sqrt(n) of the noise: 0.1 for 100
     fall = 10 * np.exp(-np.arange(400) / 20)
@@ -87,11 +76,7 @@ def test_ticks_are_few_round_and_inside(low: float, high: float) -> None:
 
 
 def test_values_are_said_with_their_units() -> None:
-    assert [say(0.2213, "seconds"), say(0.3412, "percent"), say(12_345, "count")] == [
-        "221 ms",
-        "34.1%",
-        "12.3k",
-    ]
+    assert [say(0.2213, "seconds"), say(0.3412, "percent"), say(12_345, "count")] == ["221 ms", "34.1%", "12.3k"]
     assert [say(0.62, "gib"), say(1200, "step"), say(2.34567, "number")] == ["0.62 GiB", "1,200", "2.346"]
     assert [say_tick(v, "number") for v in (0, 0.003, 2.5, 2e5, 1e-4)] == ["0", "0.003", "2.5", "2e5", "1e-4"]
     assert [say_tick(0.2, "percent"), say_tick(0.4, "gib"), say_tick(0, "seconds")] == ["20%", "0.4", "0"]
@@ -107,8 +92,6 @@ def test_a_path_lifts_its_pen_over_gaps() -> None:
 def test_a_chart_says_in_words_what_it_draws() -> None:
     line = Series("training", "line", np.array([1.0, 2.0, 3.0]), np.array([4.0, 1.0, 2.0]))
     drawing = draw(Chart("loss", "Loss", "number", (line,), (1.0, 3.0)))
-    assert drawing.description == (
-        "Loss over steps 1 to 3: training from 4.000 to 2.000, lowest 1.000, highest 4.000."
-    )
+    assert drawing.description == ("Loss over steps 1 to 3: training from 4.000 to 2.000, lowest 1.000, highest 4.000.")
     assert [tick.text for tick in drawing.x_ticks] == ["1", "2", "3"]
     assert all(0 <= tick.at <= 1 for tick in [*drawing.x_ticks, *drawing.y_ticks])

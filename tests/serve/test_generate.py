@@ -38,9 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     CASES["llama-300"] = (kind, {**keys, "vocab_size": 300})
     model = save("llama-300", path)
     with torch.no_grad():
-        model.get_output_embeddings().weight[0] = (
-            0  # its logit stays 0, so that greedy text never ends by itself
-        )
+        model.get_output_embeddings().weight[0] = 0  # its logit stays 0, so that greedy text never ends by itself
     model.save_pretrained(path)
     del CASES["llama-300"]
     make_tokenizer(path)
@@ -101,9 +99,7 @@ def test_rows_end_at_their_stop_token(folder: Path) -> None:
     (free,) = generate(model, [[5, 17, 80]], max_new_tokens=20, temperature=0)
     stop = free[7]
     seen: list[list[int]] = []
-    (row,) = generate(
-        model, [[5, 17, 80]], max_new_tokens=20, temperature=0, stop=[stop], on_step=seen.append
-    )
+    (row,) = generate(model, [[5, 17, 80]], max_new_tokens=20, temperature=0, stop=[stop], on_step=seen.append)
     assert row == free[: free.index(stop) + 1]
     assert [step[0] for step in seen] == row
 

@@ -77,9 +77,7 @@ def test_a_users_own_module_from_its_checkpoint(tmp_path: Path, monkeypatch: pyt
     trained = nn.Sequential(nn.Embedding(5, 5))
     write_checkpoint(tmp_path / "run", 3, trained, {"python": "their_module:build", "n": 5})
     ids = torch.tensor([[1, 4]])
-    with pytest.raises(
-        UserError, match=r"'their_module:build', and using it would run that code .*--trust-code"
-    ):
+    with pytest.raises(UserError, match=r"'their_module:build', and using it would run that code .*--trust-code"):
         load_model(tmp_path / "run")
     assert "their_module" not in sys.modules
     assert torch.equal(load_model(tmp_path / "run", trust_code=True)(ids), trained(ids))

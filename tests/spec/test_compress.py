@@ -58,13 +58,7 @@ def test_factors_of_what_shrinks() -> None:
     assert factors((64, 48), 4, stacked=False, partial=False) == (64 * 4, 48 * 4)
     assert factors((3, 64, 48), 4, stacked=True, partial=False) == (3 * 64 * 4, 3 * 48 * 4)
     assert factors((16, 3, 2, 2), 1, stacked=False, partial=False) == (16, 12)  # a convolution: 16 x 12
-    whole = [
-        ((64,), 4, False),
-        ((8, 8), 4, False),
-        ((64, 48), 4, True),
-        ((64, 48), 0, False),
-        ((0, 48), 4, False),
-    ]
+    whole = [((64,), 4, False), ((8, 8), 4, False), ((64, 48), 4, True), ((64, 48), 0, False), ((0, 48), 4, False)]
     for shape, rank, partial in whole:
         assert factors(shape, rank, stacked=False, partial=partial) == (0, 0)
     assert [half_part(size, 4) for size in (1, 8, 9, 16, 17)] == [2, 2, 4, 4, 6]

@@ -69,8 +69,5 @@ def test_the_tables_are_of_keys_that_deepspeed_reads() -> None:
 
 def test_sections_are_merged_key_by_key() -> None:
     config = {"a": {"b": 1, "c": {"d": 2}}, "e": 3}
-    assert merge(config, {"a": {"c": {"f": 4}}, "e": {"g": 5}}) == {
-        "a": {"b": 1, "c": {"d": 2, "f": 4}},
-        "e": {"g": 5},
-    }
+    assert merge(config, {"a": {"c": {"f": 4}}, "e": {"g": 5}}) == {"a": {"b": 1, "c": {"d": 2, "f": 4}}, "e": {"g": 5}}
     assert config["e"] == 3

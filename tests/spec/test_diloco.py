@@ -25,9 +25,7 @@ def test_all_at_once_every_inner_steps() -> None:
 def test_fragments_take_turns_and_arrive_later() -> None:
     """The picture in spec/diloco.py."""
     spec = parsed(inner_steps=6, fragments=3, overlap=1)
-    assert {step: spec.sent(step) for step in range(11) if spec.sent(step)} == {
-        2: [0], 4: [1], 6: [2], 8: [0], 10: [1],
-    }  # fmt: skip
+    assert {step: spec.sent(step) for step in range(11) if spec.sent(step)} == {2: [0], 4: [1], 6: [2], 8: [0], 10: [1]}
     assert [step for step in range(11) if spec.applied(step, last=99)] == [3, 5, 7, 9]
     assert spec.applied(9, last=9) == [0, 1, 2]
 

@@ -29,12 +29,7 @@ SMALL: dict[str, Any] = {
 }
 GPT2 = {"vocab_size": 96, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 24}
 MLA = {"kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8, "q_lora_rank": 12}
-EXPERTS = {
-    "n_routed_experts": 8,
-    "moe_intermediate_size": 24,
-    "num_experts_per_tok": 2,
-    "n_shared_experts": 2,
-}
+EXPERTS = {"n_routed_experts": 8, "moe_intermediate_size": 24, "num_experts_per_tok": 2, "n_shared_experts": 2}
 NEOX = {key: value for key, value in SMALL.items() if key != "num_key_value_heads"}
 FALCON = {key: value for key, value in NEOX.items() if key != "intermediate_size"}
 DBRX = {
@@ -57,12 +52,7 @@ DELTANET = {
 }
 GEMMA4 = {**SMALL, "num_hidden_layers": 7, "head_dim": 16, "hidden_size_per_layer_input": 0}
 
-TIED, BIAS, TOP, EXPERT = (
-    "tie_word_embeddings",
-    "attention_bias",
-    "num_experts_per_tok",
-    "moe_intermediate_size",
-)
+TIED, BIAS, TOP, EXPERT = ("tie_word_embeddings", "attention_bias", "num_experts_per_tok", "moe_intermediate_size")
 KV = "num_key_value_heads"
 
 CASES: list[tuple[str, dict[str, Any]]] = [
@@ -207,12 +197,7 @@ def test_rope_scaling_in_both_styles(given: dict[str, Any], expected: dict[str, 
 def test_phi3_longrope_is_counted_but_not_run() -> None:
     factors = [1.0] * 4
     scaling = {"type": "su", "short_factor": factors, "long_factor": factors}
-    keys = {
-        **SMALL,
-        "max_position_embeddings": 256,
-        "original_max_position_embeddings": 64,
-        "rope_scaling": scaling,
-    }
+    keys = {**SMALL, "max_position_embeddings": 256, "original_max_position_embeddings": 64, "rope_scaling": scaling}
     spec = read_huggingface({"model_type": "phi3", **keys})
     assert spec.rope.scaling is not None
     assert spec.rope.scaling.kind == "longrope"
@@ -221,12 +206,7 @@ def test_phi3_longrope_is_counted_but_not_run() -> None:
 
 
 def test_gemma_3_has_another_rope_base_in_windows() -> None:
-    keys = {
-        "model_type": "gemma3_text",
-        **SMALL,
-        "head_dim": 16,
-        "rope_scaling": {"type": "linear", "factor": 8},
-    }
+    keys = {"model_type": "gemma3_text", **SMALL, "head_dim": 16, "rope_scaling": {"type": "linear", "factor": 8}}
     old = read_huggingface({**keys, "rope_local_base_freq": 5000.0}, name="x")
     assert (old.rope.theta, old.rope.local_theta) == (1e6, 5000.0)
     assert old.rope.scaling is not None
@@ -268,9 +248,7 @@ def test_nemotron_h_has_a_letter_for_every_layer() -> None:
 def test_multimodal_configs_are_read_for_their_language_model() -> None:
     for outer, inner in (("llama4", "llama4_text"), ("gemma4_unified", "gemma4_unified_text")):
         text = {**SMALL, "head_dim": 16}
-        wrapped = read_huggingface(
-            {"model_type": outer, "text_config": {"model_type": inner, **text}}, name="x"
-        )
+        wrapped = read_huggingface({"model_type": outer, "text_config": {"model_type": inner, **text}}, name="x")
         assert wrapped == read_huggingface({"model_type": inner, **text}, name="x")
 
 
@@ -285,9 +263,7 @@ def test_grok_1_as_its_repository_has_it() -> None:
 def test_smollm3_skips_positions_every_fourth_layer() -> None:
     spec = read_huggingface({"model_type": "smollm3", "num_hidden_layers": 8})
     assert [spec.has_rope(i) for i in range(8)] == [True, True, True, False] * 2
-    listed = read_huggingface(
-        {"model_type": "smollm3", "num_hidden_layers": 4, "no_rope_layers": [1, 0, 1, 0]}
-    )
+    listed = read_huggingface({"model_type": "smollm3", "num_hidden_layers": 4, "no_rope_layers": [1, 0, 1, 0]})
     assert [listed.has_rope(i) for i in range(4)] == [True, False, True, False]
 
 
@@ -298,14 +274,8 @@ def test_smollm3_skips_positions_every_fourth_layer() -> None:
         ({"hidden_size": 3}, "names no model_type"),
         ({"model_type": "llama", "hidden_act": "quick_gelu"}, "unknown activation 'quick_gelu'"),
         ({"model_type": "llama", "rope_scaling": {"type": "yarrn"}}, "unknown RoPE scaling 'yarrn'"),
-        (
-            {"model_type": "gpt2", "scale_attn_by_inverse_layer_idx": True},
-            "scale_attn_by_inverse_layer_idx True",
-        ),
-        (
-            {"model_type": "bloom", "apply_residual_connection_post_layernorm": True},
-            "is not supported for bloom",
-        ),
+        ({"model_type": "gpt2", "scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx True"),
+        ({"model_type": "bloom", "apply_residual_connection_post_layernorm": True}, "is not supported for bloom"),
         ({"model_type": "llama", "hidden_size": "big"}, "hidden_size"),
         ({"model_type": "smollm3", "no_rope_layers": [1, 0, 0, 1] * 9}, "not every n-th layer"),
         ({"model_type": "gemma4_text"}, "embeddings for each layer"),

@@ -157,10 +157,7 @@ def _fixes(error: UserError) -> list[Keys]:
     match = re.match(r"(?:use|set) (.*)", error.how)
     assert match, error
     return [
-        {
-            key: parse_yaml(value)
-            for key, value in (part.split(" ", 1) for part in re.split(" with | and ", option))
-        }
+        {key: parse_yaml(value) for key, value in (part.split(" ", 1) for part in re.split(" with | and ", option))}
         for option in match.group(1).split(", or ")
     ]
 
@@ -186,9 +183,7 @@ def test_following_the_fixes_of_any_layout_ends_in_one_that_works(seed: int) -> 
 
 def _random_keys(dice: random.Random) -> Keys:
     keys: Keys = {name: dice.choice([1, 1, 2, 3, 4]) for name in ("tp", "pp", "cp", "dp_replicate")}
-    keys["devices"] = keys["tp"] * keys["pp"] * keys["cp"] * dice.choice([1, 2, 3]) + dice.choice(
-        [0, 0, 0, 1]
-    )
+    keys["devices"] = keys["tp"] * keys["pp"] * keys["cp"] * dice.choice([1, 2, 3]) + dice.choice([0, 0, 0, 1])
     keys["schedule"] = dice.choice(list(KINDS)) if keys["pp"] > 1 else "1f1b"
     keys["zero_stage"] = dice.choice([0, 1, 2, 3])
     sometimes: dict[str, list[Any]] = {

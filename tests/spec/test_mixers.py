@@ -76,9 +76,7 @@ def test_a_scan_s_flops_are_its_chunks_products() -> None:
     assert scan(MAMBA).flops == chunks * (inside + between)
     k, v = 3, 5
     transform = heads * (2 * q * k * q + q**3 / 3 + 2 * q * q * k + 2 * q * q * v)  # K K^T, T, T K, T V
-    products = heads * (
-        2 * q * k * q + 2 * q * q * v + 3 * 2 * q * k * v
-    )  # Q K^T, its product; three of states
+    products = heads * (2 * q * k * q + 2 * q * q * v + 3 * 2 * q * k * v)  # Q K^T, its product; three of states
     assert scan(DELTANET).flops == pytest.approx(chunks * (transform + products))
 
 

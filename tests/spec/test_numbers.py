@@ -12,21 +12,7 @@ from scalewright.spec.base import _specs_in, _types_in
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import PythonRef, RunSpec, Source, load_run
 
-ODD = (
-    "-1",
-    "0",
-    "1",
-    str(2**70),
-    ".nan",
-    ".inf",
-    "-.inf",
-    "1e400",
-    "[]",
-    "true",
-    "x",
-    "[0.9, 1]",
-    "[.nan, 0.5]",
-)
+ODD = ("-1", "0", "1", str(2**70), ".nan", ".inf", "-.inf", "1e400", "[]", "true", "x", "[0.9, 1]", "[.nan, 0.5]")
 
 
 def numbers(cls: type[BaseModel] = RunSpec, prefix: str = "") -> Iterator[tuple[str, type]]:
@@ -65,9 +51,7 @@ def test_betas_are_shares_below_one(tmp_path: Any, value: str) -> None:
         load_run(tmp_path / "run.yaml", [f"optimizer.betas={value}"])
 
 
-@pytest.mark.parametrize(
-    "key", ["layout.devices", "layout.micro_batch", "layout.global_batch", "data.seq_len"]
-)
+@pytest.mark.parametrize("key", ["layout.devices", "layout.micro_batch", "layout.global_batch", "data.seq_len"])
 def test_sizes_end_where_nobody_has_them(tmp_path: Any, key: str) -> None:
     """2^70 overflows a tensor's size; 2^31 devices would be rehearsed for hours."""
     (tmp_path / "run.yaml").write_text("model: gpt2\ndata: nowhere\n")
@@ -79,12 +63,8 @@ def test_sizes_end_where_nobody_has_them(tmp_path: Any, key: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("key", KEYS)
 def test_a_dry_run_ends_in_a_line(call_cli: Any, tmp_path: Any, key: str) -> None:
-    sizes = (
-        "vocab_size: 64, hidden_size: 16, intermediate_size: 32, num_hidden_layers: 2, num_attention_heads: 2"
-    )
-    (tmp_path / "run.yaml").write_text(
-        f"model: {{{sizes}}}\ndata: nowhere\ndevice: cpu\ntrain: {{steps: 1}}\n"
-    )
+    sizes = "vocab_size: 64, hidden_size: 16, intermediate_size: 32, num_hidden_layers: 2, num_attention_heads: 2"
+    (tmp_path / "run.yaml").write_text(f"model: {{{sizes}}}\ndata: nowhere\ndevice: cpu\ntrain: {{steps: 1}}\n")
     for value in ODD:
         answer = call_cli("train", tmp_path / "run.yaml", f"{key}={value}", "data.seq_len=8", "--dry-run")
         assert answer.code in (0, 2), (value, answer.err)

@@ -37,15 +37,7 @@ def test_the_operators_weights_are_the_model_s_tensors(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "llama-3.1-8b",
-        "gemma-3-1b",
-        "deepseek-v2-lite",
-        "gpt-oss-20b",
-        "smollm3-3b",
-        "nemotron-h-8b",
-        "gemma-4-31b",
-    ],
+    ["llama-3.1-8b", "gemma-3-1b", "deepseek-v2-lite", "gpt-oss-20b", "smollm3-3b", "nemotron-h-8b", "gemma-4-31b"],
 )
 def test_groups_have_the_same_sums_as_the_list(name: str) -> None:
     model, layout = load_model_spec(name), Layout(devices=4, tp=2, pp=2)
@@ -101,9 +93,7 @@ def test_stages_add_up() -> None:
 # -- FLOPs ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name", ["gpt2-124m", "llama-3.1-8b", "palm-540b", "gemma-7b", "bloom-560m", "qwen3-4b"]
-)
+@pytest.mark.parametrize("name", ["gpt2-124m", "llama-3.1-8b", "palm-540b", "gemma-7b", "bloom-560m", "qwen3-4b"])
 @pytest.mark.parametrize("seq_len", [128, 2048])
 def test_palm_s_rule(name: str, seq_len: int) -> None:
     """6 N + 12 L H Q T over the full square (PaLM, appendix B); N counts what multiplies."""
@@ -131,9 +121,7 @@ def test_published_flops() -> None:
 
 def test_attention_passes_the_matmuls_at_eight_widths() -> None:
     """For F = 4 D (three matrices of it) and MHA, attention over the full square wins above T = 8 D."""
-    m = load_model_spec("llama-2-7b").replace(
-        num_key_value_heads=32, intermediate_size=4 * 4096, num_hidden_layers=1
-    )
+    m = load_model_spec("llama-2-7b").replace(num_key_value_heads=32, intermediate_size=4 * 4096, num_hidden_layers=1)
     for seq_len, more in ((8 * 4096 - 64, False), (8 * 4096 + 64, True)):
         ops = [o for o in operators(m, ONE, seq_len) if o.layer == 0]
         core = sum(o.flops for o in ops if o.kind == "attention")
@@ -159,9 +147,7 @@ def test_causal_attention_is_half_and_windows_are_less() -> None:
     # 8 sequences would be fa-flops: 4 b s^2 h d, halved; the diagonal adds 1/s
     assert core.flops == 4 * 8192**2 * 32 * 128
     assert core.masked == pytest.approx(0.5, rel=2 / 8192)
-    windowed = next(
-        o for o in operators(load_model_spec("mistral-7b-v0.1"), ONE, 8192) if o.kind == "attention"
-    )
+    windowed = next(o for o in operators(load_model_spec("mistral-7b-v0.1"), ONE, 8192) if o.kind == "attention")
     assert windowed.flops_causal == pytest.approx(4 * (8192 * 4096 - 4096**2 / 2) * 32 * 128, rel=1e-3)
     assert windowed.flops == core.flops
 
@@ -169,9 +155,7 @@ def test_causal_attention_is_half_and_windows_are_less() -> None:
 def test_active_experts_count_once_each() -> None:
     """A mixture's FLOPs are 6 x the active parameters that multiply, within its norms and scores (0.1%)."""
     m = load_model_spec("qwen3-30b-a3b")
-    matmuls = (
-        flops_per_token(m, 1, causal=True) - 12 * m.num_hidden_layers * m.num_attention_heads * m.dim_per_head
-    )
+    matmuls = flops_per_token(m, 1, causal=True) - 12 * m.num_hidden_layers * m.num_attention_heads * m.dim_per_head
     assert matmuls == pytest.approx(6 * count(m).active_without_input, rel=1e-3)
 
 

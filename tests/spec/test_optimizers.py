@@ -28,7 +28,5 @@ def test_an_update_moves_at_least_gradient_weight_and_states(name: str) -> None:
 def test_names_are_looked_up_without_momentum() -> None:
     assert [find_optimizer(name).name for name in NAMES] == list(NAMES)
     for unknown in ("adam", "momentum", "AdamW"):
-        with pytest.raises(
-            UserError, match=f"unknown optimizer '{unknown}'.*: use one of adamw, sgd, lion, muon, "
-        ):
+        with pytest.raises(UserError, match=f"unknown optimizer '{unknown}'.*: use one of adamw, sgd, lion, muon, "):
             find_optimizer(unknown)

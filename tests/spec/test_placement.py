@@ -45,17 +45,14 @@ def test_boxes_tile_every_tensor_as_often_as_copies_say(model: ModelSpec, keys: 
         covered: Counter[tuple[int, ...]] = Counter()
         for rank in range(grid.world // layout.pp):  # one stage's ranks
             offsets, sizes = box(placement, grid.coords(rank), grid.size_of)
-            covered.update(
-                itertools.product(*(range(o, o + s) for o, s in zip(offsets[:1], sizes[:1], strict=True)))
-            )
+            covered.update(itertools.product(*(range(o, o + s) for o, s in zip(offsets[:1], sizes[:1], strict=True))))
             local = local_shape(placement, grid.coords(rank), grid.size_of)
             gaps = pad(placement, grid.coords(rank), grid.size_of)
             assert all(gap >= 0 for gap in gaps)
             assert tuple(s + g for s, g in zip(sizes, gaps, strict=True)) == local
         assert set(covered) == {(row,) for row in range(placement.tensor.shape[0])}
         cells = sum(
-            _cells(box(placement, grid.coords(rank), grid.size_of)[1])
-            for rank in range(grid.world // layout.pp)
+            _cells(box(placement, grid.coords(rank), grid.size_of)[1]) for rank in range(grid.world // layout.pp)
         )
         ends = 2 if len(placement.stages) > 1 else 1
         assert cells * ends == placement.tensor.size * copies(placement, grid.size_of)

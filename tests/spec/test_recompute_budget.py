@@ -65,10 +65,7 @@ def test_the_ends_are_full_and_none():
     half = keep(model, LAYOUT, 2048, 0.5)
     layers = model.num_hidden_layers
     outside = price("none")[0] - layers * half.none_bytes
-    assert price({"budget": 0.5}) == (
-        pytest.approx(outside + layers * half.bytes),
-        layers * half.flops_causal,
-    )
+    assert price({"budget": 0.5}) == (pytest.approx(outside + layers * half.bytes), layers * half.flops_causal)
 
 
 def test_longer_sequences_keep_attention_first():

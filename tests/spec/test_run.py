@@ -24,21 +24,10 @@ MODEL = {
 
 def test_defaults_are_those_of_the_interface() -> None:
     run = RunSpec.parse(LEAST)
-    assert (run.name, run.out_dir, run.resume, run.init, run.cluster) == (
-        "run",
-        "runs/run",
-        "auto",
-        "random",
-        "local",
-    )
+    assert (run.name, run.out_dir, run.resume, run.init, run.cluster) == ("run", "runs/run", "auto", "random", "local")
     assert isinstance(run.optimizer, OptimizerSpec)
     assert (run.optimizer.lr, run.optimizer.betas, run.optimizer.clip_norm) == (3e-4, (0.9, 0.95), 1.0)
-    assert (run.train.steps, run.train.valid_batches, run.checkpoint.keep, run.checkpoint.at_end) == (
-        1000,
-        16,
-        2,
-        True,
-    )
+    assert (run.train.steps, run.train.valid_batches, run.checkpoint.keep, run.checkpoint.at_end) == (1000, 16, 2, True)
     assert isinstance(run.data, DataSpec)
     assert (run.data.seq_len, run.data.train[0].path, run.data.valid) == (1024, "tokens", ())
     assert RunSpec.parse({**LEAST, "name": "mine"}).out_dir == "runs/mine"
@@ -50,11 +39,7 @@ def test_defaults_are_those_of_the_interface() -> None:
         {},
         {"model": MODEL},
         {"model": {"python": "mine:build", "width": 3}},
-        {
-            "data": {"python": "mine:Data"},
-            "loss": {"python": "mine:loss"},
-            "optimizer": {"python": "mine:opt"},
-        },
+        {"data": {"python": "mine:Data"}, "loss": {"python": "mine:loss"}, "optimizer": {"python": "mine:opt"}},
         {"layout": {"devices": 8, "tp": 2}, "train": {"tokens": 1e9}, "cluster": {"like": "dgx-h100"}},
         {"checkpoint": {"async": True, "every": 5}},
     ],

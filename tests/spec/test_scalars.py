@@ -86,9 +86,7 @@ def test_an_odd_value_of_any_key_is_refused(path: tuple[str, ...], kind: type, h
             continue
         data = hold(value)
         with pytest.raises(UserError) as caught:
-            RunSpec.parse(
-                {**data, **{key: value for key, value in LEAST.items() if key != path[0]}}, "run.yaml"
-            )
+            RunSpec.parse({**data, **{key: value for key, value in LEAST.items() if key != path[0]}}, "run.yaml")
         assert path[-1] in str(caught.value), (value, str(caught.value))
         assert "\n" not in str(caught.value)
 
@@ -138,11 +136,7 @@ def test_values_in_range_that_no_run_can_use(keys: dict[str, Any], match: str) -
 
 def test_what_files_write_for_numbers_stays() -> None:
     run = RunSpec.parse({**LEAST, "train": {"steps": 1e3}, "optimizer": {"lr": 1, "clip_norm": 1e9}})
-    assert (run.train.steps, run.optimizer.dump()["lr"], run.optimizer.dump()["clip_norm"]) == (
-        1000,
-        1.0,
-        1e9,
-    )
+    assert (run.train.steps, run.optimizer.dump()["lr"], run.optimizer.dump()["clip_norm"]) == (1000, 1.0, 1e9)
     assert LaunchSpec.parse({"env": {"A": ""}}).env == {"A": ""}
 
 

@@ -196,9 +196,7 @@ def test_uneven_groups_of_micro_batches() -> None:
         ("dualpipe", 2, 8, fold.dualpipe),
     ],
 )
-def test_the_pictures_in_the_docstrings_are_true(
-    kind: str, virtual: int, micros: int, generator: Any
-) -> None:
+def test_the_pictures_in_the_docstrings_are_true(kind: str, virtual: int, micros: int, generator: Any) -> None:
     shown = re.findall(r"^ *(rank \d+ \| .*)$", generator.__doc__, re.MULTILINE)
     drawn = draw(schedule(kind, len(shown), virtual, micros)).splitlines()
     assert len(drawn) == len(shown) > 1

@@ -193,9 +193,7 @@ def test_a_message_travels_when_its_receiver_has_taken_the_one_before() -> None:
     plan = schedule("gpipe", 2, 1, 3)
     timing = simulate(plan, [StageCost(1, 1, 0), StageCost(5, 1, 0)], send=2)
     sends = [
-        span
-        for action, span in zip(plan.actions[0], timing.spans[0], strict=True)
-        if action.kind == "send_activation"
+        span for action, span in zip(plan.actions[0], timing.spans[0], strict=True) if action.kind == "send_activation"
     ]
     # Rank 1 takes the first at 3 s, the second at 8 s, after its first forward.
     assert sends == [(1, 3), (2, 5), (3, 10)]

@@ -53,18 +53,14 @@ def by_rank(kind: str, stages: list[StageCost], owners: tuple[int, ...], ranks: 
     return [RankCost(*(np.array([value]) for value in row)) for row in sums]
 
 
-def error(
-    kind: str, chunks: int, make: Callable[[int, random.Random], list[float]], dice: random.Random
-) -> float:
+def error(kind: str, chunks: int, make: Callable[[int, random.Random], list[float]], dice: random.Random) -> float:
     ranks = dice.choice([2, 4, 8])
     micros = ranks * dice.choice([2, 4, 8])
     stages = costs(kind, ranks, chunks, make, dice)
     plan = schedule(kind, ranks, chunks, micros)
     each = by_rank(kind, stages, plan.rank_of, ranks)
     fullest = max(each[1:-1], key=lambda cost: float(cost.total[0])) if ranks > 2 else each[1]
-    total = RankCost(
-        *(np.sum([getattr(cost, name) for cost in each], 0) for name in ("forward", "backward", "weight"))
-    )
+    total = RankCost(*(np.sum([getattr(cost, name) for cost in each], 0) for name in ("forward", "backward", "weight")))
     sizes = (np.array([float(ranks)]), np.array([float(chunks)]), np.array([float(micros)]))
     step = step_columns(kind, *sizes, (each[0], fullest, each[-1]), total)
     return float(step[0]) / simulate(plan, stages).makespan - 1
@@ -93,9 +89,7 @@ def test_equal_ranks_are_the_papers(kind: str, chunks: int) -> None:
     assert step[0] == pytest.approx(micros * cost.total[0] + idle_time(kind, ranks, chunks, micros, stage))
 
 
-@pytest.mark.parametrize(
-    ("kind", "chunks"), [("zb-h1", 1), ("zb-interleaved", 2), ("zbv", 2), ("interleaved", 2)]
-)
+@pytest.mark.parametrize(("kind", "chunks"), [("zb-h1", 1), ("zb-interleaved", 2), ("zbv", 2), ("interleaved", 2)])
 @pytest.mark.parametrize("micros", [1, 2, 3, 5, 7])
 def test_pipelines_too_short_to_fill(kind: str, chunks: int, micros: int) -> None:
     """Beyond the papers' conditions: within a tenth of the step."""

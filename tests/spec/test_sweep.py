@@ -19,9 +19,7 @@ def test_values_in_brackets_and_quotes_stay_whole() -> None:
 def test_product_labels_and_shared_overrides() -> None:
     fixed, points = read_sweep(["optimizer.lr=1e-4,3e-4", "train.steps=5", "layout.tp=1,2"])
     assert fixed == ["train.steps=5"]
-    assert [point.label for point in points] == [
-        "lr-1e-4_tp-1", "lr-1e-4_tp-2", "lr-3e-4_tp-1", "lr-3e-4_tp-2",
-    ]  # fmt: skip
+    assert [point.label for point in points] == ["lr-1e-4_tp-1", "lr-1e-4_tp-2", "lr-3e-4_tp-1", "lr-3e-4_tp-2"]
     assert points[1].overrides == ["optimizer.lr=1e-4", "layout.tp=2"]
 
 

@@ -50,9 +50,7 @@ def test_git_state(tmp_path: Path) -> None:
     assert changed["dirty"] is True
 
 
-def test_commands_that_are_missing_slow_or_failing_leave_gaps(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_commands_that_are_missing_slow_or_failing_leave_gaps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert module._output(["no-such-command-anywhere"]) is None
     assert module._output([sys.executable, "-c", "raise SystemExit(3)"]) is None
     monkeypatch.setattr(module, "PATIENCE_S", 0.1)

@@ -199,10 +199,7 @@ def test_a_tracker_that_blocks_costs_the_loop_nothing_and_memory_is_bounded(tmp_
     begin = time.perf_counter()
     assert not stuck.close(timeout_s=0.2)
     assert time.perf_counter() - begin < 5
-    assert [(e["name"], e.get("dropped")) for e in read_jsonl(events.path)] == [
-        ("blocked", 4900),
-        ("blocked", None),
-    ]
+    assert [(e["name"], e.get("dropped")) for e in read_jsonl(events.path)] == [("blocked", 4900), ("blocked", None)]
     blocked.release.set()
     assert free.close()
 

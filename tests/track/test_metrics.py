@@ -120,13 +120,7 @@ def test_floats_round_trip_bit_by_bit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("value", "said"),
-    [
-        (math.nan, "nan"),
-        (math.inf, "inf"),
-        (-math.inf, "-inf"),
-        (np.float32("nan"), "nan"),
-        (np.float64("inf"), "inf"),
-    ],
+    [(math.nan, "nan"), (math.inf, "inf"), (-math.inf, "-inf"), (np.float32("nan"), "nan"), (np.float64("inf"), "inf")],
 )
 def test_nonfinite_becomes_null_and_an_event(tmp_path: Path, value: float, said: str) -> None:
     events = EventsFile(tmp_path / "events.jsonl")
@@ -161,9 +155,7 @@ def test_a_line_is_cheap(tmp_path: Path) -> None:
         begin = time.perf_counter()
         metrics.write(row)
         times.append(time.perf_counter() - begin)
-    assert (
-        sorted(times)[len(times) // 2] < 50e-6
-    )  # the budget; the median, since other work shares these cores
+    assert sorted(times)[len(times) // 2] < 50e-6  # the budget; the median, since other work shares these cores
 
 
 def test_a_full_disk_is_one_clear_error(tmp_path: Path) -> None:

@@ -30,13 +30,7 @@ def test_missing_and_nonfinite_values_are_left_out() -> None:
 
 @pytest.mark.parametrize(
     ("values", "width", "expected"),
-    [
-        ([], 8, ""),
-        ([1.0], 8, ""),
-        ([2.0, 2.0], 8, "▁▁"),
-        ([8.0, 1.0], 8, "█▁"),
-        (list(range(64)), 8, "▁▂▃▄▅▆▇█"),
-    ],
+    [([], 8, ""), ([1.0], 8, ""), ([2.0, 2.0], 8, "▁▁"), ([8.0, 1.0], 8, "█▁"), (list(range(64)), 8, "▁▂▃▄▅▆▇█")],
 )
 def test_sparkline(values: list[float], width: int, expected: str) -> None:
     assert sparkline(values, width) == expected

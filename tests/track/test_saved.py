@@ -182,9 +182,7 @@ def test_lines_are_on_the_disk_before_the_checkpoint(copied, monkeypatch):
 def test_a_save_reads_only_what_is_new(tmp_path, monkeypatch):
     writer, read = LineWriter(tmp_path / "metrics.jsonl"), []
     whole = saved.crc32
-    monkeypatch.setattr(
-        lines, "crc32", lambda file, a, b, value: read.append(b - a) or whole(file, a, b, value)
-    )
+    monkeypatch.setattr(lines, "crc32", lambda file, a, b, value: read.append(b - a) or whole(file, a, b, value))
     for _ in range(3):
         writer.append({"step": 1})
         assert writer.save().count(b"\n") == len(read) + 1

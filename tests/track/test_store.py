@@ -26,9 +26,7 @@ def test_variables_are_obeyed_where_keys_are_silent() -> None:
     assert find_store(TrackSpec(mlflow=True, wandb=True), VARIABLES) == Store(
         "http://tracking:5000", "team", "from-the-shell", "us", "online"
     )
-    track = TrackSpec.parse(
-        {"mlflow": {"uri": "sqlite:///a.db"}, "wandb": {"mode": "offline", "entity": "me"}}
-    )
+    track = TrackSpec.parse({"mlflow": {"uri": "sqlite:///a.db"}, "wandb": {"mode": "offline", "entity": "me"}})
     assert find_store(track, VARIABLES) == Store("sqlite:///a.db", "team", "from-the-shell", "me", "offline")
 
 
@@ -64,10 +62,7 @@ def test_the_environment_is_read_in_launch(monkeypatch: pytest.MonkeyPatch) -> N
     [
         ({"mlflow": {"url": "x"}}, "unknown key 'url' .track.mlflow.: did you mean 'uri'"),
         ({"wandb": {"mode": "onlin"}}, r"mode is 'onlin'.*track.wandb"),
-        (
-            {"mlflow": "http://x"},
-            "it is 'http://x' .track.mlflow.: use true, false, or keys: uri, experiment",
-        ),
+        ({"mlflow": "http://x"}, "it is 'http://x' .track.mlflow.: use true, false, or keys: uri, experiment"),
     ],
 )
 def test_mistakes_name_the_key(keys: dict[str, Any], message: str) -> None:
@@ -80,8 +75,6 @@ def test_a_password_is_never_kept() -> None:
     assert without_password("sqlite:////tmp/a@b.db") == "sqlite:////tmp/a@b.db"
     assert without_password(None) is None
     assert without_password("https://me:p@ss@host/x") == "https://host/x"
-    long = describe_error(
-        OSError("x" * 250 + " PUT http://me:" + "secret" * 20 + "@host:1/api and http://b:secret@c")
-    )
+    long = describe_error(OSError("x" * 250 + " PUT http://me:" + "secret" * 20 + "@host:1/api and http://b:secret@c"))
     assert "secret" not in long
     assert describe_error(ValueError("a@b, http://host/a@b")) == "ValueError: a@b, http://host/a@b"

@@ -55,9 +55,7 @@ def test_mlflow_has_the_metrics_and_a_resume_continues_the_run(tmp_path: Path) -
 
     with sqlite3.connect(store / "mlflow.db") as database:  # the file itself, not MLflow's word for it
         runs = database.execute("SELECT run_uuid, status, name FROM runs").fetchall()
-        losses = database.execute(
-            "SELECT step, value FROM metrics WHERE key = 'train/loss' ORDER BY step"
-        ).fetchall()
+        losses = database.execute("SELECT step, value FROM metrics WHERE key = 'train/loss' ORDER BY step").fetchall()
         params = dict(database.execute("SELECT key, value FROM params").fetchall())
         tags = dict(database.execute("SELECT key, value FROM tags").fetchall())
         keys = {key for (key,) in database.execute("SELECT DISTINCT key FROM metrics")}
@@ -115,9 +113,7 @@ def test_ids_that_trackers_leave_at_the_same_time_are_all_kept(tmp_path: Path, m
         return ids
 
     monkeypatch.setattr(tracker_module, "_ids", slowly)
-    threads = [
-        threading.Thread(target=target.remember, args=(name,), kwargs={"run_id": name}) for name in "ab"
-    ]
+    threads = [threading.Thread(target=target.remember, args=(name,), kwargs={"run_id": name}) for name in "ab"]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -182,9 +178,7 @@ def test_a_broken_mlflow_store_is_an_event_not_an_end(tmp_path: Path) -> None:
     assert "switched off" in found[-1]["error"]
 
 
-def test_a_dead_server_leaves_no_password_and_no_settings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dead_server_leaves_no_password_and_no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "7")
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "false")
@@ -243,14 +237,7 @@ def test_a_missing_library_is_said_at_the_start(tmp_path: Path, monkeypatch: pyt
 
 
 def test_scalars_leave_out_what_is_no_number() -> None:
-    row = {
-        "kind": "train",
-        "step": 3,
-        "loss": 1.5,
-        "mfu": None,
-        "grad_norm": float("inf"),
-        "sample_ids_hash": "9f",
-    }
+    row = {"kind": "train", "step": 3, "loss": 1.5, "mfu": None, "grad_norm": float("inf"), "sample_ids_hash": "9f"}
     assert scalars(row) == {"train/loss": 1.5}
 
 

@@ -93,9 +93,7 @@ def on_rank(mesh: Mesh, layout: Layout, fault: str) -> float:
     return float(take_auxiliary(parallel.model)) / mesh.size("tp")
 
 
-@pytest.mark.parametrize(
-    "axes", [{"cp": 2}, {"tp": 2}, {"tp": 2, "sp": False}, {"cp": 2, "tp": 2, "ep": 2}], ids=str
-)
+@pytest.mark.parametrize("axes", [{"cp": 2}, {"tp": 2}, {"tp": 2, "sp": False}, {"cp": 2, "tp": 2, "ep": 2}], ids=str)
 def test_no_layout_changes_it_and_a_planted_error_does(axes: dict[str, Any]) -> None:
     """Ranks of cp and tp have parts of each sequence. Without the others' counts the loss is another one."""
     devices = axes.get("cp", 1) * axes.get("tp", 1)
@@ -122,15 +120,12 @@ def updated(mesh: Mesh, layout: Layout, keep: bool) -> list[list[float]]:
     return [[weight.box[0][0], *weight.true(weight.master).tolist()] for weight in biases]
 
 
-@pytest.mark.parametrize(
-    "axes", [{}, {"zero_stage": 0}, {"zero_stage": 3}, {"zero_stage": 3, "ep": 2}], ids=str
-)
+@pytest.mark.parametrize("axes", [{}, {"zero_stage": 0}, {"zero_stage": 3}, {"zero_stage": 3, "ep": 2}], ids=str)
 def test_the_bias_moves_by_the_global_batchs_loads(axes: dict[str, Any]) -> None:
     """Wang et al. 2024: down for experts with more than the mean, up for those with less."""
     _, loads = alone(score="sigmoid", router_bias=True)
     expected = [
-        [0.5 * (1 if load < B * T * 2 / 4 else -1 if load > B * T * 2 / 4 else 0) for load in row]
-        for row in loads
+        [0.5 * (1 if load < B * T * 2 / 4 else -1 if load > B * T * 2 / 4 else 0) for load in row] for row in loads
     ]
     layout = {"devices": 2 if axes else 1, "micro_batch": B // (2 if axes else 1), "global_batch": B, **axes}
     for layers in run_world(updated, layout, True):

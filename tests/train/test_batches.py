@@ -40,9 +40,7 @@ def test_an_island_takes_the_same_samples_however_it_is_split(devices, micro):
     layout = Layout(devices=devices, dp_replicate=2, micro_batch=micro, global_batch=16)
     ranks = devices // 2
     for island, part in ((0, range(48, 56)), (1, range(56, 64))):
-        taken = [
-            rank_samples(np.arange(48, 64), layout, island * ranks + rank, islands=2) for rank in range(ranks)
-        ]
+        taken = [rank_samples(np.arange(48, 64), layout, island * ranks + rank, islands=2) for rank in range(ranks)]
         assert sorted(itertools.chain(*taken)) == list(part)
 
 
@@ -137,13 +135,7 @@ def test_documents_for_a_gpu_come_with_what_its_kernels_need():
     assert packing.segments.bounds.dtype == torch.int32
     assert packing.segments.longest == 4
     assert packing.documents is documents
-    spec = {
-        "vocab_size": 8,
-        "hidden_size": 8,
-        "intermediate_size": 8,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 1,
-    }
+    spec = {"vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
     assert wanted_by(Decoder(ModelSpec.parse(spec))).packing
 
 

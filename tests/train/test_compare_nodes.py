@@ -26,9 +26,7 @@ from scalewright.train.run import PRELOAD
 from worlds import CPU
 
 DATA = {"layout": {"devices": 3, "zero_stage": 3, "global_batch": 3}, "checkpoint": {"at_end": True}}
-FOUND = Finding(
-    "variables", "nccl-debug", "warn", "NCCL_DEBUG=INFO is for debugging", "unset it", where="environment"
-)
+FOUND = Finding("variables", "nccl-debug", "warn", "NCCL_DEBUG=INFO is for debugging", "unset it", where="environment")
 
 
 def nodes(folder: Path, changes: dict[int, dict[str, Any]] | None = None, **launch: Any) -> list[Any]:

@@ -12,18 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from runs import (
-    TOLERANCE,
-    assert_same_bits,
-    assert_same_run,
-    bits,
-    events,
-    merge,
-    rows,
-    run,
-    run_data,
-    weights,
-)
+from runs import TOLERANCE, assert_same_bits, assert_same_run, bits, events, merge, rows, run, run_data, weights
 from scalewright.checkpoint.read import CheckpointReader, find_checkpoint
 from scalewright.cli.verbs.evaluate import measure
 from scalewright.spec.errors import UserError
@@ -36,12 +25,7 @@ STREAMING = {"inner_steps": 4, "fragments": 2, "overlap": 2, "outer_dtype": "int
 
 def islands(folder: Path, diloco: dict[str, Any], **changes: Any) -> dict[str, Any]:
     """A run of 10 steps of two islands, saved at its end."""
-    base = {
-        "layout": TWO,
-        "diloco": diloco,
-        "train": {"steps": 10},
-        "checkpoint": {"every": 5, "at_end": True},
-    }
+    base = {"layout": TWO, "diloco": diloco, "train": {"steps": 10}, "checkpoint": {"every": 5, "at_end": True}}
     return run_data(folder, **merge(base, changes))
 
 
@@ -66,9 +50,7 @@ def test_averaging_after_every_step_is_data_parallelism(tmp_path):
 def test_metrics_and_events_of_outer_steps(tmp_path):
     out = run(islands(tmp_path, {"inner_steps": 4, "fragments": 2, "overlap": 1})).out_dir
     outer = {event["step"]: event for event in events(out, "outer")}
-    assert {step: event["fragments"] for step, event in outer.items()} == {
-        3: [0], 5: [1], 7: [0], 9: [1], 10: [0, 1],
-    }  # fmt: skip
+    assert {step: event["fragments"] for step, event in outer.items()} == {3: [0], 5: [1], 7: [0], 9: [1], 10: [0, 1]}
     shown = {row["step"]: row["outer_grad_norm"] for row in rows(out) if "outer_grad_norm" in row}
     assert shown == {step: event["outer_grad_norm"] for step, event in outer.items()}
     assert all(norm > 0 for norm in shown.values())

@@ -107,10 +107,7 @@ def test_the_newest_is_damaged(copy, kind):
     assert "skipped a checkpoint: step-00000008" in notes[0]
     assert notes[1] == "set step-00000008.aside-1 aside"
     assert (newest.parent / "step-00000008.aside-1").is_dir()
-    assert [path.name for path in checkpoints(Path(data["out_dir"]).parent)] == [
-        "step-00000008",
-        "step-00000012",
-    ]
+    assert [path.name for path in checkpoints(Path(data["out_dir"]).parent)] == ["step-00000008", "step-00000012"]
 
 
 def test_a_damaged_checkpoint_does_not_push_good_ones_out(copy):
@@ -178,9 +175,7 @@ def test_weights_alone_from_another_run(copy, tmp_path):
     """`init:` takes the weights, and nothing else of that run."""
     data, (_, newest), _ = copy
     out = run(
-        data,
-        [f"init={newest}", f"out_dir={tmp_path / 'new'}", "optimizer.lr=1e-9", "checkpoint.at_end=true"],
-        steps=1,
+        data, [f"init={newest}", f"out_dir={tmp_path / 'new'}", "optimizer.lr=1e-9", "checkpoint.at_end=true"], steps=1
     ).out_dir
     assert rows(out)[0]["step"] == 1
     before, after = weights(newest), weights(out)
@@ -333,9 +328,7 @@ def test_a_disk_that_is_really_full(tmp_path):
 
 @pytest.mark.parametrize("keep", [1, 3])
 def test_keep_prunes(tmp_path, keep):
-    data = run_data(
-        tmp_path, checkpoint={"every": 2, "keep": keep}, train={"steps": 8}, layout={"micro_batch": 8}
-    )
+    data = run_data(tmp_path, checkpoint={"every": 2, "keep": keep}, train={"steps": 8}, layout={"micro_batch": 8})
     run(data)
     steps = [2, 4, 6, 8][-keep:]
     assert [path.name for path in checkpoints(tmp_path)] == [f"step-{step:08d}" for step in steps]
@@ -359,9 +352,7 @@ def test_data_that_breaks_in_the_middle(tmp_path):
 def test_a_damaged_shard_of_ours(call_cli, tmp_path):
     """A flipped bit in a prepared shard is an error before the first step, and the error has the fix."""
     (tmp_path / "text.txt").write_text("the cat sat on the mat and the dog ran. " * 200)
-    made = call_cli(
-        "prepare", tmp_path / "text.txt", "--out", tmp_path / "tokens", "--vocab-size", 270, "--workers", 1
-    )
+    made = call_cli("prepare", tmp_path / "text.txt", "--out", tmp_path / "tokens", "--vocab-size", 270, "--workers", 1)
     assert made.code == 0, made.err
     flip_a_bit(next((tmp_path / "tokens" / "train").glob("tokens-*.bin")))
     data = run_data(tmp_path, model={"vocab_size": 300}, data={"train": str(tmp_path / "tokens")})
@@ -377,10 +368,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "wrong key": (["layout.zero_stge=3"], "did you mean 'layout.zero_stage'"),
     "batch": (["layout.global_batch=6", "layout.micro_batch=4"], "global_batch 6 is not divisible by"),
     "not yet": (["layout.precision=fp8"], "precision fp8 can be planned but not trained yet"),
-    "offload": (
-        ["layout={devices: 2, zero_stage: 1, offload: parameters}"],
-        "needs zero_stage 3 but it is 1",
-    ),
+    "offload": (["layout={devices: 2, zero_stage: 1, offload: parameters}"], "needs zero_stage 3 but it is 1"),
     "no such init": (["init=nowhere"], "init: nowhere"),
     "no such resume": (["resume=nowhere"], "no finished checkpoint there (nowhere)"),
     "no optimizer": (["optimizer={python: 'parts:summed'}"], "parts:summed"),
@@ -444,10 +432,7 @@ def test_events_that_are_no_file(tmp_path, kind):
     make.get(kind, lambda p: p.symlink_to(p.name))(path)
     end = os.open(path, os.O_RDWR) if kind == "a pipe" else None  # so that a mistake here doesn't wait
     try:
-        with (
-            pytest.raises(UserError, match=r"'events.jsonl' is (not a regular file|a link)"),
-            hold_folder(path.parent),
-        ):
+        with pytest.raises(UserError, match=r"'events.jsonl' is (not a regular file|a link)"), hold_folder(path.parent):
             pass
     finally:
         if end is not None:
@@ -540,9 +525,7 @@ VANISHES: dict[str, Callable[[Path], Any]] = {
     "renamed": lambda out: out.rename(out.with_name("elsewhere")),
     "deleted and made again": lambda out: (shutil.rmtree(out), out.mkdir()),
     "its metrics deleted": lambda out: (out / "metrics.jsonl").unlink(),
-    "its events replaced": lambda out: Path(shutil.copy(out / "events.jsonl", out / "x")).replace(
-        out / "events.jsonl"
-    ),
+    "its events replaced": lambda out: Path(shutil.copy(out / "events.jsonl", out / "x")).replace(out / "events.jsonl"),
 }
 
 

@@ -40,12 +40,7 @@ def script(folder: Path, keys: str, before: str = "") -> subprocess.CompletedPro
     file = folder / "my_script.py"
     file.write_text(SCRIPT.format(tests=str(TESTS), folder=str(folder), keys=keys, before=before))
     return subprocess.run(
-        [sys.executable, str(file)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        stdin=subprocess.DEVNULL,
+        [sys.executable, str(file)], cwd=folder, capture_output=True, text=True, timeout=240, stdin=subprocess.DEVNULL
     )
 
 
@@ -66,10 +61,7 @@ def test_a_script_without_a_guard_starts_workers_and_hears_of_their_steps(tmp_pa
 @pytest.mark.parametrize(
     ("part", "says"),
     [
-        (
-            "my_script:build",
-            "a worker has imported the script that started it.*put the call under `if __name__",
-        ),
+        ("my_script:build", "a worker has imported the script that started it.*put the call under `if __name__"),
         ("__main__:build", r"lies in the script or notebook .* 2 workers don't import that.*parts.py"),
     ],
 )

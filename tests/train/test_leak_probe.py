@@ -51,9 +51,7 @@ def probed(mesh: Mesh, layout: Layout, leaks: bool) -> str:
 
 
 @pytest.mark.parametrize("leaks", [False, True])
-@pytest.mark.parametrize(
-    "axes", [{"cp": 2}, {"cp": 2, "pp": 2}, {"cp": 2, "tp": 2, "zero_stage": 3}], ids=str
-)
+@pytest.mark.parametrize("axes", [{"cp": 2}, {"cp": 2, "pp": 2}, {"cp": 2, "tp": 2, "zero_stage": 3}], ids=str)
 def test_a_leak_between_documents_is_found(axes: dict[str, Any], leaks: bool):
     """On every rank: none trains on while another has stopped."""
     devices = axes.get("cp", 1) * axes.get("pp", 1) * axes.get("tp", 1)

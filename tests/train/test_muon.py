@@ -147,9 +147,7 @@ def test_two_ranks_end_with_one_devices_weights(tmp_path) -> None:
     two = run(run_data(tmp_path, out_dir=str(tmp_path / "two"), layout=layout, **keys)).out_dir
     assert_same_run(two, one)
     mine, wanted = (weights(folder) for folder in (two, one))
-    matrices = {
-        name for name in wanted if ".weight" in name and name.startswith("layers.") and "norm" not in name
-    }
+    matrices = {name for name in wanted if ".weight" in name and name.startswith("layers.") and "norm" not in name}
     assert matrices
     for name in matrices:  # AdamW, which has the rest, magnifies the sign of near-zero gradients
         # ten updates of 0.003 a number, each off by rounding that the iteration magnifies up to 480 times

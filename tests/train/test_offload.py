@@ -24,9 +24,7 @@ def test_alone(control, tmp_path, offload):
     assert worst(rows(found), rows(control), "grad_norm") == 0.0
     for step in (3, 6):
         folder = f"checkpoints/step-{step:08d}"
-        assert_same_bits(
-            weights(Path(found) / folder, optimizer=True), weights(control / folder, optimizer=True)
-        )
+        assert_same_bits(weights(Path(found) / folder, optimizer=True), weights(control / folder, optimizer=True))
 
 
 def test_resumed_elsewhere(control, tmp_path):

@@ -229,8 +229,6 @@ def test_a_run_that_saves_nothing_and_is_asked_to_stop_says_why_it_could_not(tmp
 def test_an_optimizer_that_is_none():
     _, weights = small()
     with pytest.raises(UserError, match="gave a list"):
-        build_optimizer(
-            PythonRef(python="builtins:sorted"), weights, lambda ref: lambda groups: [], one_rank()[0]
-        )
+        build_optimizer(PythonRef(python="builtins:sorted"), weights, lambda ref: lambda groups: [], one_rank()[0])
     with pytest.raises(UserError, match="can't be called so"):
         build_optimizer(PythonRef.parse({"python": "parts:momentum"}), weights, load_python, one_rank()[0])

@@ -123,11 +123,7 @@ def test_first_weights_are_those_of_rank_zero():
     ("model", "layout", "says"),
     [
         ({"python": "parts:build_shared"}, ZERO3, "'blocks.0.up.weight' and 'blocks.1.up.weight' are one"),
-        (
-            {"python": "parts:build_shared", "outside": True},
-            ZERO3,
-            "'blocks.0.norm.weight' and 'first.weight",
-        ),
+        ({"python": "parts:build_shared", "outside": True}, ZERO3, "'blocks.0.norm.weight' and 'first.weight"),
         ({"python": "parts:build_all_frozen"}, {}, "no parameter of the model is to be trained"),
         ({"python": "parts:build_complex"}, {}, "parameter 'phase' is complex64"),
     ],
@@ -177,9 +173,7 @@ def test_a_bf16_run_with_buffers(tmp_path):
 
 @pytest.mark.parametrize("layout", [{}, ZERO3], ids=["one", "fsdp"])
 def test_buffers_that_bf16_meets_where_torch_mixes_nothing(tmp_path, layout):
-    data = run_data(
-        tmp_path, model={"python": "parts:build_averaged"}, layout={**layout, "precision": "bf16"}
-    )
+    data = run_data(tmp_path, model={"python": "parts:build_averaged"}, layout={**layout, "precision": "bf16"})
     says = r"buffers \(means.running_mean, means.running_var\) stay fp32.*layout.precision=fp32"
     for start in (dry_run, run):
         with pytest.raises(UserError, match=says):
@@ -238,9 +232,7 @@ def test_documents_do_not_see_each_other_in_a_model_of_transformers():
     random = np.random.default_rng(0)
     tokens = random.integers(1, 67, (2, 16))
     documents = np.repeat([[0] * 7 + [1] * 9, [0] * 3 + [1] * 13], 1, axis=0).astype(np.int32)
-    places = np.concatenate(
-        [np.arange(16) - 7 * (np.arange(16) > 6), np.arange(16) - 3 * (np.arange(16) > 2)]
-    )
+    places = np.concatenate([np.arange(16) - 7 * (np.arange(16) > 6), np.arange(16) - 3 * (np.arange(16) > 2)])
     batch = Batch(tokens, tokens, places.reshape(2, 16), documents, np.arange(2))
     (micro,) = micro_batches(batch, 2, torch.device("cpu"), wanted_by(model))
     assert set(micro.arguments) == {"position_ids"}

@@ -26,16 +26,12 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "1-micro8": {"micro_batch": 8},
     "1-micro1-full": {"micro_batch": 1, "recompute": "full"},
     "2-zero0": {"devices": 2, "zero_stage": 0, "micro_batch": 4},
-    "2-zero0-accumulated-selective": {
-        "devices": 2, "zero_stage": 0, "micro_batch": 1, "recompute": "selective"
-    },
+    "2-zero0-accumulated-selective": {"devices": 2, "zero_stage": 0, "micro_batch": 1, "recompute": "selective"},
     "2-zero3": {"devices": 2, "zero_stage": 3, "micro_batch": 4},
     "2-zero3-accumulated-full": {"devices": 2, "zero_stage": 3, "micro_batch": 1, "recompute": "full"},
     "4-zero0": {"devices": 4, "zero_stage": 0, "micro_batch": 2},
-    "4-zero3-accumulated-every2": {
-        "devices": 4, "zero_stage": 3, "micro_batch": 1, "recompute": {"every": 2}
-    },
-}  # fmt: skip
+    "4-zero3-accumulated-every2": {"devices": 4, "zero_stage": 3, "micro_batch": 1, "recompute": {"every": 2}},
+}
 FAST = [
     *(("packed", layout) for layout in LAYOUTS),
     ("unpacked-tied-zloss", "2-zero3-accumulated-full"),

@@ -29,6 +29,4 @@ def test_two_ranks_name_what_they_do(tmp_path: Path) -> None:
 
 def test_a_trace_at_the_end_of_a_run_that_stops_early(tmp_path: Path) -> None:
     run(run_data(tmp_path, train={"steps": 4}, profile={"steps": [2, 3, 9]}), steps=2)
-    assert [path.name for path in (tmp_path / "out" / "traces").iterdir()] == [
-        "step-00000002-rank00000.json.gz"
-    ]
+    assert [path.name for path in (tmp_path / "out" / "traces").iterdir()] == ["step-00000002-rank00000.json.gz"]

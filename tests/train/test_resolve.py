@@ -67,12 +67,7 @@ def test_steps_and_tokens_together(spec):
         ({"layout": {"zero_stage": 0, "offload": "parameters"}}, "offload parameters needs zero_stage 3"),
         ({"model": {"attention_gate": True}}, "a gate on attention's output is counted but doesn't run yet"),
         (
-            {
-                "model": {
-                    "layer_pattern": ["mamba"],
-                    "mamba": {"num_heads": 2, "head_dim": 4, "state_size": 4},
-                }
-            },
+            {"model": {"layer_pattern": ["mamba"], "mamba": {"num_heads": 2, "head_dim": 4, "state_size": 4}}},
             "Mamba layers are counted but don't run yet",
         ),
         ({"layout": {"precision": "fp8"}}, "precision fp8 can be planned but not trained"),
@@ -81,10 +76,7 @@ def test_steps_and_tokens_together(spec):
         ({"checkpoint": {"async": True}}, "asynchronous saving is not there yet"),
         ({"model": {"positions": "learned", "context": 8}}, "more than the model's 8 learned positions"),
         (
-            {
-                "model": {"positions": "learned", "context": 8},
-                "data": {"python": "parts:Counting", "seq_len": 9},
-            },
+            {"model": {"positions": "learned", "context": 8}, "data": {"python": "parts:Counting", "seq_len": 9}},
             "seq_len 9 is more than the model's 8 learned positions",
         ),
         ({"data": {"python": "parts:Counting", "seq_len": "long"}}, "seq_len is 'long'"),

@@ -40,9 +40,7 @@ def test_rows_have_the_promised_keys(finished):
     assert all(0 < row["memory_gib"] < 64 and 0 < row["mfu"] < 1 for row in found)
     for row in found:
         assert row["tokens_per_s"] == pytest.approx(128 / row["step_time_s"])
-    assert [set(row) for row in rows(result.out_dir, "valid")] == [
-        {"kind", "step", "loss", "bits_per_byte"}
-    ] * 2
+    assert [set(row) for row in rows(result.out_dir, "valid")] == [{"kind", "step", "loss", "bits_per_byte"}] * 2
 
 
 def test_a_run_is_validated_once(tmp_path, monkeypatch):
@@ -112,9 +110,7 @@ def test_the_folder_rebuilds_the_run(finished, tmp_path):
 def test_another_seed_is_another_run(finished, tmp_path):
     data, result = finished
     other = rows(run({**data, "seed": 4, "out_dir": str(tmp_path / "other")}).out_dir)
-    assert [row["sample_ids_hash"] for row in other] != [
-        row["sample_ids_hash"] for row in rows(result.out_dir)
-    ]
+    assert [row["sample_ids_hash"] for row in other] != [row["sample_ids_hash"] for row in rows(result.out_dir)]
     assert other[0]["loss"] != rows(result.out_dir)[0]["loss"]
 
 
@@ -179,10 +175,7 @@ TP2 = {"devices": 2, "tp": 2}
             {"layout": TP2, "data": {"python": "parts:Counting", "seq_len": 15}},
             "seq_len 15 is not divisible by the 2 parts",
         ),
-        (
-            {"layout": TP2, "optimizer": {"python": "parts:ByTensor", "lr": 0.1}},
-            "doesn't say that it is elementwise",
-        ),
+        ({"layout": TP2, "optimizer": {"python": "parts:ByTensor", "lr": 0.1}}, "doesn't say that it is elementwise"),
     ],
 )
 def test_what_cannot_be_is_refused_before_a_process_starts(tmp_path, started, changes, says):

@@ -116,9 +116,7 @@ def test_a_batch_without_counted_tokens_changes_nothing():
     parallel = build(mesh, layout)
     before = [w.master.detach().clone() for w in parallel.weights]
     tokens, targets = batch()
-    report = make_step(parallel, mesh)(
-        [Micro(tokens, torch.full_like(targets, IGNORED), {})], torch.tensor(0.0)
-    )
+    report = make_step(parallel, mesh)([Micro(tokens, torch.full_like(targets, IGNORED), {})], torch.tensor(0.0))
     assert report[:4].tolist() == [0.0, 0.0, 0.0, 0.0]
     assert all(torch.equal(b, w.master) for b, w in zip(before, parallel.weights, strict=True))
 
@@ -189,9 +187,7 @@ def look_at_bf16(mesh: Mesh, layout: Layout) -> dict[str, Any]:
         "weights": sorted(seen["weights"]),
         "masters": sorted({str(w.master.dtype) for w in parallel.weights}),
         "gradients": sorted({str(g.dtype) for g in gradients if g is not None}),
-        "beyond bf16": any(
-            g is not None and not torch.equal(g, g.to(torch.bfloat16).float()) for g in gradients
-        ),
+        "beyond bf16": any(g is not None and not torch.equal(g, g.to(torch.bfloat16).float()) for g in gradients),
         "masters beyond bf16": any(
             not torch.equal(w.master, w.master.to(torch.bfloat16).float()) for w in parallel.weights
         ),

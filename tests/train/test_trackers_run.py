@@ -33,9 +33,7 @@ def tracked(tmp_path_factory):
 
 
 def test_metrics_are_those_of_an_untracked_run(tracked, tmp_path):
-    data = run_data(
-        tmp_path, layout={"micro_batch": 8}, train={"steps": 10, "valid_every": 5, "valid_batches": 1}
-    )
+    data = run_data(tmp_path, layout={"micro_batch": 8}, train={"steps": 10, "valid_every": 5, "valid_batches": 1})
     assert bits(run(data).out_dir) == bits(tracked)
 
 

@@ -55,9 +55,7 @@ def activations(check: Check) -> None:
             check.note(name, found)
 
 
-def _variant(
-    check: Check, model: ModelSpec, layout: Layout, length: int
-) -> tuple[dict[str, Any], list[Tensor]]:
+def _variant(check: Check, model: ModelSpec, layout: Layout, length: int) -> tuple[dict[str, Any], list[Tensor]]:
     with check.device:  # a billion numbers take a minute on a CPU
         decoder = Decoder(model)
         initialize(decoder, model, 0)

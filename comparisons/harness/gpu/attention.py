@@ -68,9 +68,7 @@ def attention(check: Check) -> None:
         check.note(key, speed(check, q, k, v, rule))
 
 
-def heads_of(
-    device: torch.device, batch: int, heads: int, length: int, head: int
-) -> tuple[Tensor, Tensor, Tensor]:
+def heads_of(device: torch.device, batch: int, heads: int, length: int, head: int) -> tuple[Tensor, Tensor, Tensor]:
     """q, k, v [B, H or H/4, S, K], random, with gradients."""
     shapes = [(batch, count, length, head) for count in (heads, heads // 4, heads // 4)]
     q, k, v = (random_of(device, *shape).requires_grad_() for shape in shapes)

@@ -89,9 +89,7 @@ class Check:
             yield
         except OutOfTime:
             raise
-        except (
-            Exception
-        ) as error:  # an AssertionError or OSError of one racer is no reason to lose the others
+        except Exception as error:  # an AssertionError or OSError of one racer is no reason to lose the others
             self.note(key, {"error": short(error)})
             if self.device.type == "cuda":
                 del error

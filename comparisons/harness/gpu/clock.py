@@ -22,11 +22,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def time_call(
-    calls: Sequence[Callable[[], object]],
-    device: torch.device,
-    seconds: float,
-    least: int = 10,
-    most: int = 50,
+    calls: Sequence[Callable[[], object]], device: torch.device, seconds: float, least: int = 10, most: int = 50
 ) -> Spread:
     """Seconds of one call: median and percentiles over `least` to `most` samples, in about `seconds`.
 

@@ -44,9 +44,7 @@ def profile(check: Check) -> None:
             )  # fmt: skip
             write_yaml(path, made.dump())
             best = sw.plan("llama-3.2-1b", str(path), devices=1, seq_len=8192, global_batch=8)["best"][0]
-            check.note(
-                "plan", {"file": path.name, "layout": best["layout"], "step_time_s": best["step_time_s"]}
-            )
+            check.note("plan", {"file": path.name, "layout": best["layout"], "step_time_s": best["step_time_s"]})
 
 
 def _rows(check: Check, key: str) -> list[dict[str, Any]]:
@@ -60,14 +58,8 @@ def _notes(check: Check) -> list[str]:
     notes = []
     for key, value in parts.get("attention", {}).get("values", {}).items():
         if isinstance(value, dict) and "forward_backward_tflops" in value:
-            notes.append(
-                f"attention, {key}: {value['forward_backward_tflops']:.0f} TFLOP/s with its backward"
-            )
+            notes.append(f"attention, {key}: {value['forward_backward_tflops']:.0f} TFLOP/s with its backward")
     for key, value in parts.get("memory", {}).get("values", {}).items():
-        if (
-            isinstance(value, dict)
-            and "per_s" in value
-            and key in ("launches_per_s", "to_device_gb", "to_host_gb")
-        ):
+        if isinstance(value, dict) and "per_s" in value and key in ("launches_per_s", "to_device_gb", "to_host_gb"):
             notes.append(f"{key}: {value['per_s']:.4g}")
     return notes

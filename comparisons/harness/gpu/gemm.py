@@ -48,11 +48,7 @@ def products(device: torch.device, tokens: int, rows: int, columns: int, seconds
     """The three products' rates for M = tokens, N = rows, K = columns."""
     count = sets_for(device, 2.0 * (tokens * columns + rows * columns + tokens * rows))
     inputs = [
-        (
-            random_of(device, tokens, columns),
-            random_of(device, rows, columns),
-            random_of(device, tokens, rows),
-        )
+        (random_of(device, tokens, columns), random_of(device, rows, columns), random_of(device, tokens, rows))
         for _ in range(count)
     ]
     kinds: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {

@@ -61,9 +61,7 @@ def passes(check: Check, seconds: float) -> None:
 def optimizer(check: Check, seconds: float) -> None:
     """Fused AdamW in fp32 (reads w, g, m, v, writes w, m, v: 28 bytes a parameter), norm, and bf16 copies."""
     parameters = 1 << 16 if check.quick else 1 << 28
-    parts = [
-        torch.nn.Parameter(random_of(check.device, parameters // 16, dtype=torch.float32)) for _ in range(16)
-    ]
+    parts = [torch.nn.Parameter(random_of(check.device, parameters // 16, dtype=torch.float32)) for _ in range(16)]
     for part in parts:
         part.grad = torch.randn_like(part)
     adamw = torch.optim.AdamW(parts, lr=1e-4, fused=True)

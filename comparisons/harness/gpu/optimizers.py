@@ -41,13 +41,9 @@ def optimizers(check: Check) -> None:
             mesh = make_mesh(make_grid(layout, model.kv_heads), 0, check.device)
             with torch.device("meta"):
                 decoder = Decoder(model)
-            parallel = parallelize(
-                decoder, place(model, layout), layout, mesh, bf16=True, compile_blocks=False
-            )
+            parallel = parallelize(decoder, place(model, layout), layout, mesh, bf16=True, compile_blocks=False)
             weights = parallel.weights
-            optimizer = build_optimizer(
-                OptimizerSpec.parse({"name": name}), weights, load_python, mesh, half=True
-            )
+            optimizer = build_optimizer(OptimizerSpec.parse({"name": name}), weights, load_python, mesh, half=True)
             total = 0
             for weight in weights:
                 torch.nn.init.normal_(weight.master, std=0.02)

@@ -42,19 +42,15 @@ def peaks(check: Check) -> None:
             file = Path(folder) / "run.yaml"
             file.write_text(json.dumps(run), encoding="utf-8")
             command(check, folder, "train", str(file))
-            dry = json.loads(
-                command(check, folder, "train", str(file), "--dry-run", "--json", f"out_dir={folder}/dry")
-            )
-            rows = [
-                json.loads(line) for line in (Path(folder) / "run/metrics.jsonl").read_text().splitlines()
-            ]
+            dry = json.loads(command(check, folder, "train", str(file), "--dry-run", "--json", f"out_dir={folder}/dry"))
+            rows = [json.loads(line) for line in (Path(folder) / "run/metrics.jsonl").read_text().splitlines()]
             measured = max(row["memory_gib"] for row in rows)
             counted = max(group["memory_bytes"]["peak"] for group in dry["groups"]) / 2**30
             value = {"measured_gib": measured, "dry_run_gib": counted}
             if check.device.type == "cuda":
-                planned = json.loads(command(check, folder, "predict", "--from", str(file), "--json"))[
-                    "memory_gib"
-                ]["peak"]
+                planned = json.loads(command(check, folder, "predict", "--from", str(file), "--json"))["memory_gib"][
+                    "peak"
+                ]
                 value |= {
                     "planned_gib": planned,
                     "dry_run_is": counted / measured - 1,
@@ -70,7 +66,5 @@ def command(check: Check, folder: str | Path, *words: str) -> str:
         timeout=max(5.0, check.left), stdin=subprocess.DEVNULL,
     )  # fmt: skip
     if done.returncode:
-        raise RuntimeError(
-            f"scalewright {words[0]}: {(done.stderr.strip().splitlines() or ['no message'])[-1]}"
-        )
+        raise RuntimeError(f"scalewright {words[0]}: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
     return done.stdout

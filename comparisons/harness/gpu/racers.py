@@ -84,13 +84,7 @@ class Ours:
         with torch.device("meta"):
             decoder = Decoder(race.model)
         self.parallel: Parallel = parallelize(
-            decoder,
-            place(race.model, layout),
-            layout,
-            mesh,
-            bf16=True,
-            compile_blocks=True,
-            backend=race.backend,
+            decoder, place(race.model, layout), layout, mesh, bf16=True, compile_blocks=True, backend=race.backend
         )
         with torch.no_grad():
             for weight in self.parallel.weights:
@@ -118,9 +112,7 @@ class Ours:
 class Plain:
     """A bare loop: bf16 module, fp32 masters beside it, one list operation for each pass over all of them."""
 
-    def __init__(
-        self, name: str, race: Race, module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]
-    ) -> None:
+    def __init__(self, name: str, race: Race, module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
         self.name, self.loss, self.samples, self.number = name, loss, race.samples, 0
         self.copies: list[Tensor] = list(module.parameters())
         self.masters: list[Tensor] = [nn.Parameter(p.detach().float()) for p in self.copies]

@@ -20,11 +20,7 @@ RATES: dict[str, Columns] = {
         "forward_backward_tflops": "with backward",
         "backends_launched": "ran",
     },
-    "gemm": {
-        "forward": "forward TFLOP/s",
-        "input_gradient": "input gradient",
-        "weight_gradient": "weight gradient",
-    },
+    "gemm": {"forward": "forward TFLOP/s", "input_gradient": "input gradient", "weight_gradient": "weight gradient"},
     "memory": {"per_s": "a second (GB, or launches)"},
     "activations": {
         "forward_backward_ms": "forward and backward ms",
@@ -105,11 +101,7 @@ def _statuses(state: dict[str, Any]) -> list[list[object]]:
     for part in PARTS:
         record = state["parts"].get(part.name, {})
         moved = {} if state["visits"][-1]["quick"] else record.get("ceilings", {})
-        drift = (
-            f"{moved['matmul_bf16_tflops']:+.1%}, {moved['copy_gb']:+.1%}"
-            if "matmul_bf16_tflops" in moved
-            else "–"
-        )
+        drift = f"{moved['matmul_bf16_tflops']:+.1%}, {moved['copy_gb']:+.1%}" if "matmul_bf16_tflops" in moved else "–"
         doubtful = " (doubtful: more than 3%)" if moved.get("drifted") else ""
         rows.append(
             [
@@ -141,22 +133,14 @@ def _tables(name: str, record: dict[str, Any]) -> list[str]:
         return _steps(record["values"])
     if name == "profile":
         plan = values.get("plan", {})
-        return [
-            f"`cluster.yaml`; a plan of Llama-3.2-1B on it: {plan.get('step_time_s') or plan.get('error')}"
-        ]
+        return [f"`cluster.yaml`; a plan of Llama-3.2-1B on it: {plan.get('step_time_s') or plan.get('error')}"]
     columns = RATES[name]
-    return [
-        table(["", *columns.values()], [_row(key, value, tuple(columns)) for key, value in values.items()])
-    ]
+    return [table(["", *columns.values()], [_row(key, value, tuple(columns)) for key, value in values.items()])]
 
 
 def _steps(values: dict[str, Any]) -> list[str]:
     peak = values.get("peak") or {}
-    against = (
-        f"{peak['flops'] / 1e12:.0f} TFLOP/s ({peak['source']})"
-        if peak.get("flops")
-        else str(peak.get("source"))
-    )
+    against = f"{peak['flops'] / 1e12:.0f} TFLOP/s ({peak['source']})" if peak.get("flops") else str(peak.get("source"))
     rows, ratios = [], []
     for rival, value in values.items():
         if not isinstance(value, dict) or rival in ("peak", "model"):
@@ -174,14 +158,9 @@ def _steps(values: dict[str, Any]) -> list[str]:
             for name, entry in entries.items()
         ]
         if "ours_is_faster_by" in value:
-            ratio, how = (
-                value["ours_is_faster_by"],
-                "in turns" if value["in_turns"] else "one after the other",
-            )
+            ratio, how = (value["ours_is_faster_by"], "in turns" if value["in_turns"] else "one after the other")
             agree = "yes" if value["losses"].get("agree") else "**no**"
-            ratios.append(
-                [rival, f"{ratio['median']:.3f} ({ratio['p20']:.3f}–{ratio['p80']:.3f})", how, agree]
-            )
+            ratios.append([rival, f"{ratio['median']:.3f} ({ratio['p20']:.3f}–{ratio['p80']:.3f})", how, agree])
     model = values.get("model", {})
     return [
         f"{model.get('name')}: {values.get('parameters', 0) / 1e6:.0f}M parameters, "

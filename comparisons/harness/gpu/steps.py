@@ -44,10 +44,7 @@ BLOCKS, WHOLE = "plain, blocks compiled", "plain, whole model compiled"
 HF, LIGER = "HF module, layers compiled", "HF module with Liger, eager"
 WANTED_S = {OURS: 30.0, BLOCKS: 35.0, WHOLE: 85.0, HF: 45.0, LIGER: 25.0}  # build, compile and race
 USABLE = 0.92  # of a device's memory, for shapes that are cut to fit
-STATES, SMALL_STATES = (
-    18.0,
-    12.0,
-)  # bytes a parameter: master 4, copy 2, gradient 4, states 8; of adamw_8bit 2
+STATES, SMALL_STATES = (18.0, 12.0)  # bytes a parameter: master 4, copy 2, gradient 4, states 8; of adamw_8bit 2
 KEPT = 30.0  # bytes a token, layer and hidden unit that blocks keep for the backward: 25 of a Llama, and room
 
 
@@ -79,9 +76,7 @@ def steps(check: Check, name: str, rivals: tuple[str, ...], small_states: bool =
     check.note("tokens_per_step", race.tokens)
     ours: Entrant | None = None
     for rival in rivals:
-        if not check.want(
-            rival, 2.0 if check.quick else WANTED_S[rival] + (WANTED_S[OURS] if ours is None else 0.0)
-        ):
+        if not check.want(rival, 2.0 if check.quick else WANTED_S[rival] + (WANTED_S[OURS] if ours is None else 0.0)):
             continue
         with check.trying(rival):
             needed = {HF: "transformers", LIGER: "liger_kernel"}.get(rival)
@@ -100,8 +95,7 @@ def steps(check: Check, name: str, rivals: tuple[str, ...], small_states: bool =
             race = make_race(check, name, SMALL_STATES, "adamw_8bit")
             alone = Entrant(OURS, check, race)
             check.note(
-                "8 bytes of state",
-                {"layers": race.model.num_hidden_layers, **compete(check, race, [alone])[OURS]},
+                "8 bytes of state", {"layers": race.model.num_hidden_layers, **compete(check, race, [alone])[OURS]}
             )
             alone.free()
 
@@ -157,9 +151,7 @@ def fit_together(check: Check, race: Race, facts: dict[str, Any]) -> bool:
     if check.device.type != "cuda":
         return True
     total = torch.cuda.get_device_properties(check.device).total_memory / 2**30
-    return bool(
-        2 * STATES * count(race.model).total / 2**30 + facts["peak_allocated_gib"] * 0.5 < USABLE * total
-    )
+    return bool(2 * STATES * count(race.model).total / 2**30 + facts["peak_allocated_gib"] * 0.5 < USABLE * total)
 
 
 def make_race(check: Check, name: str, bytes_each: float, optimizer: str = "adamw") -> Race:
@@ -222,10 +214,7 @@ def memory(check: Check) -> tuple[float, float]:
         return 0.0, 0.0
     gc.collect()
     torch.cuda.empty_cache()
-    return (
-        torch.cuda.memory_allocated(check.device) / 2**30,
-        torch.cuda.memory_reserved(check.device) / 2**30,
-    )
+    return (torch.cuda.memory_allocated(check.device) / 2**30, torch.cuda.memory_reserved(check.device) / 2**30)
 
 
 def nothing() -> None:
@@ -238,8 +227,7 @@ def disagreement(first: dict[str, list[float]]) -> dict[str, Any]:
     if ours is None:
         return {}
     found = {
-        name: max(abs(a - b) / abs(b) for a, b in zip(losses, ours, strict=True))
-        for name, losses in first.items()
+        name: max(abs(a - b) / abs(b) for a, b in zip(losses, ours, strict=True)) for name, losses in first.items()
     }
     return {**found, "agree": all(value <= AGREEMENT for value in found.values())}
 
@@ -271,10 +259,7 @@ def compete(check: Check, race: Race, entrants: list[Entrant]) -> dict[str, dict
     found: dict[str, dict[str, Any]] = {}
     for entrant in entrants:
         name = entrant.name
-        found[name] = {
-            **entrant.facts,
-            **speeds(check, race, times[name], walls[name], hosts[name], peak["flops"]),
-        }
+        found[name] = {**entrant.facts, **speeds(check, race, times[name], walls[name], hosts[name], peak["flops"])}
         found[name] |= {"walls": walls[name], **look_inside(check, racers[name])}
         if name == OURS:
             found[name]["predicted"] = predicted(check, race)

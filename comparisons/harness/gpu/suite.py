@@ -48,31 +48,17 @@ def rest(check: Check) -> None:
 def files() -> list[str]:
     """Test files with a GPU parameter: the others may want packages that aren't here."""
     paths = sorted((ROOT / "tests").rglob("test_*.py"))
-    return [
-        str(path.relative_to(ROOT))
-        for path in paths
-        if HAS_PARAMETER.search(path.read_text(encoding="utf-8"))
-    ]
+    return [str(path.relative_to(ROOT)) for path in paths if HAS_PARAMETER.search(path.read_text(encoding="utf-8"))]
 
 
 def collect(check: Check) -> list[str]:
     """Their ids, the most telling first; on a CPU the CPU's cases of two files stand in for them."""
     marks = ["-m", "gpu"] if check.device.type == "cuda" else ["-m", "not slow and not parity"]
-    names = (
-        files()
-        if check.device.type == "cuda"
-        else ["tests/model/test_gpu.py", "tests/model/test_gpu_kernels.py"]
-    )
+    names = files() if check.device.type == "cuda" else ["tests/model/test_gpu.py", "tests/model/test_gpu_kernels.py"]
     done = subprocess.run(
-        [*_pytest(), "--collect-only", *marks, *names],
-        cwd=ROOT,
-        env=_environ(),
-        capture_output=True,
-        text=True,
+        [*_pytest(), "--collect-only", *marks, *names], cwd=ROOT, env=_environ(), capture_output=True, text=True
     )
-    tests = [
-        line for line in done.stdout.splitlines() if "::" in line and not line.startswith(("ERROR", " "))
-    ]
+    tests = [line for line in done.stdout.splitlines() if "::" in line and not line.startswith(("ERROR", " "))]
     errors = [line for line in done.stdout.splitlines() if line.startswith("ERROR")]
     check.record["collected"] = {"files": len(names), "tests": len(tests), "errors": errors}
     check.write()
@@ -117,8 +103,7 @@ class Worker:
             self._give_up(check, f"it took more than {ONE_TEST_S:.0f} s")
         elif ended and self.tests and not self._stopped_between(check):
             self._give_up(
-                check,
-                f"its process ended with {self.process.returncode if self.process else None}: {self._tail()}",
+                check, f"its process ended with {self.process.returncode if self.process else None}: {self._tail()}"
             )
         if self.process is None or self.process.poll() is not None:
             if not self.tests:
@@ -166,9 +151,7 @@ class Worker:
         self._store(check, self.tests[0], {"outcome": "error", "seconds": ONE_TEST_S, "message": why})
 
     def _tail(self) -> str:
-        return (
-            self.log.read_text(encoding="utf-8", errors="replace").strip()[-300:] if self.log.exists() else ""
-        )
+        return self.log.read_text(encoding="utf-8", errors="replace").strip()[-300:] if self.log.exists() else ""
 
 
 def _pytest() -> list[str]:

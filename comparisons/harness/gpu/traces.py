@@ -52,11 +52,7 @@ def _in_pieces(check: Check, folder: Path) -> dict[str, Any]:
     answer = json.loads(command(check, folder, "diagnose", str(path), "--json"))
     held = {"kept_gib": sum(x.numel() for x in kept) / 2**30, "large_gib": large.numel() / 2**30}
     reserved = torch.cuda.memory_reserved(check.device) / 2**30
-    return {
-        **held,
-        "reserved_gib": reserved,
-        "answer": {k: v for k, v in answer.items() if not isinstance(v, list)},
-    }
+    return {**held, "reserved_gib": reserved, "answer": {k: v for k, v in answer.items() if not isinstance(v, list)}}
 
 
 def _diagnosed(check: Check, folder: Path, fault: str, causes: tuple[str, ...]) -> dict[str, Any]:
@@ -74,8 +70,7 @@ def _diagnosed(check: Check, folder: Path, fault: str, causes: tuple[str, ...]) 
     rows = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
     answer = json.loads(command(check, folder, "diagnose", str(folder / "run/traces"), "--json"))
     verdicts = [
-        {"cause": verdict["cause"], "gain_pct": verdict.get("gain_pct")}
-        for verdict in answer.get("verdicts", [])[:3]
+        {"cause": verdict["cause"], "gain_pct": verdict.get("gain_pct")} for verdict in answer.get("verdicts", [])[:3]
     ]
     first = verdicts[0]["cause"] if verdicts else "none"
     return {

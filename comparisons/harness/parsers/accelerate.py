@@ -18,9 +18,7 @@ CHECKS = (
     "names of the file's own keys", "distributed_type", "mixed_precision", "FSDP2's reshard_after_forward",
     "cp_comm_strategy", "tp and cp beside shards", "the product of sizes, compared with num_processes",
 )  # fmt: skip
-UNCHECKED = (
-    "names within fsdp_config and deepspeed_config", "DeepSpeed's own conditions", "the script", "memory",
-)  # fmt: skip
+UNCHECKED = ("names within fsdp_config and deepspeed_config", "DeepSpeed's own conditions", "the script", "memory")
 
 
 def prepare() -> str:

@@ -40,9 +40,7 @@ def refusal(folder: Path, emitted: Emitted, settings: Settings) -> str:
     gpus = {"bf16": True, "fp8": True, "n_gpu": settings.layout.devices, "n_node": 1,
             "compute_capability": "sm_90", "tf32": True}  # fmt: skip
     try:
-        taken = AxolotlConfigWCapabilities(
-            **document, capabilities=gpus, env_capabilities={"torch_version": "2.13.0"}
-        )
+        taken = AxolotlConfigWCapabilities(**document, capabilities=gpus, env_capabilities={"torch_version": "2.13.0"})
     except Exception as error:
         return words(error)
     ignored = [key for key in document if not hasattr(taken, key)]

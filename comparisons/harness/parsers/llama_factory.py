@@ -13,14 +13,8 @@ from scalewright.emit.emitted import Emitted
 from scalewright.emit.settings import Settings
 
 TITLE = "LLaMA-Factory"
-NEEDS = (
-    "pip install --no-deps llamafactory omegaconf, beside transformers, datasets, accelerate, trl and peft"
-)
-CHECKS = (
-    "names of all keys",
-    "TrainingArguments' own conditions",
-    "combinations of stages, datasets and evaluations",
-)
+NEEDS = "pip install --no-deps llamafactory omegaconf, beside transformers, datasets, accelerate, trl and peft"
+CHECKS = ("names of all keys", "TrainingArguments' own conditions", "combinations of stages, datasets and evaluations")
 UNCHECKED = ("DeepSpeed's section, which is left out where DeepSpeed is missing", "the data", "memory")
 
 

@@ -78,9 +78,7 @@ def refusal(folder: Path, emitted: Emitted, settings: Settings) -> str:
     devices = {"internal_compile": True, "internal_compile_num_devices": settings.layout.devices}
     try:
         with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-            config = pyconfig.initialize(
-                ["", str(folder / "maxtext.yml")], skip_jax_distributed_system=True, **devices
-            )
+            config = pyconfig.initialize(["", str(folder / "maxtext.yml")], skip_jax_distributed_system=True, **devices)
     except Exception as error:
         return _said(error)
     product = prod(config.ici_parallelism) * prod(config.dcn_parallelism)

@@ -41,8 +41,7 @@ DEGREES = {
     "cp": "context_parallel_degree", "tp": "tensor_parallel_degree", "pp": "pipeline_parallel_degree",
     "ep": "expert_parallel_degree", "etp": "expert_tensor_parallel_degree",
 }  # fmt: skip
-SAME_SIZE = ("model.norm_eps", "model.mtp_layers", "model.context", "model.query_scale",
-             "model.rope.scaling.factor")  # fmt: skip
+SAME_SIZE = ("model.norm_eps", "model.mtp_layers", "model.context", "model.query_scale", "model.rope.scaling.factor")
 
 
 def prepare() -> str:
@@ -137,9 +136,7 @@ def _check_toml(config: Any, settings: Settings) -> Any:
     given = {"world_size": settings.layout.devices, "enable_loss_parallel": True, **sizes}
     ParallelDims(**{name: value for name, value in given.items() if name in wanted})
     if hasattr(spec, "config"):  # 0.1, whose vocabulary is the tokenizer's
-        arguments = dataclasses.replace(
-            spec.config[config.model.flavor], vocab_size=settings.model.vocab_size
-        )
+        arguments = dataclasses.replace(spec.config[config.model.flavor], vocab_size=settings.model.vocab_size)
     else:
         arguments = spec.model_args[config.model.flavor]
         arguments.update_from_config(config)

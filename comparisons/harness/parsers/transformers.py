@@ -32,13 +32,7 @@ def refusal(folder: Path, emitted: Emitted, settings: Settings) -> str:
     import torch
     from accelerate import ParallelismConfig
     from accelerate.utils import FullyShardedDataParallelPlugin
-    from transformers import (
-        AutoConfig,
-        AutoModelForCausalLM,
-        HfArgumentParser,
-        TrainingArguments,
-        get_scheduler,
-    )
+    from transformers import AutoConfig, AutoModelForCausalLM, HfArgumentParser, TrainingArguments, get_scheduler
 
     path = folder / "on_cpu.json"
     arguments = json.loads((folder / "training_args.json").read_text(encoding="utf-8"))

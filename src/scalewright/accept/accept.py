@@ -41,9 +41,7 @@ def accept(
     """
     if not context.alone and context.world != run.layout.devices:
         how = f"start {run.layout.devices} processes, or set layout.devices={context.world}"
-        raise UserError(
-            f"the layout has {run.layout.devices} devices, and {context.world} are here", "layout", how
-        )
+        raise UserError(f"the layout has {run.layout.devices} devices, and {context.world} are here", "layout", how)
     if context.rank == 0 and folder.exists():
         raise UserError("this folder is there already", str(folder), "name a new one with --out")
     with Ranks(context, device, run.layout.devices) as ranks:
@@ -87,9 +85,7 @@ def _doctor(ranks: Ranks, folder: Path, environ: Mapping[str, str]) -> Finding:
     ]
     hosts = len({finding[0] for finding in findings})
     words = f"{len(findings)} looks at {hosts} host{'s' if hosts > 1 else ''}"
-    figures = {
-        "findings": [dict(zip(("host", "severity", "what", "fix"), finding, strict=True)) for finding in bad]
-    }
+    figures = {"findings": [dict(zip(("host", "severity", "what", "fix"), finding, strict=True)) for finding in bad]}
     if not bad:
         return checked("doctor", "ok", f"{words}: nothing to fix", "", figures)
     what = "; ".join(dict.fromkeys(finding[2] for finding in bad[:3]))
@@ -103,8 +99,4 @@ def _measured(ranks: Ranks, run: RunSpec, cluster: ClusterSpec, tell: Tell) -> l
     job = hardware.job_of(run.layout, ranks.device)
     figures = ranks.measure(job)
     first = hardware.devices(figures["devices"], cluster, job.precision)
-    return [
-        timed(first, start),
-        hardware.meetings(figures["pairs"]),
-        hardware.links(figures["axes"], cluster),
-    ]
+    return [timed(first, start), hardware.meetings(figures["pairs"]), hardware.links(figures["axes"], cluster)]

@@ -45,10 +45,4 @@ class Acceptance:
             }
             for check in self.checks
         ]  # fmt: skip
-        return {
-            "run": self.run,
-            "ok": self.ok,
-            "seconds": round(self.seconds, 1),
-            **self.about,
-            "checks": checks,
-        }
+        return {"run": self.run, "ok": self.ok, "seconds": round(self.seconds, 1), **self.about, "checks": checks}

@@ -55,9 +55,7 @@ class HardwareJob:
 
 def job_of(layout: Layout, device: str) -> HardwareJob:
     """The measurements that a layout calls for."""
-    precision = {"auto": "bf16" if device == "cuda" else "fp32", "fp8": "bf16"}.get(
-        layout.precision, layout.precision
-    )
+    precision = {"auto": "bf16" if device == "cuda" else "fp32", "fp8": "bf16"}.get(layout.precision, layout.precision)
     kind = "cuda" if device == "cuda" else "cpu"
     axes, stride = [], 1
     for name in reversed(DENSE):
@@ -119,9 +117,7 @@ def devices(rows: Sequence[Mapping[str, Any]], cluster: ClusterSpec, precision: 
         return checked("devices", "problem", "; ".join(slow), how, figures)
     usual = statistics.median(flops) if flops else 0.0
     copies = metric(statistics.median(row["bytes_per_s"] for row in rows), "B/s")
-    words = (
-        f"{counted(len(rows), 'devices')} alike: {metric(usual, 'FLOP/s')} in {precision}, copies {copies}"
-    )
+    words = f"{counted(len(rows), 'devices')} alike: {metric(usual, 'FLOP/s')} in {precision}, copies {copies}"
     peak = cluster.device.peak(precision) if cluster.peak_source == "published" else None
     if peak is None or kind == "cpu":
         return checked("devices", "ok", words, "", figures)

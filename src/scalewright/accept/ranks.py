@@ -57,9 +57,7 @@ class Ranks:
         """The figures of every device, pair and axis; the same on each rank."""
         if not self.context.alone:
             return take(self.context, job, self._place)
-        answer: dict[str, object] = run_local(
-            measured, (job,), self.processes, preload=PRELOAD, import_main=False
-        )
+        answer: dict[str, object] = run_local(measured, (job,), self.processes, preload=PRELOAD, import_main=False)
         return answer
 
     def gather(self, value: Any) -> list[Any]:

@@ -83,13 +83,9 @@ def loss(ranks: Ranks, run: RunSpec, place: AcceptanceFolder) -> Finding:
     try:
         answered = json.loads(text)
     except ValueError:
-        return checked(
-            "loss", "problem", _last_line(errors) or "parity gave no answer", "run `scalewright parity`"
-        )
+        return checked("loss", "problem", _last_line(errors) or "parity gave no answer", "run `scalewright parity`")
     figures = {key: answered[key] for key in ("layout", "control", "worst", "tolerance", "shrunk")}
-    words = (
-        f"equal to one device: {answered['worst']:.1e} apart at most, {answered['tolerance']:.0e} is allowed"
-    )
+    words = f"equal to one device: {answered['worst']:.1e} apart at most, {answered['tolerance']:.0e} is allowed"
     if answered["shrunk"]:
         words += f" (shrunk to this host: {', '.join(answered['shrunk'][:3])})"
     if code == 0:
@@ -156,9 +152,7 @@ def _behind_save(folder: Path) -> bool:
 
 
 def _commits(folder: Path) -> list[int]:
-    return sorted(
-        int(path.parent.name.split("-")[1]) for path in folder.glob("checkpoints/step-????????/COMMIT")
-    )
+    return sorted(int(path.parent.name.split("-")[1]) for path in folder.glob("checkpoints/step-????????/COMMIT"))
 
 
 def _saved(folder: Path, ranks: Ranks) -> int:
@@ -205,9 +199,7 @@ def _compared(place: AcceptanceFolder, killed: Mapping[str, float]) -> Finding:
     words = f"killed, and resumed from step {began}: "
     if apart > CLOSE:
         words += f"the loss of {len(steps)} steps is up to {apart:.1e} from the run that wasn't killed"
-        return checked(
-            "resume", "problem", words, "`scalewright checkpoint verify` on the newest save", figures
-        )
+        return checked("resume", "problem", words, "`scalewright checkpoint verify` on the newest save", figures)
     words += f"{len(steps)} steps " + ("bitwise equal" if apart == 0 else f"within {apart:.1e}")
     words += " to a run that wasn't killed"
     if killed["others"]:
@@ -242,9 +234,7 @@ def _pace(place: AcceptanceFolder) -> Finding:
     words = f"a step takes {short_time(usual)}"
     words += f", a save {short_time(figures['save_s'])}" if saves else ""
     if not predicted.get("p50"):
-        return checked(
-            "training", "ok", f"{words}; no prediction here: {predicted.get('note', '')}", "", figures
-        )
+        return checked("training", "ok", f"{words}; no prediction here: {predicted.get('note', '')}", "", figures)
     band = f"{short_time(predicted['p10'])} to {short_time(predicted['p90'])}"
     words += f"; {short_time(predicted['p50'])} predicted ({band}): {against(usual, predicted['p50'])}"
     if usual > predicted["p90"]:

@@ -49,9 +49,7 @@ class CollectivesJob:
         block = size * self.stride
         if size < 2 or world % block:
             how = f"give a size that, times the stride, divides {world}"
-            raise UserError(
-                f"groups of {size} ranks, {self.stride} apart, don't cover {world}", "--group", how
-            )
+            raise UserError(f"groups of {size} ranks, {self.stride} apart, don't cover {world}", "--group", how)
         return [
             tuple(first + offset + self.stride * index for index in range(size))
             for first in range(0, world, block)
@@ -129,14 +127,7 @@ def _own_group(dist: Any, groups: Sequence[tuple[int, ...]], rank: int) -> tuple
 
 
 def _row(
-    torch: Any,
-    kind: str,
-    size: int,
-    group: Any,
-    ranks: tuple[int, ...],
-    rank: int,
-    device: Any,
-    job: CollectivesJob,
+    torch: Any, kind: str, size: int, group: Any, ranks: tuple[int, ...], rank: int, device: Any, job: CollectivesJob
 ) -> dict[str, Any]:
     """One line of the table; `seconds` holds every iteration's time for the fit."""
     dist = torch.distributed
@@ -202,17 +193,13 @@ def make_buffers(
     filled = pattern * (place + 1)
     if kind == "all_reduce":
         return Buffers(
-            lambda: whole.copy_(filled),
-            lambda: dist.all_reduce(whole, group=group),
-            differs(whole, pattern * total),
+            lambda: whole.copy_(filled), lambda: dist.all_reduce(whole, group=group), differs(whole, pattern * total)
         )
     if kind == "all_gather":
         gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         expected = parts(lambda i: i + 1)
         return Buffers(
-            lambda: share.copy_(filled[mine]),
-            lambda: gather(whole, share, group=group),
-            differs(whole, expected),
+            lambda: share.copy_(filled[mine]), lambda: gather(whole, share, group=group), differs(whole, expected)
         )
     if kind == "reduce_scatter":
         scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor

@@ -158,9 +158,7 @@ def calibrate(
         "median_error_before": _error(scored, "before_s"),
         "median_error_after": _error(scored, "after_s"),
     }
-    words = (
-        f"calibrated by {len(runs)} runs: kernels x {factors.kernels:.2f}, messages x {factors.messages:.2f}"
-    )
+    words = f"calibrated by {len(runs)} runs: kernels x {factors.kernels:.2f}, messages x {factors.messages:.2f}"
     return answer, correct(cluster, factors).replace(notes=[*cluster.notes, words])
 
 
@@ -169,9 +167,7 @@ def _interval(near: Tangent, measured: Sequence[float], seed: int) -> dict[str, 
     generator, goal = np.random.default_rng(seed), np.asarray(measured, dtype=float)
     draws = [near.solve(goal, generator.integers(len(goal), size=len(goal))) for _ in range(DRAWS)]
     low, high = np.percentile(np.stack(draws), (5, 95), axis=0)
-    return {
-        name: [float(low[place]), float(high[place])] for place, name in enumerate(("kernels", "messages"))
-    }
+    return {name: [float(low[place]), float(high[place])] for place, name in enumerate(("kernels", "messages"))}
 
 
 def _error(scored: Sequence[Mapping[str, Any]], key: str) -> float:

@@ -46,10 +46,7 @@ def model_shapes(model: ModelSpec, tokens: int) -> dict[str, Shape]:
 
 
 def products(
-    shapes: dict[str, Shape],
-    device: str = "cpu",
-    precisions: Sequence[str] = PRECISIONS,
-    seconds: float = 0.2,
+    shapes: dict[str, Shape], device: str = "cpu", precisions: Sequence[str] = PRECISIONS, seconds: float = 0.2
 ) -> Iterator[dict[str, object]]:
     """A row for each shape and precision that the device can multiply; about `seconds` each."""
     torch = need_torch()
@@ -79,9 +76,7 @@ def _product(torch: Any, rows: int, k: int, n: int, precision: str, device: str)
     """One product on random numbers; None where the device has none in this precision."""
     generator = torch.Generator(device=device).manual_seed(0)
     dtype = getattr(torch, TORCH_TYPES[precision])
-    left, right = (
-        torch.randn(*shape, device=device, generator=generator).to(dtype) for shape in ((rows, k), (k, n))
-    )
+    left, right = (torch.randn(*shape, device=device, generator=generator).to(dtype) for shape in ((rows, k), (k, n)))
 
     def run() -> None:
         torch.mm(left, right)
@@ -94,9 +89,7 @@ def _product(torch: Any, rows: int, k: int, n: int, precision: str, device: str)
     return run
 
 
-def memory(
-    device: str = "cpu", sizes: Sequence[int] = MEMORY_BYTES, seconds: float = 0.1
-) -> Iterator[dict[str, Any]]:
+def memory(device: str = "cpu", sizes: Sequence[int] = MEMORY_BYTES, seconds: float = 0.1) -> Iterator[dict[str, Any]]:
     """A row for each pattern and size of one array, in bytes; about `seconds` each."""
     torch = need_torch()
     for size in sizes:

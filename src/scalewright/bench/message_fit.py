@@ -63,16 +63,12 @@ def fit_line(sizes: Sequence[float], seconds: Sequence[Sequence[float]], seed: i
     )
 
 
-def _draw(
-    sizes: np.ndarray, seconds: Sequence[Sequence[float]], generator: np.random.Generator
-) -> tuple[float, float]:
+def _draw(sizes: np.ndarray, seconds: Sequence[Sequence[float]], generator: np.random.Generator) -> tuple[float, float]:
     """A fit to points drawn with replacement, two sizes at least, each the median of drawn repetitions."""
     picked = generator.integers(len(sizes), size=len(sizes))
     while len(set(sizes[picked])) < 2:
         picked = generator.integers(len(sizes), size=len(sizes))
-    medians = [
-        np.median(generator.choice(np.asarray(seconds[index]), len(seconds[index]))) for index in picked
-    ]
+    medians = [np.median(generator.choice(np.asarray(seconds[index]), len(seconds[index]))) for index in picked]
     return _solve(sizes[picked], np.array(medians))
 
 

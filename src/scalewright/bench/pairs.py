@@ -165,9 +165,7 @@ def _below(rates: dict[Any, list[float]]) -> dict[Any, float]:
     return {name: rate / usual for name, rate in medians.items() if rate < SLOW * usual}
 
 
-def _links(
-    rows: Sequence[dict[str, Any]], hosts: Iterable[str], ranks: set[int]
-) -> Iterable[dict[str, object]]:
+def _links(rows: Sequence[dict[str, Any]], hosts: Iterable[str], ranks: set[int]) -> Iterable[dict[str, object]]:
     """The pairs that are slow though neither of their ends is."""
     slow_hosts = set(hosts)
     medians = {key: statistics.median(values) for key, values in _kinds(rows).items()}
@@ -191,8 +189,7 @@ def _kinds(rows: Iterable[dict[str, Any]]) -> dict[tuple[int, bool], list[float]
 
 
 def _line(what: str, name: str, share: float, where: str) -> dict[str, Any]:
-    return {"what": what, "where": name, "share": share,
-            "words": f"{name}: {share:.0%} of the usual rate {where}"}  # fmt: skip
+    return {"what": what, "where": name, "share": share, "words": f"{name}: {share:.0%} of the usual rate {where}"}
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -58,8 +58,7 @@ def summary(rows: Sequence[Mapping[str, Any]], predicted: float | None) -> dict[
         "tokens_per_s": _median([row.get("tokens_per_s") for row in rows]),
         "mfu": _median([row.get("mfu") for row in rows]),
         "breakdown_s": {
-            part: _median([(row.get("breakdown_s") or {}).get(part) for row in rows]) or 0.0
-            for part in sorted(names)
+            part: _median([(row.get("breakdown_s") or {}).get(part) for row in rows]) or 0.0 for part in sorted(names)
         },
     }
 

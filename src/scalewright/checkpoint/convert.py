@@ -73,17 +73,13 @@ def convert(
     """
     source, out = Path(source), Path(out)
     if not source.exists():
-        raise UserError(
-            "no such folder", str(source), "give a checkpoint, a run's folder or a Hugging Face folder"
-        )
+        raise UserError("no such folder", str(source), "give a checkpoint, a run's folder or a Hugging Face folder")
     if out.exists() and any(out.iterdir()):
         raise UserError("the folder is not empty", str(out), "give a new one")
     if model is not None and is_checkpoint(source):
         raise UserError("a checkpoint of ours has its model", "--model", "leave it out")
     if is_checkpoint(source):
-        return _to_huggingface(
-            find_checkpoint(source), out, dtype or "float32", max_shard_bytes, verify, check
-        )
+        return _to_huggingface(find_checkpoint(source), out, dtype or "float32", max_shard_bytes, verify, check)
     theirs = find_foreign(source)
     if dtype is not None and (theirs or (source / "config.json").exists()):
         raise UserError("checkpoints are kept in float32", "--dtype", "leave it out")
@@ -105,9 +101,7 @@ def _to_huggingface(
 ) -> Converted:
     reader = CheckpointReader(folder, verify)
     if "python" in reader.manifest.model:
-        raise UserError(
-            "a user's own model has no Hugging Face names", str(folder), "save it in your own code"
-        )
+        raise UserError("a user's own model has no Hugging Face names", str(folder), "save it in your own code")
     spec = ModelSpec.parse(reader.manifest.model, str(folder))
 
     def get(name: str) -> Tensor:
@@ -167,9 +161,7 @@ def _to_checkpoint(folder: TensorReader, source: Path, out: Path) -> Converted:
     return Converted(str(out), "checkpoint", spec.name, _parameters(spec), checked, "float32")
 
 
-def _compare(
-    spec: ModelSpec, out: Path, read_back: Callable[[str], Tensor], read: Callable[[str], Tensor]
-) -> int:
+def _compare(spec: ModelSpec, out: Path, read_back: Callable[[str], Tensor], read: Callable[[str], Tensor]) -> int:
     """The number of tensors compared with their source; raises RunError for one that differs."""
     for tensor in tensors(spec, mtp=True):
         if not torch.equal(read_back(tensor.name), read(tensor.name)):

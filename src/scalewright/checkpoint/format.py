@@ -104,9 +104,7 @@ def read_manifest(folder: Path) -> Manifest:
         version = whole(data["version"], "version")
         if version != VERSION:
             raise UserError(
-                f"checkpoint version {version} is not {VERSION}",
-                str(folder),
-                "read it with the release that wrote it",
+                f"checkpoint version {version} is not {VERSION}", str(folder), "read it with the release that wrote it"
             )
         manifest = Manifest(
             step=whole(data["step"], "step"),
@@ -116,8 +114,7 @@ def read_manifest(folder: Path) -> Manifest:
             layout=dict(data["layout"]),
             tensors={name: stored_tensor(entry) for name, entry in data["tensors"].items()},
             files={
-                name: StoredFile(whole(f["bytes"], "bytes"), str(f["checksum"]))
-                for name, f in data["files"].items()
+                name: StoredFile(whole(f["bytes"], "bytes"), str(f["checksum"])) for name, f in data["files"].items()
             },
         )
         check_bounds(manifest)
@@ -170,8 +167,7 @@ def _in_words(error: Exception) -> str:
 def stored_tensor(entry: Mapping[str, Any]) -> StoredTensor:
     """A tensor from its entry in a manifest; raises an error for a damaged one."""
     boxes = tuple(
-        StoredBox(str(b["file"]), str(b["key"]), _sizes(b["offset"]), _sizes(b["size"]))
-        for b in entry["boxes"]
+        StoredBox(str(b["file"]), str(b["key"]), _sizes(b["offset"]), _sizes(b["size"])) for b in entry["boxes"]
     )
     return StoredTensor(_sizes(entry["shape"]), str(entry["dtype"]), boxes)
 

@@ -51,9 +51,7 @@ def compare_logits(folder: Path) -> str:
         raise RunError(f"transformers {version} can't run {folder}: {error} ({how})"[:400]) from error
     distance = (ours - theirs).abs().amax(dim=(1, 2)).median() / theirs.abs().max()
     if not distance <= TOLERANCE:
-        raise RunError(
-            f"transformers {version} computes other logits, by {distance:.1e} of the largest: {how}"
-        )
+        raise RunError(f"transformers {version} computes other logits, by {distance:.1e} of the largest: {how}")
     return f"logits of {tokens.numel()} tokens are those of transformers {version}, to {distance:.0e}"
 
 

@@ -131,9 +131,7 @@ class CheckpointReader:
             self._file(part.file)
         out = torch.empty(sizes, dtype=getattr(torch, stored.dtype))
         for part, lows, lengths in copies:
-            out[_slices(lows, lengths, offsets)] = self._piece(
-                part, _slices(lows, lengths, part.offset), out.dtype
-            )
+            out[_slices(lows, lengths, offsets)] = self._piece(part, _slices(lows, lengths, part.offset), out.dtype)
         return out
 
     def _find(self, name: str, shape: tuple[int, ...] | None) -> StoredTensor:
@@ -199,13 +197,9 @@ def find_checkpoint(path: str | Path) -> Path:
         return finite_first(checkpoints)[0]
     if find_foreign(path) is not None:
         raise UserError(
-            "a checkpoint of another trainer",
-            str(path),
-            f"run `scalewright convert {path} OUT`, and give OUT",
+            "a checkpoint of another trainer", str(path), f"run `scalewright convert {path} OUT`, and give OUT"
         )
-    raise UserError(
-        "no finished checkpoint there", str(path), "give a run folder or one of its checkpoints/step-*"
-    )
+    raise UserError("no finished checkpoint there", str(path), "give a run folder or one of its checkpoints/step-*")
 
 
 def text_files(path: Path) -> tuple[list[Path], Ends]:

@@ -14,15 +14,7 @@ import zlib
 from dataclasses import asdict
 from pathlib import Path
 
-from scalewright.checkpoint.format import (
-    MANIFEST,
-    STATE,
-    STEP_FOLDER,
-    StoredFile,
-    read_manifest,
-    read_state,
-    uncovered,
-)
+from scalewright.checkpoint.format import MANIFEST, STATE, STEP_FOLDER, StoredFile, read_manifest, read_state, uncovered
 from scalewright.spec.common.untrusted import inside
 from scalewright.spec.errors import UserError
 

@@ -122,9 +122,7 @@ def save(
 
     begun = _together(mesh, partial, begin if first else None)
     model_chunks, optimizer_chunks = _chunks(weights, states, mesh, islands)
-    optimizer_chunks += [
-        _whole(rank_name(name, mesh.rank), tensor) for name, tensor in (of_rank or {}).items()
-    ]
+    optimizer_chunks += [_whole(rank_name(name, mesh.rank), tensor) for name, tensor in (of_rank or {}).items()]
     if first:
         model_chunks += [_whole(BUFFER + name, tensor) for name, tensor in (buffers or {}).items()]
     if complexes := [name for name, tensor in (buffers or {}).items() if tensor.is_complex()]:

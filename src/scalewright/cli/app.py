@@ -22,9 +22,7 @@ class Verbs(TyperGroup):
             command = self.get_command(ctx, name)
             if command is not None and not command.hidden:
                 panel = getattr(command, "rich_help_panel", None)
-                headings.setdefault(panel if isinstance(panel, str) else "Commands", []).append(
-                    (name, command)
-                )
+                headings.setdefault(panel if isinstance(panel, str) else "Commands", []).append((name, command))
         longest = max((len(name) for verbs in headings.values() for name, _ in verbs), default=0)
         for heading, verbs in headings.items():
             with formatter.section(heading):
@@ -38,9 +36,7 @@ class Verbs(TyperGroup):
         name = args[0]
         if not name.startswith("-") and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
             parent = ctx.command_path
-            raise unknown(
-                "command", name, self.list_commands(ctx), parent, f"(`{parent} --help` lists them all)"
-            )
+            raise unknown("command", name, self.list_commands(ctx), parent, f"(`{parent} --help` lists them all)")
         return super().resolve_command(ctx, args)
 
     def get_params(self, ctx: Any) -> Any:

@@ -151,18 +151,14 @@ def _csv_rows(text: Iterable[str], path: str, notify: Callable[[str], None]) -> 
                 row[BROKEN] = "the row has more cells than the header: quote cells that hold a comma"
             yield row
     except csv.Error as error:
-        raise UserError(
-            f"this is not CSV: {error}", f"{path} line {reader.line_num}", "quote its cells"
-        ) from None
+        raise UserError(f"this is not CSV: {error}", f"{path} line {reader.line_num}", "quote its cells") from None
 
 
 def _check_header(names: list[str], known: list[str], path: str, notify: Callable[[str], None]) -> None:
     """Raises UserError for a header that isn't one, a misspelt column, or the same twice."""
     if not set(names) & set(known) - {"id"}:
         some = ", ".join(known[4:12])
-        raise UserError(
-            "the first line is no header", path, f"name the columns, separated by commas: {some}, ..."
-        )
+        raise UserError("the first line is no header", path, f"name the columns, separated by commas: {some}, ...")
     twice = next((name for name in names if name and names.count(name) > 1), None)
     if twice:
         raise UserError(f"the column {twice} is there twice", path, "keep one")

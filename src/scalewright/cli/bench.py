@@ -45,9 +45,7 @@ def run_collectives(job: CollectivesJob, processes: int) -> dict[str, Any] | Non
             tell(done, total)
             return False
 
-        local: dict[str, Any] = run_local(
-            measure, (job,), world, preload=PRELOAD, on_row=advance, import_main=False
-        )
+        local: dict[str, Any] = run_local(measure, (job,), world, preload=PRELOAD, on_row=advance, import_main=False)
     return local
 
 
@@ -81,9 +79,7 @@ def show_pairs(answer: Mapping[str, Any]) -> None:
     print_table(("where", "pairs", "slowest", "usual", "fastest"), lines)
     wrong = sum(row["wrong"] for row in answer["rows"])
     print(f"\n{wrong:,} wrong numbers" if wrong else "\nevery number arrived")
-    print(
-        "\n".join(line["words"] for line in answer["slow"]) or "no rank, host or link is slower than the rest"
-    )
+    print("\n".join(line["words"] for line in answer["slow"]) or "no rank, host or link is slower than the rest")
 
 
 def show_collectives(answer: Mapping[str, Any]) -> None:
@@ -202,9 +198,8 @@ def profile_machine(processes: int, out: Path, iterations: int, force: bool) -> 
     job = CollectivesJob(kinds=("all_reduce",), iterations=iterations, device=device)
     messages = run_collectives(job, processes) if processes > 1 else None
     profile = make_profile(
-        cluster, messages=messages, products=products, memory=passes,
-        when=seen["time"], software=provenance(seen, load),
-    )  # fmt: skip
+        cluster, messages=messages, products=products, memory=passes, when=seen["time"], software=provenance(seen, load)
+    )
     write_signed(out, to_yaml(profile.dump()), force)
     rates = [
         *({"what": "product", "precision": name, "flops_per_s": rate} for name, rate in _peaks(profile)),

@@ -32,12 +32,7 @@ UNPLANNED = {"devices": DEVICES, "zero_stage": 0, "micro_batch": BATCH // DEVICE
 VALID_BATCHES = 8  # of the run's own validations
 STEPS = 560  # two minutes or so on two cores of 0.1 TFLOP/s; small batches learn most per token here
 TRACED = 3  # of them, the last ones
-PARTS = {
-    "compute": "compute",
-    "exposed_communication": "communication",
-    "exposed_copy": "memcpy",
-    "idle": "idle",
-}
+PARTS = {"compute": "compute", "exposed_communication": "communication", "exposed_copy": "memcpy", "idle": "idle"}
 MODEL = {
     "name": "demo", "vocab_size": VOCABULARY, "hidden_size": 224, "intermediate_size": 608,
     "num_hidden_layers": 5, "num_attention_heads": 7, "num_key_value_heads": 7, "context": SEQ_LEN,
@@ -224,11 +219,7 @@ def _run(out: Path, layout: dict[str, object]) -> dict[str, object]:
         "device": "cpu",
         "model": MODEL,
         "layout": Layout.parse(layout).written(),
-        "data": {
-            "train": [{"path": str(out / "data")}],
-            "valid": [{"path": str(out / "data")}],
-            "seq_len": SEQ_LEN,
-        },
+        "data": {"train": [{"path": str(out / "data")}], "valid": [{"path": str(out / "data")}], "seq_len": SEQ_LEN},
         "optimizer": {"name": "adamw", "lr": 1e-3, "weight_decay": 0.1, "betas": [0.9, 0.98]},
         "lr_schedule": {"kind": "cosine", "warmup_steps": 20, "min_ratio": 0.02},
         "train": {"steps": STEPS, "valid_every": STEPS // 7, "valid_batches": VALID_BATCHES},
@@ -237,9 +228,7 @@ def _run(out: Path, layout: dict[str, object]) -> dict[str, object]:
     }
 
 
-def _train(
-    run_file: Path, out: Path, summary: Summary, started: float, say: Callable[..., None], quiet: bool
-) -> None:
+def _train(run_file: Path, out: Path, summary: Summary, started: float, say: Callable[..., None], quiet: bool) -> None:
     """Trains; a worker is killed on the way, and the same call goes on from the last checkpoint."""
     from scalewright.api import train
 

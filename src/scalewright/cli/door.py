@@ -138,9 +138,7 @@ def _tell(error: BaseException, debug: bool) -> int:
         return _say("interrupted", INTERRUPTED, prefix="")
     if isinstance(error, Stopped):
         return _say(
-            str(error) or "stopped by a signal, state saved: start it again to go on",
-            Stopped.exit_code,
-            prefix="",
+            str(error) or "stopped by a signal, state saved: start it again to go on", Stopped.exit_code, prefix=""
         )
     if isinstance(error, (UserError, RunError)):
         mistaken = isinstance(error.__cause__, OSError) and error.__cause__.errno in _PATH

@@ -19,15 +19,12 @@ from scalewright.spec.errors import UserError, unknown
 
 Pairs: TypeAlias = dict[str, Any]  # of key=value flags: values as YAML reads them
 RunFile = Annotated[Path, typer.Argument(metavar="RUN.yaml", help="The run file.")]
-Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Keys to set, such as layout.tp=2.")
-]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Keys to set, such as layout.tp=2.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
 All = Annotated[bool, typer.Option("--all", help="Print all that is known, not only what most people need.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace a file that this tool didn't write.")]
 TrustCode = Annotated[
-    bool,
-    typer.Option("--trust-code", help="Run the code that this folder's files name as its model or data."),
+    bool, typer.Option("--trust-code", help="Run the code that this folder's files name as its model or data.")
 ]
 NoVerify = Annotated[
     bool, typer.Option("--no-verify", help="Don't compare a checkpoint's large files with their checksums.")

@@ -122,10 +122,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title:
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
         for index, width in part:
             table.add_column(
-                Text(columns[index]),
-                justify="right" if numeric[index] else "left",
-                min_width=width,
-                max_width=width,
+                Text(columns[index]), justify="right" if numeric[index] else "left", min_width=width, max_width=width
             )
         for row in texts:
             table.add_row(*(Text(row[index]) for index, _ in part))
@@ -213,9 +210,7 @@ def _show_bars(bars: Bars, everything: bool) -> None:
 def _show_stacks(stacks: Stacks, many: int) -> None:
     """A bar a row, parts of one sign as one; the edges are rounded, so that it is always full."""
     signs = list(dict.fromkeys(part.sign for part in stacks.parts))
-    names = [
-        next(part.name for part in stacks.parts if part.sign == sign).partition(":")[0] for sign in signs
-    ]
+    names = [next(part.name for part in stacks.parts if part.sign == sign).partition(":")[0] for sign in signs]
     rows = [
         (name, [sum(value for value, part in zip(values, stacks.parts, strict=True) if part.sign == sign)
                 for sign in signs])

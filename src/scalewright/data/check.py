@@ -141,7 +141,5 @@ def unchecked(stores: Iterable[TokenStore]) -> str | None:
         more = f" and {len(bare) - 1} more" if len(bare) > 1 else ""
         return f"data: no checksums of {bare[0]}{more}: only ids are checked"
     if old:
-        return (
-            f"data: {old[0].parent} has no checksums of blocks: damage is found when its files have been read"
-        )
+        return f"data: {old[0].parent} has no checksums of blocks: damage is found when its files have been read"
     return None

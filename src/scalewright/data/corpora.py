@@ -47,15 +47,9 @@ def _standard_library(skipped: Counter[str]) -> list[InputFile]:
     root = Path(sysconfig.get_path("stdlib"))
     stamp = f"Python {platform.python_version()}"
     others = ("site-packages", "dist-packages", "test", "tests", "idle_test")
-    paths = (
-        [path for path in files_below(root, Counter(), others) if path.suffix == ".py"]
-        if root.is_dir()
-        else []
-    )
+    paths = [path for path in files_below(root, Counter(), others) if path.suffix == ".py"] if root.is_dir() else []
     if not paths:
-        raise UserError(
-            "this Python has no library source", str(root), "give a folder of source files instead"
-        )
+        raise UserError("this Python has no library source", str(root), "give a folder of source files instead")
     files = [describe(path, f"python-stdlib/{path.relative_to(root)}", stamp) for path in paths]
     skipped["empty files"] += sum(file.size == 0 for file in files)
     return [file for file in files if file.size]

@@ -126,12 +126,7 @@ def _rows(items: Items, keys: ItemKeys, split: str) -> CustomDataset:
         return CustomDataset(IndexedRows(items, reader, keys.seq_len))
     return CustomDataset(
         SequentialRows(
-            items,
-            reader,
-            keys.seq_len,
-            packing=keys.packing,
-            document_mask=keys.document_mask,
-            once=split != "train",
+            items, reader, keys.seq_len, packing=keys.packing, document_mask=keys.document_mask, once=split != "train"
         )
     )
 

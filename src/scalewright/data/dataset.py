@@ -123,9 +123,7 @@ class TokenDataset:
             for epoch in np.unique(epochs[which == source.number]):
                 chosen = np.flatnonzero((which == source.number) & (epochs == epoch))
                 segments = source.rows.segments(int(epoch), rows[chosen])
-                filled = fill(
-                    source.store, segments, ids[chosen], self.seq_len, self.document_mask, source.pad
-                )
+                filled = fill(source.store, segments, ids[chosen], self.seq_len, self.document_mask, source.pad)
                 groups.append((chosen, filled))
         return groups[0][1] if len(groups) == 1 else _scatter(groups, ids, self.seq_len)
 
@@ -138,9 +136,7 @@ class TokenDataset:
             fix = "use a larger vocab_size, or the tokens that the model was made for"
             store.vocabulary = Vocabulary(vocab_size, "the model's vocab_size", fix)
             if source.pad >= vocab_size:
-                raise UserError(
-                    f"eod {source.pad} is not below the model's vocab_size {vocab_size}", "data", fix
-                )
+                raise UserError(f"eod {source.pad} is not below the model's vocab_size {vocab_size}", "data", fix)
 
     def sample_ids(self, indices: Sequence[int] | range) -> Int64:
         """The ids of these samples, without reading their tokens; int64 [len(indices)], all different."""
@@ -227,9 +223,7 @@ def open_data(
             f"no {split} data is named", f"data.{split}", "add a path, such as the folder that `prepare` made"
         )
     if len(sources) > 127:
-        raise UserError(
-            f"{len(sources)} sources in a mixture", f"data.{split}", "join some: 127 are the most"
-        )
+        raise UserError(f"{len(sources)} sources in a mixture", f"data.{split}", "join some: 127 are the most")
     stores = [open_tokens(source.path, split, source.format, source.eod) for source in sources]
     by_tokenizer = {
         store.tokenizer_checksum: source.path
@@ -243,9 +237,7 @@ def open_data(
             f"data.{split}",
             "prepare both with the same --tokenizer",
         )
-    begins = {
-        store.bos: source.path for store, source in zip(stores, sources, strict=True) if store.bos is not None
-    }
+    begins = {store.bos: source.path for store, source in zip(stores, sources, strict=True) if store.bos is not None}
     if len(begins) > 1:
         (ids, path), (other_ids, other) = list(begins.items())[:2]
         raise UserError(

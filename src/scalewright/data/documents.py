@@ -283,9 +283,7 @@ def _record(line: bytes, text_key: str) -> Any:
 
 
 def _no_text(text_key: str, value: Any, path: str) -> UserError:
-    return UserError(
-        f"'{text_key}' holds {type(value).__name__}, not text", path, "name another with --text-key"
-    )
+    return UserError(f"'{text_key}' holds {type(value).__name__}, not text", path, "name another with --text-key")
 
 
 def _value(value: Any, text_key: str, path: str, notes: Counter[str]) -> Iterator[Fragment]:
@@ -311,9 +309,7 @@ def _parquet(part: Part, text_key: str, notes: Counter[str]) -> Iterator[Fragmen
         columns = file.schema_arrow.names
         if text_key not in columns:
             near = nearest(text_key, columns) or columns[:5]
-            raise UserError(
-                f"no column '{text_key}'", part.file.path, f"name it with --text-key, such as {near[0]}"
-            )
+            raise UserError(f"no column '{text_key}'", part.file.path, f"name it with --text-key, such as {near[0]}")
         groups = list(range(part.start, part.stop))
         for batch in file.iter_batches(batch_size=256, row_groups=groups, columns=[text_key]):
             for value in batch.column(0).to_pylist():

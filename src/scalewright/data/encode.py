@@ -108,10 +108,7 @@ class PieceWork:
     def run(self, piece: Piece) -> dict[str, object]:
         """Does the piece and commits its record, which it returns."""
         out, seams = Path(self.encoding.out), Seams(self.encoder, self.notes)
-        writers = {
-            split: _SplitWriter(out / split / shard_name(piece.number), self.encoding.dtype)
-            for split in SPLITS
-        }
+        writers = {split: _SplitWriter(out / split / shard_name(piece.number), self.encoding.dtype) for split in SPLITS}
         try:
             for batch in _batches(self._documents(piece)):
                 self._encode(batch, seams, writers)
@@ -137,9 +134,7 @@ class PieceWork:
             before = Path(part.file.path).stat()
             if before.st_size != part.file.size:
                 raise UserError(
-                    "the file changed while it was read",
-                    part.file.path,
-                    "run the command again when it is at rest",
+                    "the file changed while it was read", part.file.path, "run the command again when it is at rest"
                 )
             reported = 0
             for split, fragment in in_splits(part, self.encoding.options, self.notes):

@@ -61,14 +61,10 @@ def find_files(inputs: Sequence[str | Path], skipped: Counter[str]) -> list[Inpu
             files += _in_folder(path, skipped)
         elif path.is_file():
             if _is_binary(path):
-                raise UserError(
-                    "a binary file", str(path), "give UTF-8 text, JSON lines or parquet (.parquet)"
-                )
+                raise UserError("a binary file", str(path), "give UTF-8 text, JSON lines or parquet (.parquet)")
             files.append(describe(path, path.name))
         elif path.exists():
-            raise UserError(
-                "neither a file nor a folder", str(path), "give a file of text, or a folder of them"
-            )
+            raise UserError("neither a file nor a folder", str(path), "give a file of text, or a folder of them")
         else:
             raise UserError("no such file or folder", str(path), "check the path")
     return [file for file in files if _not_empty(file, skipped)]
@@ -79,9 +75,7 @@ def describe(
 ) -> InputFile:
     """A file as it is on the disk now."""
     status = path.stat()
-    return InputFile(
-        str(path), name, kind or kind_of(path), status.st_size, stamp or str(status.st_mtime_ns), split
-    )
+    return InputFile(str(path), name, kind or kind_of(path), status.st_size, stamp or str(status.st_mtime_ns), split)
 
 
 def files_below(folder: Path, skipped: Counter[str], left_out: Iterable[str] = ()) -> Iterator[Path]:
@@ -90,9 +84,7 @@ def files_below(folder: Path, skipped: Counter[str], left_out: Iterable[str] = (
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except PermissionError:
-        raise UserError(
-            "cannot read the folder", str(folder), "change its permissions, or leave it out"
-        ) from None
+        raise UserError("cannot read the folder", str(folder), "change its permissions, or leave it out") from None
     for entry in entries:
         if entry.is_symlink():
             skipped["symbolic links"] += 1
@@ -133,9 +125,7 @@ def _is_binary(path: Path) -> bool:
         with open(path, "rb") as file:
             return b"\0" in file.read(_SNIFFED)
     except PermissionError:
-        raise UserError(
-            "cannot read the file", str(path), "change its permissions, or leave it out"
-        ) from None
+        raise UserError("cannot read the file", str(path), "change its permissions, or leave it out") from None
 
 
 def _readable_inside(path: Path) -> bool:

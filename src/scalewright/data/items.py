@@ -145,9 +145,7 @@ class ItemReader:
         numbers = _whole_numbers(value, key, source)
         if len(numbers) != len(tokens):
             raise UserError(
-                f"{key} has {len(numbers)} numbers and input_ids {len(tokens)}",
-                source,
-                "give one for each token",
+                f"{key} has {len(numbers)} numbers and input_ids {len(tokens)}", source, "give one for each token"
             )
         return numbers
 
@@ -168,9 +166,7 @@ def _whole_numbers(value: Any, key: str, source: str) -> Int64:
     if array.size == 0 and array.ndim == 1:
         return np.zeros(0, np.int64)
     if array.ndim != 1:
-        raise UserError(
-            f"{key} has shape {list(array.shape)}", source, "give one dimension: an item is one document"
-        )
+        raise UserError(f"{key} has shape {list(array.shape)}", source, "give one dimension: an item is one document")
     if array.dtype.kind == "b" and key.endswith("mask"):
         array = array.astype(np.int64)
     if array.dtype.kind not in "iu":

@@ -18,12 +18,7 @@ from scalewright.spec.errors import UserError
 
 
 def join_splits(
-    out: Path,
-    records: Sequence[dict[str, Any]],
-    words: Words,
-    encoding: Encoding,
-    stats: bool,
-    must_validate: bool,
+    out: Path, records: Sequence[dict[str, Any]], words: Words, encoding: Encoding, stats: bool, must_validate: bool
 ) -> tuple[dict[str, Any], dict[str, object] | None]:
     """Writes each split's index and metadata; returns its counts, and with `stats` its length statistics.
 
@@ -87,7 +82,5 @@ def _empty(split: str, encoding: Encoding) -> UserError:
     if split == "valid":
         advice = "give more documents, a larger fraction, or 0 for no validation"
     return UserError(
-        f"no document fell into the {kind} split",
-        f"--valid-fraction {encoding.options.valid_fraction:g}",
-        advice,
+        f"no document fell into the {kind} split", f"--valid-fraction {encoding.options.valid_fraction:g}", advice
     )

@@ -55,17 +55,13 @@ class Positions:
         )
         return cls(tuple(str(source) for source in data["sources"]), segments)
 
-    def then(
-        self, samples: int, sources: Sequence[str], weights: Sequence[float]
-    ) -> tuple[Positions, list[int]]:
+    def then(self, samples: int, sources: Sequence[str], weights: Sequence[float]) -> tuple[Positions, list[int]]:
         """The same run from sample `samples` on, with these sources (fingerprints) and weights; and the
         sources' numbers."""
         ordered = list(self.sources)
         numbers: list[int] = []
         for source in sources:
-            number = next(
-                (n for n, other in enumerate(ordered) if other == source and n not in numbers), len(ordered)
-            )
+            number = next((n for n, other in enumerate(ordered) if other == source and n not in numbers), len(ordered))
             ordered += [source] if number == len(ordered) else []
             numbers.append(number)
         past = [segment for segment in self.segments if segment.start < samples]

@@ -161,9 +161,7 @@ class DocumentRows:
         return rows
 
 
-def fill(
-    store: TokenStore, segments: Segments, ids: Int64, seq_len: int, document_mask: bool, pad: int
-) -> Batch:
+def fill(store: TokenStore, segments: Segments, ids: Int64, seq_len: int, document_mask: bool, pad: int) -> Batch:
     """Reads the slices into a row for each of these samples. With `document_mask`, a document's last token
     has no target and its successor's positions start again; without it, only padding is not counted. Padding
     is a document of its own.
@@ -199,7 +197,5 @@ def fill(
     number = np.arange(len(row)) - np.searchsorted(row, row)
     documents = np.repeat(number.astype(np.int32), columns).reshape(rows, seq_len)
     begins = np.cumsum(columns) - columns
-    positions = (np.arange(rows * seq_len, dtype=np.int64) - np.repeat(begins, columns)).reshape(
-        rows, seq_len
-    )
+    positions = (np.arange(rows * seq_len, dtype=np.int64) - np.repeat(begins, columns)).reshape(rows, seq_len)
     return Batch(tokens, targets, positions, documents, ids)

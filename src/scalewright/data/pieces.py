@@ -127,8 +127,7 @@ def _ranges(file: InputFile, start: int, stop: int, target: int, split: str | No
     count = max(1, round((stop - start) / target))
     bounds = [start + (stop - start) * number // count for number in range(count + 1)]
     return [
-        Part(file, first, last, last - first, first == start, last == stop, split)
-        for first, last in pairwise(bounds)
+        Part(file, first, last, last - first, first == start, last == stop, split) for first, last in pairwise(bounds)
     ]
 
 

@@ -154,9 +154,7 @@ def _compare(path: Path, plan: Mapping[str, Any]) -> None:
     now = plan["files"]
     for name in [*now, *files]:
         if files.get(name) != now.get(name):
-            change = (
-                "has changed" if name in files and name in now else "is new" if name in now else "is gone"
-            )
+            change = "has changed" if name in files and name in now else "is new" if name in now else "is gone"
             raise UserError(f"the input {name} {change} since the earlier run", out, _CHOICES)
 
 

@@ -191,9 +191,7 @@ class _Work:
                 self.shown.advance(piece.size)
         return records
 
-    def _commit(
-        self, words: Words, encoding: Encoding, splits: dict[str, object], notes: dict[str, object]
-    ) -> None:
+    def _commit(self, words: Words, encoding: Encoding, splits: dict[str, object], notes: dict[str, object]) -> None:
         """Writes the metadata last; nothing of this very run (time, workers): equal work, equal bytes."""
         data = {
             "format": FORMAT,
@@ -214,9 +212,7 @@ class _Work:
 
 def _check_inputs(inputs: Sequence[str | Path], out: str | Path, workers: int | None) -> None:
     if not inputs:
-        raise UserError(
-            "nothing to prepare", "prepare", "name a file, a folder, or one of " + ", ".join(CORPORA)
-        )
+        raise UserError("nothing to prepare", "prepare", "name a file, a folder, or one of " + ", ".join(CORPORA))
     if Path(out).expanduser().resolve() in [Path(path).expanduser().resolve() for path in inputs]:
         raise UserError("the result would lie among its own input", str(out), "choose another --out")
     if workers is not None and workers < 1:
@@ -243,9 +239,7 @@ def _options(
         advice = f"give at least {smallest}: 256 bytes, the end of a document and other special tokens"
         raise UserError(f"a vocabulary of {vocab_size} is too small", "--vocab-size", advice)
     if valid_fraction is not None and not 0 <= valid_fraction < 1:
-        raise UserError(
-            f"a validation fraction of {valid_fraction}", "--valid-fraction", "give one in 0 ≤ F < 1"
-        )
+        raise UserError(f"a validation fraction of {valid_fraction}", "--valid-fraction", "give one in 0 ≤ F < 1")
     fraction = DEFAULT_VALID_FRACTION if valid_fraction is None else valid_fraction
     path = tokenizer_file(tokenizer) if tokenizer is not None else None
     digest, given = (checksum(path), str(path)) if path else (None, None)

@@ -29,9 +29,7 @@ _MAGIC = b"MMIDIDX\x00\x00"
 _DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 6: "<f8", 7: "<f4", 8: "<u2"}
 
 
-def open_tokens(
-    path: str | Path, split: str = "train", format: str = "auto", eod: int | None = None
-) -> TokenStore:
+def open_tokens(path: str | Path, split: str = "train", format: str = "auto", eod: int | None = None) -> TokenStore:
     """The tokens at `path`, in any of these formats; of a folder with train/ and valid/, those of `split`.
 
     Raises UserError when there are none, or when they are damaged.
@@ -50,9 +48,7 @@ def open_tokens(
     else:
         raise _nothing_there(source)
     if store.tokens < 2:
-        raise UserError(
-            f"{store.tokens} tokens are too few to learn from", str(source), "prepare a larger text"
-        )
+        raise UserError(f"{store.tokens} tokens are too few to learn from", str(source), "prepare a larger text")
     return store
 
 
@@ -69,9 +65,7 @@ def _split_folder(path: Path, split: str, format: str) -> Path:
             if file.is_file() and (suffix != ".bin" or format in RAW_FORMATS):
                 return file
     if split == "valid" and (path / "train" / METADATA).is_file():
-        raise UserError(
-            "there are no validation tokens", str(path), "prepare it again with --valid-fraction 0.1"
-        )
+        raise UserError("there are no validation tokens", str(path), "prepare it again with --valid-fraction 0.1")
     return path
 
 
@@ -84,9 +78,7 @@ def _unfinished(folder: Path) -> bool:
 def _nothing_there(path: Path) -> UserError:
     if not path.exists():
         return UserError(
-            "no such file or folder of tokens",
-            str(path),
-            "make it with `scalewright prepare INPUT --out DIR`",
+            "no such file or folder of tokens", str(path), "make it with `scalewright prepare INPUT --out DIR`"
         )
     if _unfinished(path) or _unfinished(path.parent):
         advice = "run the same `scalewright prepare` again: it does only what is missing"
@@ -96,12 +88,8 @@ def _nothing_there(path: Path) -> UserError:
             "bare numbers without an index", str(path), "name their type, such as format: uint16 beside path"
         )
     if path.is_file():
-        return UserError(
-            "not a token file", str(path), "make tokens of it with `scalewright prepare INPUT --out DIR`"
-        )
-    return UserError(
-        "no tokens in this folder", str(path), "make some with `scalewright prepare INPUT --out DIR`"
-    )
+        return UserError("not a token file", str(path), "make tokens of it with `scalewright prepare INPUT --out DIR`")
+    return UserError("no tokens in this folder", str(path), "make some with `scalewright prepare INPUT --out DIR`")
 
 
 def _files(path: Path, suffix: str) -> list[Path]:
@@ -150,9 +138,7 @@ def _npy_file(path: Path) -> tuple[TokenFile, int]:
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise UserError(
-            f"not a readable .npy file: {error}", str(path), "save it again with numpy.save"
-        ) from None
+        raise UserError(f"not a readable .npy file: {error}", str(path), "save it again with numpy.save") from None
     if (
         not isinstance(array, np.memmap)
         or array.dtype.kind not in "ui"
@@ -161,9 +147,7 @@ def _npy_file(path: Path) -> tuple[TokenFile, int]:
     ):
         shape = f"{array.dtype} of {array.ndim} dimensions" if isinstance(array, np.ndarray) else "an archive"
         raise UserError(
-            f"token ids are whole numbers in one or two dimensions, not {shape}",
-            str(path),
-            "save such an array",
+            f"token ids are whole numbers in one or two dimensions, not {shape}", str(path), "save such an array"
         )
     row = array.shape[1] if array.ndim == 2 else 0
     return TokenFile(path, array.dtype, array.size, int(array.offset)), row
@@ -223,9 +207,7 @@ def _megatron_pair(tokens: Path, index: Path) -> tuple[TokenFile, NDArray[np.int
         raise UserError("the index has no token file beside it", str(tokens), "copy the .bin file there")
     size, expected = tokens.stat().st_size, int(bounds[-1]) * dtype.itemsize
     if size < expected:
-        raise UserError(
-            f"the file has {size:,} bytes, its index says {expected:,}", str(tokens), "copy it again"
-        )
+        raise UserError(f"the file has {size:,} bytes, its index says {expected:,}", str(tokens), "copy it again")
     if not documents or firsts.min() < 0 or firsts.max() > sequences:
         raise UserError("the index names sequences that it doesn't have", str(index), "copy it again")
     ends = np.unique(np.append(bounds[firsts], bounds[-1]))

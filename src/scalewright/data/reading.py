@@ -50,14 +50,7 @@ class SequentialRows:
     """Rows of `seq_len` pairs, in the order of the items."""
 
     def __init__(
-        self,
-        items: Items,
-        reader: ItemReader,
-        seq_len: int,
-        *,
-        packing: bool,
-        document_mask: bool,
-        once: bool,
+        self, items: Items, reader: ItemReader, seq_len: int, *, packing: bool, document_mask: bool, once: bool
     ) -> None:
         """`once`: after the last item rows are empty (validation); else the next epoch begins."""
         self.items, self.reader, self.seq_len = items, reader, seq_len

@@ -104,9 +104,7 @@ def sample_texts(pieces: Sequence[Piece], options: Options, shown: Progress) -> 
             if left <= 0 and share < 1:
                 break
     if not taken:
-        raise UserError(
-            "no training text in the input", "prepare", "give more text, or a smaller --valid-fraction"
-        )
+        raise UserError("no training text in the input", "prepare", "give more text, or a smaller --valid-fraction")
 
 
 def _training_text(piece: Piece, options: Options) -> Iterator[str]:

@@ -55,9 +55,7 @@ class Seams:
         texts = [b + fragment.text + a for (b, a), fragment in zip(shared, fragments, strict=True)]
         return [
             self._settle(fragment, _Piece(text, ids), len(before), len(after))
-            for fragment, text, ids, (before, after) in zip(
-                fragments, texts, self._encoder(texts), shared, strict=True
-            )
+            for fragment, text, ids, (before, after) in zip(fragments, texts, self._encoder(texts), shared, strict=True)
         ]
 
     def _harmless(self, before: str, text: str) -> bool:

@@ -24,16 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from scalewright.data.check import AT_OPENING, check_files, check_sample
-from scalewright.data.metadata import (
-    AGAIN,
-    BLOCK,
-    METADATA,
-    SPLITS,
-    Listed,
-    SplitMetadata,
-    is_prepared,
-    read_split,
-)
+from scalewright.data.metadata import AGAIN, BLOCK, METADATA, SPLITS, Listed, SplitMetadata, is_prepared, read_split
 from scalewright.data.tokens import TokenFile, TokenStore, Vocabulary
 from scalewright.spec.common.untrusted import inside, open_regular
 from scalewright.spec.errors import RunError, UserError
@@ -180,13 +171,9 @@ def verify(folder: str | Path, progress: Callable[[int], None] | None = None) ->
     Raises UserError that names the first damaged file and its remedy.
     """
     root = Path(folder)
-    splits = (
-        [root] if is_shards(root) else [root / name for name in SPLITS if (root / name / METADATA).is_file()]
-    )
+    splits = [root] if is_shards(root) else [root / name for name in SPLITS if (root / name / METADATA).is_file()]
     if not splits:
-        raise UserError(
-            "no prepared tokens there", str(root), "make some with `scalewright prepare INPUT --out DIR`"
-        )
+        raise UserError("no prepared tokens there", str(root), "make some with `scalewright prepare INPUT --out DIR`")
     count = total = 0
     for split in splits:
         data = read_split(split)

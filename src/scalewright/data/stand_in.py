@@ -31,9 +31,7 @@ class Folded:
     bytes_per_token = nan
     tokenizer_path: Path | None = None
 
-    def __init__(
-        self, split: str, seed: int, source: dict[str, object], vocab_size: int | None, seq_len: int
-    ) -> None:
+    def __init__(self, split: str, seed: int, source: dict[str, object], vocab_size: int | None, seq_len: int) -> None:
         spec: DataSpec | PythonRef
         if "python" in source:
             spec = PythonRef.parse(source, "data")
@@ -65,9 +63,7 @@ class RandomTokens:
     bytes_per_token = nan
     tokenizer_path: Path | None = None
 
-    def __init__(
-        self, split: str, seed: int, vocab_size: int, seq_len: int, document_mask: bool = True
-    ) -> None:
+    def __init__(self, split: str, seed: int, vocab_size: int, seq_len: int, document_mask: bool = True) -> None:
         self.seed, self.vocab_size, self.seq_len = seed, vocab_size, seq_len
         self.document_mask, self.eod, self.ends = document_mask, None, Ends()
 

@@ -95,9 +95,7 @@ def special_token_list(tokens: Sequence[str] | str | Path) -> list[str]:
             raise UserError(f"cannot read special tokens: {error}", str(path), "give one a line") from None
         names += filter(str.strip, lines)
     if not names:
-        raise UserError(
-            "no special token is named", "--special-tokens", "give tokens, or a file with one a line"
-        )
+        raise UserError("no special token is named", "--special-tokens", "give tokens, or a file with one a line")
     return list(dict.fromkeys(names))
 
 
@@ -132,9 +130,7 @@ def start_of_document(tokenizer: Tokenizer, path: Path, choice: str | None = Non
     names = [token_name(config, "bos_token") or "", *BEGIN_NAMES]
     ids = [token_id for name in names if (token_id := tokenizer.token_to_id(name)) is not None]
     if not ids:
-        advice = (
-            "name it as bos_token in the tokenizer_config.json beside it, or add it: --special-tokens '<bos>'"
-        )
+        advice = "name it as bos_token in the tokenizer_config.json beside it, or add it: --special-tokens '<bos>'"
         raise UserError("the tokenizer has no token that begins a document", str(path), advice)
     return (int(ids[0]),)
 

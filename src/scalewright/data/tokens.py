@@ -41,9 +41,7 @@ class TokenFile:
                 return np.empty(0, dtype=self.dtype)
             mapped = np.memmap(self.path, dtype=self.dtype, mode="r", offset=self.start, shape=(self.count,))
         except FileNotFoundError:
-            raise UserError(
-                "a token file is missing", str(self.path), "run `scalewright prepare` again"
-            ) from None
+            raise UserError("a token file is missing", str(self.path), "run `scalewright prepare` again") from None
         except (OSError, ValueError) as error:
             raise UserError(
                 f"cannot map a token file: {error}", str(self.path), "run `scalewright prepare` again"
@@ -88,9 +86,7 @@ class TokenStore:
     checked: bool = False  # every byte, when it was opened
     bos: tuple[int, ...] | None = None  # the ids that begin every document; None: not recorded
     _starts: NDArray[np.int64] = field(init=False, repr=False)
-    _mapped: OrderedDict[int, NDArray[np.integer]] = field(
-        init=False, repr=False, default_factory=OrderedDict
-    )
+    _mapped: OrderedDict[int, NDArray[np.integer]] = field(init=False, repr=False, default_factory=OrderedDict)
 
     def __post_init__(self) -> None:
         counts = np.array([file.count for file in self.files], dtype=np.int64)

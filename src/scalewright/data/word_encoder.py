@@ -99,9 +99,7 @@ class WordEncoder:
         find = _pattern().findall
         words = [find(text) for text in texts]
         counts = np.fromiter(map(len, words), np.int64, len(words))
-        numbers = np.fromiter(
-            map(self._numbers.__getitem__, chain.from_iterable(words)), np.int64, int(counts.sum())
-        )
+        numbers = np.fromiter(map(self._numbers.__getitem__, chain.from_iterable(words)), np.int64, int(counts.sum()))
         if len(self._numbers) > self._learnt:
             self._learn(list(islice(self._numbers, self._learnt, None)))
         lengths = self._lengths[numbers]
@@ -183,11 +181,7 @@ def has_known_words(tokenizer: Tokenizer) -> bool:
     """Whether the tokenizer is byte-level BPE over GPT-2's pattern, nothing before it, nothing at random."""
     config = json.loads(tokenizer.to_str())
     words, model = config["pre_tokenizer"] or {}, config["model"]
-    plain = (
-        words.get("type") == "ByteLevel"
-        and words.get("use_regex", True)
-        and not words.get("add_prefix_space")
-    )
+    plain = words.get("type") == "ByteLevel" and words.get("use_regex", True) and not words.get("add_prefix_space")
     parts = not any(model.get(key) for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"))
     special = all(token["special"] for token in config["added_tokens"]) and tokenizer.encode_special_tokens
     return bool(plain and model["type"] == "BPE" and parts and special and config["normalizer"] is None)
@@ -199,9 +193,7 @@ def _pattern() -> re.Pattern[str]:
     letters, numbers = _class("L"), _class("N")
     signs = f"[^{letters}{numbers}{_SPACES}]"
     space, no_space = f"[{_SPACES}]", f"[^{_SPACES}]"
-    return re.compile(
-        rf"'(?:[stmd]|re|ve|ll)| ?[{letters}]+| ?[{numbers}]+| ?{signs}+|{space}+(?!{no_space})|{space}+"
-    )
+    return re.compile(rf"'(?:[stmd]|re|ve|ll)| ?[{letters}]+| ?[{numbers}]+| ?{signs}+|{space}+(?!{no_space})|{space}+")
 
 
 @lru_cache(maxsize=1)

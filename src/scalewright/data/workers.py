@@ -64,9 +64,7 @@ def _in_processes(
     todo = iter(pieces)
     reported = 0
     try:
-        running: set[Future[dict[str, object]]] = {
-            pool.submit(_work, piece) for piece in islice(todo, 2 * count)
-        }
+        running: set[Future[dict[str, object]]] = {pool.submit(_work, piece) for piece in islice(todo, 2 * count)}
         while running:
             done, running = wait(running, timeout=_POLL_S, return_when=FIRST_COMPLETED)
             total = int(read.value)

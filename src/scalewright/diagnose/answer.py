@@ -143,9 +143,7 @@ def _doubts(ranks: Ranks) -> list[str]:
     world = ranks.ranks[0].trace.about.get("distributedInfo")
     size = world.get("world_size") if isinstance(world, dict) else None
     if isinstance(size, int) and size > len(ranks.ranks):
-        lines.append(
-            f"traces of {len(ranks.ranks)} of {size} ranks: waiting for the others counts as communication"
-        )
+        lines.append(f"traces of {len(ranks.ranks)} of {size} ranks: waiting for the others counts as communication")
     if (cost := ranks.recording) is not None and cost.recorded > NOTICED * cost.step:
         lines.append(
             f"recording made a step {cost.recorded / cost.step:.1f} times as long: gains are of "
@@ -161,9 +159,7 @@ def _doubts(ranks: Ranks) -> list[str]:
 def _memory(ranks: Ranks) -> dict[str, object] | None:
     """Memory of the rank that needed most, where it was recorded."""
     recorded = [
-        memory | {"rank": rank.trace.rank}
-        for rank in ranks.ranks
-        if (memory := traced_memory(rank.trace)) is not None
+        memory | {"rank": rank.trace.rank} for rank in ranks.ranks if (memory := traced_memory(rank.trace)) is not None
     ]
     return max(recorded, key=lambda memory: int(memory["peak_bytes"]), default=None)
 

@@ -166,9 +166,7 @@ def _wire(trace: Trace, about: Collective, cluster: ClusterSpec | None) -> Wire 
     if device is None or device.link is None:
         return None
     near = ranks == list(range(ranks[0], ranks[0] + len(ranks)))
-    return (
-        Wire(device.link.bytes_per_s) if near and _within(ranks, device.link.domain or len(ranks)) else None
-    )
+    return Wire(device.link.bytes_per_s) if near and _within(ranks, device.link.domain or len(ranks)) else None
 
 
 def _within(ranks: Sequence[int], size: int | None) -> bool:

@@ -89,9 +89,7 @@ def match(traces: Sequence[Trace]) -> tuple[list[Matched], list[str]]:
         names = {index: _names(traces[index], kernels) for index, kernels in rows.items()}
         counts = {len(r) for r in rows.values()}
         if len(counts) > 1 or any(names[index] != names[next(iter(rows))] for index in rows):
-            problems.append(
-                f"the collectives of {group} differ between ranks ({_counts(rows)}): not compared"
-            )
+            problems.append(f"the collectives of {group} differ between ranks ({_counts(rows)}): not compared")
             continue
         table = np.stack([*rows.values()], axis=1)
         ranks = [*rows]

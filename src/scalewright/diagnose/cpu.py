@@ -30,9 +30,7 @@ from scalewright.diagnose.traces.trace import OPERATOR, Trace
 SHORT = 10_000  # ns: an operator that takes less costs its caller about as much again
 LEAST_RUN = 200  # operators of a storm
 PAUSE = 1_000_000  # ns between two of them, beyond which it isn't the model's Python: a save, a report
-LONG = (
-    100_000  # ns of an operator that ends a storm; shorter ones may be short ones that another process held
-)
+LONG = 100_000  # ns of an operator that ends a storm; shorter ones may be short ones that another process held
 NEARLY_ALL = 0.9
 LEFT = 0.2  # of an operator's time at least remains when what recording cost is taken off
 

@@ -124,10 +124,7 @@ def kind_of_file(path: Path) -> str:
 
 
 def diagnose(
-    paths: Sequence[Path],
-    given: Given | None = None,
-    changes: Sequence[str] = (),
-    against: Path | None = None,
+    paths: Sequence[Path], given: Given | None = None, changes: Sequence[str] = (), against: Path | None = None
 ) -> dict[str, Any]:
     """The answer, with the keys of its kind; raises UserError for paths that can't be read.
 
@@ -138,10 +135,7 @@ def diagnose(
 
 
 def drawn(
-    paths: Sequence[Path],
-    given: Given | None = None,
-    changes: Sequence[str] = (),
-    against: Path | None = None,
+    paths: Sequence[Path], given: Given | None = None, changes: Sequence[str] = (), against: Path | None = None
 ) -> tuple[dict[str, Any], Drawing]:
     """The answer as above, and what pictures of it need beside."""
     answer, lanes = _diagnose(paths, given, changes)

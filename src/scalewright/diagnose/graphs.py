@@ -28,14 +28,7 @@ LEAST_RUN = 20  # launches; fewer aren't worth a graph
 PAUSE = 1_000_000  # ns of host work between two launches beyond which it isn't the model's: logging, a save
 # ns between a graph's kernels: 3.4 us a kernel of 2.9 us (NVIDIA, "Getting Started with CUDA Graphs", 2019)
 NODE = 500
-COMPILES = (
-    "dynamo_timed",
-    "compile_inner",
-    "compile_fx",
-    "inductor_compile",
-    "triton_compile",
-    "bw_compiler",
-)
+COMPILES = ("dynamo_timed", "compile_inner", "compile_fx", "inductor_compile", "triton_compile", "bw_compiler")
 
 
 @dataclass(frozen=True)

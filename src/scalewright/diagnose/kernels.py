@@ -68,13 +68,7 @@ def top_kernels(trace: Trace, most: int = 20) -> list[Kernels]:
     whole = max(int(total.sum()), 1)
     order = np.argsort(-total, kind="stable")[:most]
     return [
-        Kernels(
-            trace.names[i],
-            kind_of(trace.names[i]),
-            int(count[i]),
-            int(total[i]),
-            100 * float(total[i]) / whole,
-        )
+        Kernels(trace.names[i], kind_of(trace.names[i]), int(count[i]), int(total[i]), 100 * float(total[i]) / whole)
         for i in order.tolist()
         if count[i]
     ]
@@ -163,10 +157,7 @@ def occupancy(launched: Launched, device: Mapping[str, Any]) -> Occupancy | None
     if threads < 1 or blocks < 1 or capability not in BLOCKS or device["numSms"] < 1:
         return None
     warps = ceil(threads / WARP)
-    limits = {
-        "blocks": BLOCKS[capability],
-        "threads": device["maxThreadsPerMultiprocessor"] // (warps * WARP),
-    }
+    limits = {"blocks": BLOCKS[capability], "threads": device["maxThreadsPerMultiprocessor"] // (warps * WARP)}
     if launched.registers > 0:
         of_warp = ceil(launched.registers * WARP / REGISTERS) * REGISTERS
         limits["registers"] = device["regsPerMultiprocessor"] // QUARTERS // of_warp * QUARTERS // warps

@@ -69,10 +69,9 @@ def layers(rank: Rank) -> list[dict[str, object]] | None:
         seconds = _of_operators(rank, forward, backward, len(names))
     window = max(rank.breakdown.window, 1)
     return [
-        {"layer": name, "forward_s": ahead / 1e9, "backward_s": back / 1e9,
-         "share_pct": 100 * (ahead + back) / window}
+        {"layer": name, "forward_s": ahead / 1e9, "backward_s": back / 1e9, "share_pct": 100 * (ahead + back) / window}
         for name, (ahead, back) in zip(names, seconds, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def _forward(trace: Trace) -> tuple[list[str], Ranges]:

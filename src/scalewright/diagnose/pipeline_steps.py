@@ -19,15 +19,7 @@ from typing import Any, NamedTuple
 
 from scalewright.spec.common.untrusted import read_json
 from scalewright.spec.errors import UserError
-from scalewright.spec.schedule import (
-    COMPUTE,
-    Action,
-    Schedule,
-    StageCost,
-    bubble_fraction,
-    schedule,
-    simulate,
-)
+from scalewright.spec.schedule import COMPUTE, Action, Schedule, StageCost, bubble_fraction, schedule, simulate
 
 BACKWARDS = ("backward", "backward_input", "backward_weight")
 NAME = re.compile(r"^pipeline-step-\d{1,12}\.json$")
@@ -74,8 +66,7 @@ def read(path: Path) -> PipelineStep | None:
             return None
         start = min(span.start for spans in ranks for span in spans)
         shifted = (
-            tuple(span._replace(start=span.start - start, end=span.end - start) for span in spans)
-            for spans in ranks
+            tuple(span._replace(start=span.start - start, end=span.end - start) for span in spans) for spans in ranks
         )
         return PipelineStep(plan, int(data["step"]), tuple(shifted))
     except (OSError, ValueError, KeyError, TypeError, UserError):

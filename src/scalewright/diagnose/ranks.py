@@ -191,11 +191,7 @@ class Ranks:
         if self.on_gpu or not self.replays:
             return [intervals.length(rank.activity.compute) for rank in self.ranks]
         return [
-            sum(
-                length
-                for length, role in zip(recorded.duration, recorded.role, strict=True)
-                if role == COMPUTES
-            )
+            sum(length for length, role in zip(recorded.duration, recorded.role, strict=True) if role == COMPUTES)
             for recorded in self.recorded
         ]
 

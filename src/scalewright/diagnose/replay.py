@@ -139,9 +139,7 @@ def record(trace: Trace, talks: np.ndarray, collective: np.ndarray) -> Recorded:
     before = _before_on_lane(trace.lane[rows], start)
     waits_for = _waits_for(start, end, ~np.isin(rows, _messages(trace, "send")))
     never = np.iinfo(np.int64).min
-    ended = np.maximum(
-        np.where(before >= 0, end[before], never), np.where(waits_for >= 0, end[waits_for], never)
-    )
+    ended = np.maximum(np.where(before >= 0, end[before], never), np.where(waits_for >= 0, end[waits_for], never))
     latency = _latency(start, called, ended, launch >= 0)
     ready = np.maximum(called + latency, ended)
     known = (launch >= 0) | (before >= 0) | (waits_for >= 0)
@@ -149,9 +147,7 @@ def record(trace: Trace, talks: np.ndarray, collective: np.ndarray) -> Recorded:
         calls=calls,
         start=start.tolist(),
         duration=(end - start).tolist(),
-        role=np.where(
-            talks[rows], TALKS, np.where(trace.category[rows] == KERNEL, COMPUTES, COPIES)
-        ).tolist(),
+        role=np.where(talks[rows], TALKS, np.where(trace.category[rows] == KERNEL, COMPUTES, COPIES)).tolist(),
         kind=np.where(trace.category[rows] == KERNEL, kinds_of(trace.names)[trace.name[rows]], "").tolist(),
         before=before.tolist(),
         waits_for=waits_for.tolist(),
@@ -240,9 +236,7 @@ def _waits_for(start: np.ndarray, end: np.ndarray, among: np.ndarray) -> np.ndar
     return np.where(begun, last, -1)
 
 
-def replay(
-    recorded: Sequence[Recorded], matched: Sequence[Matched], clocks: Clocks, changes: Sequence[Change]
-) -> int:
+def replay(recorded: Sequence[Recorded], matched: Sequence[Matched], clocks: Clocks, changes: Sequence[Change]) -> int:
     """Nanoseconds from the first kernel's start on any rank to the last one's end, with all of `changes`."""
     whole, groups = math.prod(change.transfer for change in changes), _products(c.groups for c in changes)
     ends = _Collectives(matched, clocks, [whole * groups.get(group.group, 1.0) for group in matched])

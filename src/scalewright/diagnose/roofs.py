@@ -49,11 +49,7 @@ def roofs(rank: Rank) -> dict[str, object] | None:
     device, products = _device(rank), _products(rank)
     if device is None or not products:
         return None
-    rows = [
-        _row(product, device)
-        for product in products
-        if product.seconds > 0 and device.peak(product.precision)
-    ]
+    rows = [_row(product, device) for product in products if product.seconds > 0 and device.peak(product.precision)]
     if not rows:
         return None
     rows.sort(key=lambda row: -row["total_s"])

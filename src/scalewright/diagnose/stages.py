@@ -68,12 +68,12 @@ def uneven_steps(ranks: Ranks) -> Verdict | None:
     stages = " and ".join(f"{stage}" for stage in step.plan.stages_of(most))
     return Verdict(
         "stages",
-        [f"stage {stages} computes {1e3 * shares[most]:,.1f} ms of a step, the mean rank "
-         f"{1e3 * mean:,.1f} ms"],
+        [f"stage {stages} computes {1e3 * shares[most]:,.1f} ms of a step, the mean rank {1e3 * mean:,.1f} ms"],
         f"move layers from stage {stages} to the others (stage_layers): the embedding, head and loss are "
         "work, too; if it has no more of them, look at its device",
-        0.7, Gain(gain / 2, gain, gain),
-    )  # fmt: skip
+        0.7,
+        Gain(gain / 2, gain, gain),
+    )
 
 
 def bubble(ranks: Ranks) -> Verdict | None:

@@ -85,11 +85,7 @@ class ProfilerCost:
 
     def dump(self) -> dict[str, object]:
         """The keys of `profiler_cost` in `diagnose --json`."""
-        return {
-            "step_time_s": self.step,
-            "recorded_step_time_s": self.recorded,
-            "operator_us": self.each / 1e3,
-        }
+        return {"step_time_s": self.step, "recorded_step_time_s": self.recorded, "operator_us": self.each / 1e3}
 
 
 def profiler_cost(traces: Sequence[Trace], steps: Sequence[Steps]) -> ProfilerCost | None:

@@ -78,9 +78,7 @@ def _wait_of_others(group: Matched, late: np.ndarray) -> np.ndarray:
     """For each collective the median wait of the ranks that weren't late; 0 where all were."""
     ordered = np.sort(np.where(late, np.iinfo(np.int64).max, group.wait), axis=1)
     others = (~late).sum(axis=1)
-    middle = ordered[
-        np.arange(len(ordered)), np.maximum(others - 1, 0) // 2
-    ]  # the lower of two in the middle
+    middle = ordered[np.arange(len(ordered)), np.maximum(others - 1, 0) // 2]  # the lower of two in the middle
     return np.where(others > 0, middle, 0)
 
 

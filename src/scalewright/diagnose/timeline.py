@@ -115,11 +115,7 @@ def write_perfetto(timeline: Timeline, path: Path, plan: Mapping[str, Any] | Non
 
     Raises OSError as `open` does.
     """
-    with (
-        gzip.open(path, "wt", encoding="utf-8")
-        if path.suffix == ".gz"
-        else path.open("w", encoding="utf-8") as file
-    ):
+    with gzip.open(path, "wt", encoding="utf-8") if path.suffix == ".gz" else path.open("w", encoding="utf-8") as file:
         _write(file, _events(timeline, plan))
 
 
@@ -170,9 +166,7 @@ def _slices(process: int, thread: int, lane: Lane) -> Iterator[dict[str, object]
 
 
 def _slice(process: int, thread: int, name: str, start: float, end: float) -> dict[str, object]:
-    return {
-        "ph": "X", "pid": process, "tid": thread, "name": name, "ts": start / 1e3, "dur": (end - start) / 1e3,
-    }  # fmt: skip
+    return {"ph": "X", "pid": process, "tid": thread, "name": name, "ts": start / 1e3, "dur": (end - start) / 1e3}
 
 
 def _planned(process: int, rank: RankLanes, plan: Mapping[str, Any]) -> Iterator[dict[str, object]]:

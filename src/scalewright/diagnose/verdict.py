@@ -51,9 +51,7 @@ def evidence_of(verdict: Mapping[str, Any]) -> list[str]:
 def saves(verdict: Mapping[str, Any]) -> str:
     """`saves 12% (5 to 20%)`; empty where no time is gained."""
     gain = verdict.get("gain_pct")
-    return (
-        f"saves {gain['p50']:.0f}% ({gain['p10']:.0f} to {gain['p90']:.0f}%)" if gain and gain["p90"] else ""
-    )
+    return f"saves {gain['p50']:.0f}% ({gain['p10']:.0f} to {gain['p90']:.0f}%)" if gain and gain["p90"] else ""
 
 
 def name(ranks: Ranks, place: int) -> str:

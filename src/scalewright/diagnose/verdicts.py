@@ -39,9 +39,7 @@ LEAST = {
 }
 HIDDEN = 10.0  # percent of the communication: less is none
 LEAST_GAIN = 1.0  # percent: a cause without it isn't on the critical path
-WORKERS_COST = (
-    1.15  # of the host's own work once worker processes share its cores: resnet50 on a V100, 4 workers
-)
+WORKERS_COST = 1.15  # of the host's own work once worker processes share its cores: resnet50 on a V100, 4 workers
 REACHES = {"host": (0.8, 0.5), "communication": (0.8, 0.5), "copies": (0.8, 0.5)}  # what remains: p10, p50
 
 
@@ -61,8 +59,7 @@ def _data(ranks: Ranks) -> Verdict | None:
     return Verdict(
         "data",
         [f"in {share:.1f}% of the steps the host loads data while the device has nothing to do"],
-        "load in worker processes: num_workers of 4 or more on the DataLoader, with pin_memory and "
-        "persistent_workers",
+        "load in worker processes: num_workers of 4 or more on the DataLoader, with pin_memory and persistent_workers",
         0.9,
         Gain(usual / 2, usual, most),
     )
@@ -74,9 +71,7 @@ def _sync(ranks: Ranks) -> Verdict | None:
         return None
     least = max(ranks.gain(Change(waits=False)), 0.0)
     most = max(ranks.gain(Change(waits=False, proven=True)), least)
-    evidence = [
-        f"{share:.1f}% of the window the device is idle because the host had waited for it and begins anew"
-    ]
+    evidence = [f"{share:.1f}% of the window the device is idle because the host had waited for it and begins anew"]
     if apart >= LEAST["sync"]:  # whether something may run beside it isn't recorded
         evidence.append(
             f"{apart:.1f}% it communicates alone: what could run beside it is launched after the host's wait"
@@ -95,9 +90,7 @@ def _operators(ranks: Ranks) -> Verdict | None:
     if ranks.on_gpu:
         return None
     share = _idle_share(ranks, "host")
-    short, count = (
-        sum(column) for column in zip(*(short_operators(r.trace) for r in ranks.ranks), strict=True)
-    )
+    short, count = (sum(column) for column in zip(*(short_operators(r.trace) for r in ranks.ranks), strict=True))
     if share < LEAST["operators"] or short < count / 2:
         return None
     low, middle, most = (max(ranks.gain(Change(host=part)), 0.0) for part in (*REACHES["host"], 0.0))
@@ -138,18 +131,12 @@ def _host(ranks: Ranks) -> Verdict | None:
     share = _idle_share(ranks, "host") + _idle_share(ranks, "launch")
     if share < LEAST["host"]:
         return None
-    short, count = (
-        sum(column) for column in zip(*(short_kernels(r.trace) for r in ranks.ranks), strict=True)
-    )
+    short, count = (sum(column) for column in zip(*(short_kernels(r.trace) for r in ranks.ranks), strict=True))
     evidence = [f"{share:.1f}% of the window the device waits for the host to launch its next kernel"]
     if count and short > count / 2:
-        evidence.append(
-            f"{short:,} of {count:,} kernels take less than 10 microseconds, less than a launch does"
-        )
+        evidence.append(f"{short:,} of {count:,} kernels take less than 10 microseconds, less than a launch does")
     most = share + _waited_share(ranks)  # the loader's and the waits' share is the gain of fixing those
-    low, middle, whole = (
-        min(max(ranks.gain(Change(host=part)), 0.0), most) for part in (*REACHES["host"], 0.0)
-    )
+    low, middle, whole = (min(max(ranks.gain(Change(host=part)), 0.0), most) for part in (*REACHES["host"], 0.0))
     return Verdict(
         "host",
         evidence,
@@ -209,9 +196,7 @@ def _communication(ranks: Ranks) -> Verdict | None:
     if share < LEAST["communication"]:
         return None
     if ranks.replays:
-        low, middle, most = (
-            max(ranks.gain(Change(transfer=part)), 0.0) for part in (*REACHES["communication"], 0.0)
-        )
+        low, middle, most = (max(ranks.gain(Change(transfer=part)), 0.0) for part in (*REACHES["communication"], 0.0))
         most = max(most, ranks.gain(Change(hides=True)))  # hidden, waiting for ranks that vary is, too
     else:
         low, middle, most = 0.0, share / 2, share
@@ -222,9 +207,7 @@ def _communication(ranks: Ranks) -> Verdict | None:
     if most > middle + LEAST["communication"] and hidden and max(hidden) < HIDDEN:
         evidence.append("no computation runs beside it: what could overlap waits")
     if not ranks.matched:
-        evidence.append(
-            "one rank alone doesn't tell transfer from waiting for another: give all ranks' traces"
-        )
+        evidence.append("one rank alone doesn't tell transfer from waiting for another: give all ranks' traces")
     return Verdict(
         "communication",
         evidence,
@@ -261,13 +244,9 @@ def _stragglers(ranks: Ranks) -> Verdict | None:
         for slow in late
     ]
     transfer = sum(int(group.transfer.sum()) for group in ranks.matched)
-    evidence.append(
-        f"the collectives themselves take {transfer / 1e6:,.1f} ms: a faster network gains no more"
-    )
+    evidence.append(f"the collectives themselves take {transfer / 1e6:,.1f} ms: a faster network gains no more")
     who = " and ".join(name(ranks, straggler.rank) for straggler in late)
-    return Verdict(
-        "straggler", evidence, f"look at {who}: {FIX[late[0].cause]}", 0.8, Gain(usual / 2, usual, most)
-    )
+    return Verdict("straggler", evidence, f"look at {who}: {FIX[late[0].cause]}", 0.8, Gain(usual / 2, usual, most))
 
 
 WHY = {

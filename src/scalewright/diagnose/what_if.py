@@ -75,9 +75,7 @@ def _changes(ranks: Ranks, text: str) -> list[Change]:
     except ValueError:
         factor = math.nan
     if not equals or not name or not 0 <= factor < math.inf:
-        raise UserError(
-            f"{text!r} is no NAME=FACTOR", "--what-if", "write for example `compute=0.8` or `data=0`"
-        )
+        raise UserError(f"{text!r} is no NAME=FACTOR", "--what-if", "write for example `compute=0.8` or `data=0`")
     if one := ONE_RANK.fullmatch(name):
         only = frozenset({_place(ranks, int(one[1]), text)})
         return [replace(change, ranks=only) for change in _named(ranks, one[2], factor, text, of_a_rank=True)]
@@ -100,15 +98,9 @@ def _named(ranks: Ranks, name: str, factor: float, text: str, of_a_rank: bool = 
     groups = [] if of_a_rank else [g.group for g in ranks.matched if cost in g.group.lower()]
     if groups:
         return [Change(groups=dict.fromkeys(groups, factor))]
-    known = [
-        *(cost_name for cost_name in COSTS if not (of_a_rank and cost_name == "transfer")),
-        WAITS,
-        *kinds,
-    ]
+    known = [*(cost_name for cost_name in COSTS if not (of_a_rank and cost_name == "transfer")), WAITS, *kinds]
     known += [] if of_a_rank else [STRAGGLERS, *(group.group for group in ranks.matched)]
-    raise UserError(
-        f"nothing in the trace has the name {name!r}", f"--what-if {text}", "take " + _list(known)
-    )
+    raise UserError(f"nothing in the trace has the name {name!r}", f"--what-if {text}", "take " + _list(known))
 
 
 def _kinds(ranks: Ranks) -> list[str]:
@@ -121,12 +113,9 @@ def _place(ranks: Ranks, number: int, text: str) -> int:
     numbers = [rank.trace.rank for rank in ranks.ranks]
     if number not in numbers:
         known = (
-            ", ".join(str(known_number) for known_number in numbers if known_number is not None)
-            or "none has a number"
+            ", ".join(str(known_number) for known_number in numbers if known_number is not None) or "none has a number"
         )
-        raise UserError(
-            f"there is no trace of rank {number}", f"--what-if {text}", f"take one of these: {known}"
-        )
+        raise UserError(f"there is no trace of rank {number}", f"--what-if {text}", f"take one of these: {known}")
     return numbers.index(number)
 
 

@@ -93,9 +93,7 @@ def dry_run(run: str | Path | dict[str, object] | RunSpec, overrides: Sequence[s
     spec = read_run(run, overrides)
     if spec.engine != "scalewright":
         problem = f"a dry run rehearses this tool's own engine, and the run has engine: {spec.engine}"
-        raise UserError(
-            problem, "engine", f"plan it with --framework {spec.engine}, or use engine=scalewright"
-        )
+        raise UserError(problem, "engine", f"plan it with --framework {spec.engine}, or use engine=scalewright")
     resolved = resolve(spec, read_data=False)
     spec, notes = _plan(resolved)
     model = spec.model

@@ -46,16 +46,12 @@ def equal_ranks(
         allocated, true = shapes.of(held[pp], coords)
         groups.setdefault((pp, allocated, true), []).append(rank)
     return [
-        EqualRanks(
-            tuple(ranks), pp, sum(prod(shape) * count for shape, count in true), (places[pp], allocated)
-        )
+        EqualRanks(tuple(ranks), pp, sum(prod(shape) * count for shape, count in true), (places[pp], allocated))
         for (pp, allocated, true), ranks in groups.items()
     ]
 
 
-def _held_by(
-    placements: tuple[Placement, ...], owners: tuple[int, ...], rank: int
-) -> list[tuple[Placement, int]]:
+def _held_by(placements: tuple[Placement, ...], owners: tuple[int, ...], rank: int) -> list[tuple[Placement, int]]:
     """What a pipeline rank holds: one placement of every kind, and how many tensors are of that kind."""
     kinds: Counter[Any] = Counter()
     example: dict[Any, Placement] = {}
@@ -95,16 +91,9 @@ class _Shapes:
         """(shapes allocated, true shapes), each with counts."""
         allocated, true = [], []
         for placement, count in held:
-            key = (
-                placement.tensor.shape,
-                placement.splits,
-                tuple(coords[split.axis] for split in placement.splits),
-            )
+            key = (placement.tensor.shape, placement.splits, tuple(coords[split.axis] for split in placement.splits))
             if key not in self._cache:
-                self._cache[key] = (
-                    local_shape(placement, coords, self.sizes),
-                    box(placement, coords, self.sizes)[1],
-                )
+                self._cache[key] = (local_shape(placement, coords, self.sizes), box(placement, coords, self.sizes)[1])
             shape, part = self._cache[key]
             allocated.append((shape, count))
             true.append((part, count))

@@ -40,10 +40,7 @@ def _for_fake_tensors(function: Callable[..., Any], stand_in: Callable[..., Any]
 
 def _evenly(counts: Sequence[Tensor], totals: Sequence[int]) -> list[list[int]]:
     """Each of `totals`, which the counts add up to, spread evenly over them."""
-    ends = [
-        [total * part // len(c) for part in range(len(c) + 1)]
-        for c, total in zip(counts, totals, strict=True)
-    ]
+    ends = [[total * part // len(c) for part in range(len(c) + 1)] for c, total in zip(counts, totals, strict=True)]
     return [[end - start for start, end in pairwise(of_one)] for of_one in ends]
 
 

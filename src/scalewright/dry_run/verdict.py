@@ -70,45 +70,24 @@ def _local(run: RunSpec, peaks: Sequence[tuple[int, int]], usable: float) -> Mem
     except UserError:
         words = f"no {run.device} device is here to compare with: name the cluster that the run is for"
         return MemoryVerdict(
-            LOCAL,
-            str(run.device),
-            False,
-            "unknown",
-            max(size for _, size in peaks) / GIB,
-            0.0,
-            0.0,
-            0.0,
-            None,
-            words,
+            LOCAL, str(run.device), False, "unknown", max(size for _, size in peaks) / GIB, 0.0, 0.0, 0.0, None, words
         )
     if kind == "cuda":
         import torch
 
-        memory = min(
-            torch.cuda.get_device_properties(n).total_memory for n in range(torch.cuda.device_count())
-        )
-        return _verdict(
-            run, LOCAL, "a GPU here", max(size for _, size in peaks) / GIB, memory / GIB, usable, None
-        )
+        memory = min(torch.cuda.get_device_properties(n).total_memory for n in range(torch.cuda.device_count()))
+        return _verdict(run, LOCAL, "a GPU here", max(size for _, size in peaks) / GIB, memory / GIB, usable, None)
     peak = sum(ranks * size for ranks, size in peaks) / GIB
     memory = read_processor().usable_memory_bytes
     return _verdict(run, LOCAL, "this machine's memory", peak, memory / GIB, usable, None)
 
 
 def _verdict(
-    run: RunSpec,
-    cluster: str,
-    device: str,
-    peak: float,
-    memory: float,
-    share: float,
-    fix: dict[str, object] | None,
+    run: RunSpec, cluster: str, device: str, peak: float, memory: float, share: float, fix: dict[str, object] | None
 ) -> MemoryVerdict:
     usable = memory * share
     risk = "fits" if peak <= usable else "unlikely" if peak <= memory else "no"
-    ranks = (
-        "its ranks together need" if cluster == LOCAL and run.layout.devices > 1 else "its fullest rank needs"
-    )
+    ranks = "its ranks together need" if cluster == LOCAL and run.layout.devices > 1 else "its fullest rank needs"
     words = f"{RISK_TERMS[risk]} {cluster}: {ranks} {peak:.1f} GiB"
     words += f" of the {usable:.1f} that {device} gives a run"
     if peak > usable:
@@ -118,9 +97,7 @@ def _verdict(
             words += f"; {enough} {fix['change']} it should need {fix['peak_gib']:.1f}"
         if cluster == LOCAL:
             words += "; set cluster: NAME to compare with another machine's devices"
-    return MemoryVerdict(
-        cluster, device, peak <= usable, risk, peak, usable, memory, peak - usable, fix, words
-    )
+    return MemoryVerdict(cluster, device, peak <= usable, risk, peak, usable, memory, peak - usable, fix, words)
 
 
 def _fix(run: RunSpec, seq_len: int, peak_gib: float) -> dict[str, object] | None:

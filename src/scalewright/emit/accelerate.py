@@ -77,9 +77,7 @@ def write(s: Settings) -> Emitted:
     """All files; raises UserError where it would be another layout, or another network."""
     network = write_config(s)
     sharding = take_sharding(s, TITLE, CONTEXTS)
-    masks = masks_refused(s) or (
-        "context parallelism has no masks but the causal one" if s.layout.cp > 1 else None
-    )
+    masks = masks_refused(s) or ("context parallelism has no masks but the causal one" if s.layout.cp > 1 else None)
     facts = {**take_facts(s, masks), **take_optimizer(s, TITLE), **take_recompute(s)}
     precision = take_precision(s, TITLE)
     facts["tf32"] = precision == "tf32"
@@ -98,9 +96,7 @@ def _config(s: Settings, sharding: Sharding, precision: str, recompute: bool) ->
     nodes, _ = nodes_of(s.layout.devices)
     cpu = s.run.device == "cpu"
     if cpu and sharding.kind in ("fsdp", "loaded"):
-        raise UserError(
-            "Accelerate runs FSDP on accelerators alone", "device", "use zero_stage 0, or another device"
-        )
+        raise UserError("Accelerate runs FSDP on accelerators alone", "device", "use zero_stage 0, or another device")
     kind = "MULTI_CPU" if cpu and sharding.kind == "ddp" else TYPES[sharding.kind]
     config: dict[str, object] = {
         "compute_environment": "LOCAL_MACHINE",
@@ -200,9 +196,7 @@ def read(document: Any, text: str, where: str) -> Reading:
     elif kind == "MEGATRON_LM":
         _read_megatron(foreign, run)
     elif kind not in ("NO", "MULTI_GPU", "MULTI_CPU", "MULTI_NPU", "MULTI_XPU", "MULTI_HPU", "MULTI_MLU"):
-        foreign.refuse(
-            "distributed_type", "processes of this kind aren't known here: taken as whole replicas"
-        )
+        foreign.refuse("distributed_type", "processes of this kind aren't known here: taken as whole replicas")
     fit_batch(foreign, layout, processes)
     read_beside(where, run)
     return foreign.reading("accelerate", run)
@@ -304,10 +298,7 @@ def _read_megatron(t: ForeignKeys, run: RunKeys) -> None:
     layout["zero_stage"] = int(true(t.take(f"{section}use_distributed_optimizer")))
     if true(t.take(f"{section}recompute_activations")):
         layout["recompute"] = "selective"
-    clip, micro = (
-        real_of(t.take(f"{section}gradient_clipping")),
-        whole_of(t.take(f"{section}num_micro_batches")),
-    )
+    clip, micro = (real_of(t.take(f"{section}gradient_clipping")), whole_of(t.take(f"{section}num_micro_batches")))
     if clip is not None:
         put(run, "optimizer.clip_norm", clip)
     if micro is not None:

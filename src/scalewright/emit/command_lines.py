@@ -44,9 +44,7 @@ def flags(words: Iterable[str]) -> dict[str, object]:
             values[name] = value if equals else True
         elif name:
             before = values[name]
-            values[name] = (
-                word if before is True else [*(before if isinstance(before, list) else [before]), word]
-            )
+            values[name] = word if before is True else [*(before if isinstance(before, list) else [before]), word]
     return values
 
 
@@ -200,9 +198,7 @@ def _lines(text: str) -> Iterator[str]:
     pending = ""
     for raw in text.splitlines():
         line = _without_comment(raw).rstrip()
-        pending = (
-            f"{pending} {line[:-1] if line.endswith(chr(92)) else line}".strip() if pending else line.strip()
-        )
+        pending = f"{pending} {line[:-1] if line.endswith(chr(92)) else line}".strip() if pending else line.strip()
         if line.endswith("\\"):
             pending = pending.rstrip("\\")
             continue

@@ -154,9 +154,7 @@ def _edited(text: str, suffix: str, changed: Mapping[str, Any]) -> str | None:
         if key in places:
             edits.append(_replaced(text, places[key], value, suffix))
         elif value is not None:
-            beside = next(
-                (span for other, span in places.items() if other.rpartition(".")[0] == section), None
-            )
+            beside = next((span for other, span in places.items() if other.rpartition(".")[0] == section), None)
             if beside is not None:
                 added = _added(text, suffix, beside, name, _written(value, suffix))
                 if added is None:

@@ -24,9 +24,7 @@ from scalewright.spec.question import Unread
 def number(value: Any) -> float | int:
     """A number of a command line; `1e-5` is one."""
     real = float(value)
-    return (
-        int(real) if real.is_integer() and "." not in str(value) and "e" not in str(value).lower() else real
-    )
+    return int(real) if real.is_integer() and "." not in str(value) and "e" not in str(value).lower() else real
 
 
 def whole(value: Any) -> int:

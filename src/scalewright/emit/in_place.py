@@ -111,9 +111,7 @@ def _notes(text: str, edited: str) -> tuple[str, ...]:
     old, new = (re.findall(r"--ckpt-format[=: ]+(\S+)", script) for script in (text, edited))
     if new in ([], old) or not re.search(r"--(load|save)\b", text):
         return ()
-    return (
-        f"--ckpt-format is {new[0]}: checkpoints of {old[0] if old else 'torch_dist'} aren't loaded by it",
-    )
+    return (f"--ckpt-format is {new[0]}: checkpoints of {old[0] if old else 'torch_dist'} aren't loaded by it",)
 
 
 def _rewrite_ours(question: Question, file: tuple[str, str], layout: Layout, run_yaml: str) -> Rewritten:
@@ -180,9 +178,7 @@ def _read(trainer: str, file: tuple[str, str], question: Question) -> RunSpec:
 
 
 def _rest(run: RunSpec) -> dict[str, object]:
-    return {
-        key: value for key, value in run.dump().items() if key not in ("layout", "model", "name", "out_dir")
-    }
+    return {key: value for key, value in run.dump().items() if key not in ("layout", "model", "name", "out_dir")}
 
 
 def _diff(name: str, before: str, after: str) -> str:
@@ -206,9 +202,7 @@ def _edits(text: str, suffix: str, before: Emitted, after: Emitted, devices: int
         old, new = (_flags(_main(emitted)[1]) for emitted in (before, after))
         changed = _changed(old, new)
         if suffix in SIGNS:  # a functional test of Megatron-LM's
-            yield from put_values(
-                text, suffix, {f"MODEL_ARGS.--{key}": _plain(changed[key]) for key in changed}
-            )
+            yield from put_values(text, suffix, {f"MODEL_ARGS.--{key}": _plain(changed[key]) for key in changed})
             return
         changed |= _launch(text, devices)
         for variables in (True, False):
@@ -220,10 +214,7 @@ def _same_words(text: str, edited: str, changed: Mapping[str, Any]) -> bool:
     """Whether all words of an edited script's launch line are as they were, but for flags that changed."""
     lines = [max(read_script(script).commands, key=len, default=[]) for script in (text, edited)]
     kept = [
-        [
-            {name: words for name, words in flags(part).items() if name not in changed}
-            for part in (before, after)
-        ]
+        [{name: words for name, words in flags(part).items() if name not in changed} for part in (before, after)]
         for before, _, after in map(split_launch, lines)
     ]
     return kept[0] == kept[1]
@@ -304,9 +295,7 @@ def _without(text: str, start: int, end: int) -> str:
     if text[end:last].strip() not in ("", "\\"):
         return text[:start] + text[end:].lstrip(" ")
     head = text[:first]
-    if not text[end:last].strip() and head.endswith(
-        "\\\n"
-    ):  # the last line of a command: the one before is now
+    if not text[end:last].strip() and head.endswith("\\\n"):  # the last line of a command: the one before is now
         head = head[:-2].rstrip(" ") + "\n"
     return head + text[last + 1 :]
 

@@ -62,12 +62,7 @@ BLOCK = (
     Fixed("model.norm_type", ("rmsnorm",), "Levanter's Llama has RMSNorm"),
     Fixed("model.positions", ("rope",), "Levanter's Llama has rotary positions"),
 )  # fmt: skip
-DEFAULTS = {
-    "hidden_size": 4096,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 32,
-}
+DEFAULTS = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32}
 TOKENIZER = "TOKENIZER"
 WHOLE = "none"  # stands for an axis that is null
 DEVICES = re.compile(r"^# devices: (\d{1,7})$", re.MULTILINE)
@@ -116,9 +111,7 @@ def _network(s: Settings) -> Words:
         s.take("model.context")
     else:
         s.nearly("model.context", str(s.run.seq_len), "Levanter's seq_len is both the model's and the rows'")
-    s.nearly(
-        "model.vocab_size", "the tokenizer's", f"{TOKENIZER} is expected to have {model.vocab_size} tokens"
-    )
+    s.nearly("model.vocab_size", "the tokenizer's", f"{TOKENIZER} is expected to have {model.vocab_size} tokens")
     written: Words = {
         "model.type": _kind(s), "model.intermediate_dim": s.take_dense_width(),
         **block, "model.use_bias": False, "model.rope.type": "default",
@@ -310,9 +303,7 @@ def _read_training(t: ForeignKeys, run: RunKeys) -> None:
         kind = "wsd"
     put_rates(run, kind, warmup, length if kind == "wsd" else None, least)
     configs = sorted({key.split(".")[2] for key in t.values if key.startswith("data.configs.")})
-    train = [
-        (t.take(f"data.configs.{n}.train_urls"), t.take(f"data.train_weights.{n}", 1.0)) for n in configs
-    ]
+    train = [(t.take(f"data.configs.{n}.train_urls"), t.take(f"data.train_weights.{n}", 1.0)) for n in configs]
     sources = [(urls[0], real(weight)) for urls, weight in train if isinstance(urls, list) and urls]
     if (urls := t.take("data.train_urls")) is not None:
         sources = [(str(url), 1.0) for url in (urls if isinstance(urls, list) else [urls])]

@@ -19,19 +19,7 @@ from scalewright.emit.command_lines import nodes_of
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
 from scalewright.emit.foreign import ForeignKeys, RunKeys, put_sources, read_keys, real, shortest, whole
 from scalewright.emit.rates import put_rates, take_rates
-from scalewright.emit.rules import (
-    Fixed,
-    Lacks,
-    Pick,
-    Rule,
-    Word,
-    Words,
-    inverse,
-    nested,
-    put,
-    read_rules,
-    write_rules,
-)
+from scalewright.emit.rules import Fixed, Lacks, Pick, Rule, Word, Words, inverse, nested, put, read_rules, write_rules
 from scalewright.emit.settings import Settings
 
 TITLE, VERSION, FILE = "litgpt", "0.5.13", "pretrain.yaml"
@@ -192,8 +180,7 @@ def _data(s: Settings) -> Words:
         why = "LitData reads one folder: mix the data before, or write a DataModule"
         s.nearly("data.train", paths[0], why)
     s.assume("data are chunks of litdata: convert ours, or set data.init_args.data_path")
-    return {"data.class_path": "LitData", "data.init_args.data_path": paths[0],
-            "data.init_args.seed": s.values["seed"]}  # fmt: skip
+    return {"data.class_path": "LitData", "data.init_args.data_path": paths[0], "data.init_args.seed": s.values["seed"]}
 
 
 def recognises(document: Any, text: str) -> bool:

@@ -34,9 +34,7 @@ JSON = re.compile(r'"(\w{1,80})": "?([\w./-]{1,200})"?,?$')
 EQUALS = re.compile(r"\b(\w{1,40})=(\d{1,12})\b")
 SHAPE = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
          "intermediate_size", "vocab_size")  # fmt: skip
-FORMS = {
-    " ....": DOTTED, "Config param ": CONFIG, **{f'"{key}": ': JSON for key in SHAPE}, "arallelism: ": EQUALS,
-}  # fmt: skip
+FORMS = {" ....": DOTTED, "Config param ": CONFIG, **{f'"{key}": ': JSON for key in SHAPE}, "arallelism: ": EQUALS}
 COMMANDS = (f"--{megatron.MARK}", "--model_name_or_path", f"--{BATCH.foreign}")  # flags of a command line
 MARKS = (*FORMS, *COMMANDS)  # one of them is in every line that states an argument
 MOST = 2000  # arguments of a trainer: MaxText has 700

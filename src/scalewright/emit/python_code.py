@@ -82,9 +82,7 @@ def spelled(value: Any, indent: int = 0) -> str:
         items = ", ".join(spelled(item, indent) for item in value)
         return f"[{items}]" if isinstance(value, list) else f"({items}{',' if len(value) == 1 else ''})"
     if isinstance(value, dict):
-        return (
-            f"{{{', '.join(f'{json.dumps(key)}: {spelled(item, indent)}' for key, item in value.items())}}}"
-        )
+        return f"{{{', '.join(f'{json.dumps(key)}: {spelled(item, indent)}' for key, item in value.items())}}}"
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
@@ -161,9 +159,9 @@ class Module:
     def _follow(self, node: ast.stmt, names: dict[str, object], depth: int) -> None:
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
             self._assign(node, names, depth)
-        elif not isinstance(
-            node, (ast.Import, ast.ImportFrom, ast.Pass, ast.Assert, ast.FunctionDef)
-        ) and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
+        elif not isinstance(node, (ast.Import, ast.ImportFrom, ast.Pass, ast.Assert, ast.FunctionDef)) and not (
+            isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        ):
             self._skipped.append(f"line {node.lineno}: {ast.unparse(node).splitlines()[0][:100]}")
 
     def _assign(self, node: ast.Assign | ast.AnnAssign, names: dict[str, object], depth: int) -> None:
@@ -228,11 +226,7 @@ class Module:
         holder = self._value(node.value, names, depth)
         if isinstance(holder, Call) and node.attr in holder.values:
             return holder.values[node.attr]
-        return (
-            Name(f"{holder.dotted}.{node.attr}")
-            if isinstance(holder, Name)
-            else Unknown(ast.unparse(node)[:200])
-        )
+        return Name(f"{holder.dotted}.{node.attr}") if isinstance(holder, Name) else Unknown(ast.unparse(node)[:200])
 
     def _arithmetic(self, node: ast.BinOp, names: dict[str, object], depth: int) -> Any:
         left, right = self._value(node.left, names, depth), self._value(node.right, names, depth)

@@ -63,12 +63,7 @@ def put_rates(run: RunKeys, kind: str, warmup: int, length: int | None, least: f
         run["lr_schedule"] = {"kind": "constant", "warmup_steps": warmup}
         return
     schedule = {"kind": kind, "warmup_steps": warmup, "min_ratio": ratio}
-    whole = (
-        kind != "wsd"
-        and steps is not None
-        and length is not None
-        and warmup + length == max(steps, warmup + 1)
-    )
+    whole = kind != "wsd" and steps is not None and length is not None and warmup + length == max(steps, warmup + 1)
     if length is not None and not whole:
         schedule["decay_steps"] = length
     run["lr_schedule"] = schedule

@@ -44,16 +44,12 @@ def file_text(path: str | Path, strict: bool = False) -> str:
         return read_bytes(path, LIMIT, stream=True).decode(errors="strict" if strict else "replace")
     except UnicodeDecodeError as error:
         how = "convert it first: iconv -f latin1 -t utf-8"
-        raise UserError(
-            f"byte {error.start} isn't UTF-8, and an edit would lose it", str(path), how
-        ) from None
+        raise UserError(f"byte {error.start} isn't UTF-8, and an edit would lose it", str(path), how) from None
     except FileNotFoundError:
         how = "check the path; a pasted command line goes in quotes, with its --flags"
         raise UserError("no such file", str(path), how) from None
     except (OSError, ValueError) as error:
-        raise UserError(
-            f"it can't be read: {reason(error)}", str(path), "give a configuration or a script"
-        ) from None
+        raise UserError(f"it can't be read: {reason(error)}", str(path), "give a configuration or a script") from None
 
 
 def read_text(text: str, suffix: str, where: str) -> Reading:
@@ -88,9 +84,7 @@ def checked(trainer: str, read: Callable[[], Reading], where: str) -> Reading:
         raise
     except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
         how = "check the file with the trainer itself"
-        raise UserError(
-            f"a value isn't one that {TRAINERS[trainer].title} takes: {error}"[:300], where, how
-        ) from None
+        raise UserError(f"a value isn't one that {TRAINERS[trainer].title} takes: {error}"[:300], where, how) from None
 
 
 def parse(text: str, suffix: str, where: str) -> Any:

@@ -258,8 +258,7 @@ def settings_of(run: RunSpec) -> Settings:
 
 def _defaults() -> dict[str, object]:
     """Values of keys that nobody set: those of a plain run and of a plain mixture."""
-    size = {"vocab_size": 1, "hidden_size": 1, "intermediate_size": 1, "num_hidden_layers": 1,
-            "num_attention_heads": 1}  # fmt: skip
+    size = {"vocab_size": 1, "hidden_size": 1, "intermediate_size": 1, "num_hidden_layers": 1, "num_attention_heads": 1}
     moe = {"num_experts": 1, "top_k": 1, "moe_intermediate_size": 1}
     plain = ModelSpec.parse({**size, "head_dim": 2}).dump()
     mixture = ModelSpec.parse({**size, "head_dim": 2, "moe": moe}).dump()

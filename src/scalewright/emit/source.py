@@ -25,9 +25,7 @@ def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
     """The settings of a run file or a plan, with `key=value` overrides; raises UserError."""
     data = read_yaml(path)
     if not isinstance(data, dict):
-        raise UserError(
-            "it holds no keys and values", str(path), "give a run file, or what `plan --json` printed"
-        )
+        raise UserError("it holds no keys and values", str(path), "give a run file, or what `plan --json` printed")
     assumed: list[str] = []
     if "best" in data and "evaluated" in data:
         data, assumed = _of_plan(data, str(path))
@@ -75,11 +73,7 @@ def _of_plan(plan: Mapping[str, Any], where: str) -> tuple[dict[str, object], li
     if "run" not in plan:  # of a release before 0.2
         written = parse_yaml(plan["run_yaml"], where) if plan.get("run_yaml") else {}
         data = {"train": DATA, "seq_len": plan["seq_len"]}
-        run = {
-            "name": written.get("name", "plan"),
-            "model": written.get("model", plan["model"]),
-            "data": data,
-        }
+        run = {"name": written.get("name", "plan"), "model": written.get("model", plan["model"]), "data": data}
         return {**run, "layout": layout}, [DEFAULTS]
     run = {**plan["run"], "layout": layout}
     named = run["data"].get("train") != DATA

@@ -54,9 +54,7 @@ def validate(
     total = total or (lambda micro: _total(model, micro))
     was_training = model.training
     model.eval()
-    sums = torch.zeros(
-        2, dtype=torch.float64 if mesh.device.type != "mps" else torch.float32, device=mesh.device
-    )
+    sums = torch.zeros(2, dtype=torch.float64 if mesh.device.type != "mps" else torch.float32, device=mesh.device)
     stopped = False
     for micro, counts in _shares(model, dataset, mesh, micro_batch, samples):
         if stopped := stops():

@@ -97,10 +97,7 @@ def were_saved(codes: Iterable[int], *, asked: bool) -> bool:
     """
     codes = set(codes)
     if asked:
-        return codes <= {
-            Stopped.exit_code,
-            *(-number for number in (*STOP_SIGNALS, getattr(signal, "SIGKILL", 9))),
-        }
+        return codes <= {Stopped.exit_code, *(-number for number in (*STOP_SIGNALS, getattr(signal, "SIGKILL", 9)))}
     return Stopped.exit_code in codes and codes <= {Stopped.exit_code, *ENDED_BY_US}
 
 

@@ -88,9 +88,7 @@ def check_complete(environ: Mapping[str, str]) -> None:
             continue
         there, missing = (starter.rank, starter.world) if world is None else (starter.world, starter.rank)
         name = next(name for name in there if environ.get(name))
-        raise UserError(
-            f"{name} is {environ[name]} and {missing[0]} isn't set", WHERE, _complete(starter, name)
-        )
+        raise UserError(f"{name} is {environ[name]} and {missing[0]} isn't set", WHERE, _complete(starter, name))
     if environ.get("LOCAL_RANK") and not environ.get("RANK"):
         what = f"LOCAL_RANK is {environ['LOCAL_RANK']} and RANK isn't set"
         raise UserError(what, WHERE, "set RANK, WORLD_SIZE, LOCAL_RANK and MASTER_ADDR, or unset it")
@@ -111,9 +109,7 @@ def check_pods(source: Source, environ: Mapping[str, str]) -> None:
         what = f"RANK is {rank} and PET_NODE_RANK is {source.rank}, and both are the number of a pod"
         raise UserError(what, WHERE, "unset RANK and WORLD_SIZE: the PyTorchJob's own are set again")
     if source.starter.rank == ("RANK",) and (here or 1) > 1:
-        what = (
-            f"LOCAL_WORLD_SIZE is {here} and LOCAL_RANK isn't set: rank {source.rank} has no GPU of its own"
-        )
+        what = f"LOCAL_WORLD_SIZE is {here} and LOCAL_RANK isn't set: rank {source.rank} has no GPU of its own"
         raise UserError(what, WHERE, "set LOCAL_RANK for each process, or start them with torchrun")
 
 

@@ -10,13 +10,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from itertools import pairwise
 
-from scalewright.launch.contradictions import (
-    check_address,
-    check_complete,
-    check_nested,
-    check_numbers,
-    check_pods,
-)
+from scalewright.launch.contradictions import check_address, check_complete, check_nested, check_numbers, check_pods
 from scalewright.launch.nodes import expand_counts, expand_hosts
 from scalewright.launch.source import Source, first_set, number_of
 from scalewright.launch.starters import STARTERS, Names, Starter

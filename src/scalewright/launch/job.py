@@ -61,12 +61,7 @@ class Written:
 
 
 def make_job(
-    run: RunSpec,
-    run_file: str,
-    overrides: Sequence[str],
-    profile: Path | None,
-    nodes: int | None,
-    target: str = "",
+    run: RunSpec, run_file: str, overrides: Sequence[str], profile: Path | None, nodes: int | None, target: str = ""
 ) -> LaunchJob:
     """The job of a run; `overrides` are those that `run` was read with. Raises UserError.
 

@@ -207,17 +207,11 @@ def is_worker() -> bool:
 
 
 def _start(
-    start_method: Any,
-    target: Callable[..., Any],
-    context: RankContext,
-    arguments: Sequence[Any],
-    follow: bool,
+    start_method: Any, target: Callable[..., Any], context: RankContext, arguments: Sequence[Any], follow: bool
 ) -> _Worker:
     pipe, worker_pipe = start_method.Pipe(duplex=True)
     process = start_method.Process(
-        target=_work,
-        args=(worker_pipe, target, context, tuple(arguments), follow),
-        name=f"{WORKER}{context.rank}",
+        target=_work, args=(worker_pipe, target, context, tuple(arguments), follow), name=f"{WORKER}{context.rank}"
     )
     process.start()
     worker_pipe.close()
@@ -225,11 +219,7 @@ def _start(
 
 
 def _work(
-    pipe: Connection,
-    target: Callable[..., Any],
-    context: RankContext,
-    arguments: tuple[Any, ...],
-    follow: bool,
+    pipe: Connection, target: Callable[..., Any], context: RankContext, arguments: tuple[Any, ...], follow: bool
 ) -> None:
     """A worker's main function: sends its answer through the pipe, leaves when the supervisor is gone."""
     if context.local_world == context.world:

@@ -50,9 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     return run_over_ssh(options.host, split(options.ssh), sys.stdin.read())
 
 
-def run_over_ssh(
-    hosts: Sequence[str], ssh: Sequence[str], script: str, patience_s: float = PATIENCE_S
-) -> int:
+def run_over_ssh(hosts: Sequence[str], ssh: Sequence[str], script: str, patience_s: float = PATIENCE_S) -> int:
     """Runs the script on each host. Returns 75 where they saved and left, else the first failure's code."""
     clients: dict[int, subprocess.Popen[bytes]] = {}
     asked: list[int] = []

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 # Slurm sends USR1 or USR2 where a script asks for it, and TERM before it takes nodes away; INT is Ctrl-C, HUP
 # a terminal that was closed.
 STOP_SIGNALS = tuple(
-    getattr(signal, name)
-    for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP")
-    if hasattr(signal, name)
+    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP") if hasattr(signal, name)
 )
 STOP_FILE = "STOP"  # in out_dir
 JOB_ENDS = ("SLURM_JOB_END_TIME",)  # in seconds since 1970 (srun(1), from Slurm 22.05 on)
@@ -62,9 +60,7 @@ def stop_signals(handle: Callable[[int], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {
-        number: signal.signal(number, lambda received, frame: handle(received)) for number in heard_signals()
-    }
+    before = {number: signal.signal(number, lambda received, frame: handle(received)) for number in heard_signals()}
     try:
         yield
     finally:
@@ -94,9 +90,7 @@ def run_with_signals(command: Sequence[str], env: Mapping[str, str] | None = Non
         return processes[0].wait()
 
 
-def save_at(
-    launch: LaunchSpec, environ: Mapping[str, str] | None = None, now: float | None = None
-) -> float | None:
+def save_at(launch: LaunchSpec, environ: Mapping[str, str] | None = None, now: float | None = None) -> float | None:
     """When to save and leave, in seconds since 1970; None where no limit is set."""
     from scalewright.launch.source import number_of
 

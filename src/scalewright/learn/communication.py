@@ -103,9 +103,7 @@ def expert_volume(b: int, s: int, h: int, top_k: int, copies: int = 1) -> int:
     return 4 * copies * top_k * b * s * h
 
 
-def ring_seconds(
-    kind: str, size: float, ranks: int, bytes_per_s: float = inf, hop_seconds: float = 0.0
-) -> float:
+def ring_seconds(kind: str, size: float, ranks: int, bytes_per_s: float = inf, hop_seconds: float = 0.0) -> float:
     """Seconds of a ring's all_gather, reduce_scatter or all_reduce of a tensor of `size` bytes.
 
     With an endless rate it is the delays alone, n - 1 hops each way.

@@ -21,12 +21,7 @@ def training_flops(parameters: float, tokens: float = 1.0, recompute: bool = Fal
 
 
 def palm_flops(
-    parameters: float,
-    tokens: float = 1.0,
-    layers: int = 0,
-    width: int = 0,
-    seq_len: int = 0,
-    causal: bool = False,
+    parameters: float, tokens: float = 1.0, layers: int = 0, width: int = 0, seq_len: int = 0, causal: bool = False
 ) -> float:
     """6 N + 12 L H Q T a token (PaLM, appendix B); `causal` counts half of attention, as DeepSeek does.
 
@@ -37,12 +32,7 @@ def palm_flops(
 
 
 def training_seconds(
-    parameters: float,
-    tokens: float,
-    peak: float,
-    devices: int = 1,
-    utilization: float = 1.0,
-    recompute: bool = False,
+    parameters: float, tokens: float, peak: float, devices: int = 1, utilization: float = 1.0, recompute: bool = False
 ) -> float:
     """Seconds of a run at a share `utilization` of `peak`; 8 N D over what devices reach is Megatron's rule.
 

@@ -161,12 +161,7 @@ def gpt_activation_bytes(
 
 
 def gpt_activation_share(
-    hidden: int,
-    heads: int,
-    seq_len: int,
-    tp: int = 1,
-    sequence_parallel: bool = False,
-    recompute: Kept = "none",
+    hidden: int, heads: int, seq_len: int, tp: int = 1, sequence_parallel: bool = False, recompute: Kept = "none"
 ) -> float:
     """A layer's activations over those of tensor parallelism alone (Korthikanti et al. 2022, figure 7)."""
     base = gpt_activation_bytes(hidden, heads, seq_len, 1, tp=tp)
@@ -181,6 +176,4 @@ def core_saving(hidden: int, heads: int, seq_len: int) -> float:
 def core_term(hidden: int, heads: int, seq_len: int) -> float:
     """5 a s / h: bytes that attention's core keeps, in units of s b h."""
     whole = gpt_activation_bytes(hidden, heads, seq_len, 1)
-    return (whole - gpt_activation_bytes(hidden, heads, seq_len, 1, recompute="selective")) / (
-        seq_len * hidden
-    )
+    return (whole - gpt_activation_bytes(hidden, heads, seq_len, 1, recompute="selective")) / (seq_len * hidden)

@@ -68,9 +68,7 @@ def matmul_flops(rows: float, into: float, out: float) -> float:
     return 2 * rows * into * out
 
 
-def matmul_floor(
-    rows: int, into: int, out: int, peak: float, bytes_per_s: float, width: float = 2.0
-) -> Floor:
+def matmul_floor(rows: int, into: int, out: int, peak: float, bytes_per_s: float, width: float = 2.0) -> Floor:
     """A matrix product [rows, into] x [into, out] whose three matrices pass memory once; `width` in bytes."""
     moved = tensor_bytes((rows, into), width) + tensor_bytes((into, out), width)
     moved += tensor_bytes((rows, out), width)
@@ -120,9 +118,7 @@ class MeshFlops:
     total: float
 
 
-def sharded_matmul_flops(
-    rows: int, into: int, out: int, mesh: Mapping[str, int], cut: Sequence[str]
-) -> MeshFlops:
+def sharded_matmul_flops(rows: int, into: int, out: int, mesh: Mapping[str, int], cut: Sequence[str]) -> MeshFlops:
     """A matrix product whose dimensions are cut over the axes in `cut` of a device mesh.
 
     The mesh's other axes repeat it: each of their ranks does the same (scaling book, part 4, question 2).

@@ -57,9 +57,7 @@ def mixed_is_compute_bound(tokens: float, width: float, alpha: float, devices: i
     return tokens > mixed_batch(width, alpha, devices, axes)
 
 
-def best_fsdp_ways(
-    tokens: float, devices: int, width: float, fsdp_axes: int = 2, tensor_axes: int = 1
-) -> float:
+def best_fsdp_ways(tokens: float, devices: int, width: float, fsdp_axes: int = 2, tensor_axes: int = 1) -> float:
     """FSDP ways X at which both kinds of traffic take equally long: sqrt(B N Mx / (F My))."""
     return sqrt(tokens * devices / width * fsdp_axes / tensor_axes)
 

@@ -70,9 +70,7 @@ def attention_crossover(model: ModelSpec) -> float:
     (scaling book, part 4).
     """
     seq_len = 1024  # attention grows with the square of any, the rest with its length
-    blocks = [
-        (o, n) for o, n in operator_groups(model, Layout(), seq_len) if 0 <= o.layer < model.num_hidden_layers
-    ]
+    blocks = [(o, n) for o, n in operator_groups(model, Layout(), seq_len) if 0 <= o.layer < model.num_hidden_layers]
     core = sum(n * o.flops for o, n in blocks if o.kind == "attention")
     rest = sum(n * o.flops for o, n in blocks if o.kind != "attention")
     return seq_len * rest / core
@@ -96,9 +94,7 @@ def chinchilla_ratio(model: ModelSpec, seq_len: int) -> float:
     The numerator leaves out embedding and logits (though the text counts them) and adds 3 a T² of softmax to
     a layer; N has one vocabulary matrix, and a fifth d² in attention for relative positions.
     """
-    blocks = [
-        (o, n) for o, n in operator_groups(model, Layout(), seq_len) if 0 <= o.layer < model.num_hidden_layers
-    ]
+    blocks = [(o, n) for o, n in operator_groups(model, Layout(), seq_len) if 0 <= o.layer < model.num_hidden_layers]
     softmax = 3 * model.num_attention_heads * seq_len**2 * model.num_hidden_layers
     forward = sum(n * o.flops for o, n in blocks) + softmax
     relative = model.num_hidden_layers * model.hidden_size**2

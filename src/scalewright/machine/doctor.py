@@ -34,9 +34,7 @@ MARKS: dict[Severity, tuple[str, str]] = {
 }
 
 
-def examine(
-    folder: Path = Path("."), environ: Mapping[str, str] | None = None, measure: bool = True
-) -> Report:
+def examine(folder: Path = Path("."), environ: Mapping[str, str] | None = None, measure: bool = True) -> Report:
     """Looks at this machine. `folder` is where a run would write, `environ` the environment it would have.
 
     `measure: False` leaves out the rates (a second). Never raises for what it finds.
@@ -128,10 +126,7 @@ def render(report: Report, width: int = 100, colour: bool = False) -> str:
             text = Text(printable(finding.what))
             if finding.how and finding.severity != "ok":
                 arrow = "→" if colour else "->"
-                text.append(
-                    printable(f"\n{arrow} {finding.how}"),
-                    style="dim" if finding.severity == "note" else style,
-                )
+                text.append(printable(f"\n{arrow} {finding.how}"), style="dim" if finding.severity == "note" else style)
             word = Text(mark if colour else finding.severity, style=style)
             table.add_row(word, Text(f"  {finding.rule}", style="dim"), text)
     console.print(table)

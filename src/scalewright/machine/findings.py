@@ -40,9 +40,7 @@ class Report:
             "worst": self.worst,
             "counts": counts,
             "versions": dict(self.versions),
-            "findings": [
-                {key: getattr(finding, name) for key, name in KEYS.items()} for finding in self.findings
-            ],
+            "findings": [{key: getattr(finding, name) for key, name in KEYS.items()} for finding in self.findings],
             "seconds": round(self.seconds, 3),
         }
 

@@ -90,11 +90,7 @@ def quick(seconds: Sequence[float]) -> float:
 
 
 def times(
-    case: Case,
-    seconds: float,
-    clock: Clock = time.perf_counter,
-    meet: Callable[[], Any] = lambda: None,
-    most: int = 20,
+    case: Case, seconds: float, clock: Clock = time.perf_counter, meet: Callable[[], Any] = lambda: None, most: int = 20
 ) -> tuple[float, float | None]:
     """Seconds of a forward and of a backward, among their like."""
     first = case.make()

@@ -84,9 +84,7 @@ def _timed_rates(timings: Timings) -> dict[str, object]:
         "peak_source": "measured",
         # a sum in place reads two numbers of 4 bytes and writes one
         "memory_bytes_per_s": 12.0 * add.sizes[-1] / add.seconds[-1],
-        "sources": [
-            f"measured: fastest product and largest sum, {where}; {timings.how} {timings.when}".strip()
-        ],
+        "sources": [f"measured: fastest product and largest sum, {where}; {timings.how} {timings.when}".strip()],
     }
 
 

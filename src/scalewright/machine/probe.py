@@ -44,9 +44,7 @@ class Rate:
     threads: int | None = None  # CPU threads at work; None = not a CPU, or not known
 
     @classmethod
-    def of(
-        cls, what: str, amount: float, times: Sequence[float], how: str, threads: int | None = None
-    ) -> Rate:
+    def of(cls, what: str, amount: float, times: Sequence[float], how: str, threads: int | None = None) -> Rate:
         """The rate of `amount` FLOPs or bytes that took `times` seconds, run by run."""
         best, usual, runs = min(times), statistics.median(times), len(times)
         return cls(what, amount / best, amount / usual, runs, f"{how}, best of {runs}", threads)
@@ -83,14 +81,9 @@ class Bf16Speed:
     def describe(self) -> str:
         """One line: how bf16 compares, and what `precision: auto` therefore means."""
         means = "bf16" if self.fast else "fp32"
-        parts = (
-            f"forward {self.forward:.2f}, backward {self.input_gradient:.2f} and {self.weight_gradient:.2f}"
-        )
+        parts = f"forward {self.forward:.2f}, backward {self.input_gradient:.2f} and {self.weight_gradient:.2f}"
         rounds = f"medians of {self.rounds} rounds" if self.rounds > 1 else "one round"
-        return (
-            f"bf16 is {self.overall:.2f} times as fast as fp32 ({parts}; {rounds}): "
-            f"precision auto means {means}"
-        )
+        return f"bf16 is {self.overall:.2f} times as fast as fp32 ({parts}; {rounds}): precision auto means {means}"
 
 
 def load_torch() -> Any | None:
@@ -130,24 +123,16 @@ def matmul_rate(precision: str = "fp32", device: str = "cpu", seconds: float = 0
     if precision not in TORCH_TYPES or (precision == "tf32" and not device.startswith("cuda")):
         return None
     threads = torch.get_num_threads() if device == "cpu" else None
-    how = f"torch {torch.__version__} on {device}" + (
-        f" with {counted(threads, 'threads')}" if threads else ""
-    )
+    how = f"torch {torch.__version__} on {device}" + (f" with {counted(threads, 'threads')}" if threads else "")
     try:
         with _tf32(torch, precision == "tf32") if device.startswith("cuda") else contextlib.nullcontext():
-            return _search(
-                precision, lambda n: _torch_product(torch, precision, device, n), seconds, how, threads
-            )
+            return _search(precision, lambda n: _torch_product(torch, precision, device, n), seconds, how, threads)
     except (RuntimeError, NotImplementedError, TypeError):  # this device has no such product
         return None
 
 
 def _search(
-    what: str,
-    product: Callable[[int], Callable[[], None]],
-    seconds: float,
-    how: str,
-    threads: int | None = None,
+    what: str, product: Callable[[int], Callable[[], None]], seconds: float, how: str, threads: int | None = None
 ) -> Rate:
     """Doubles n until one product is long enough to time well, then times several of that size."""
     n, end = 128, time.perf_counter() + seconds
@@ -248,10 +233,7 @@ def compare_bf16(device: str = "cpu", seconds: float = 0.4) -> Bf16Speed | None:
         times = _rounds(pairs, seconds, lambda: synchronize(torch, device))
     except (RuntimeError, NotImplementedError):  # no bf16 products at all
         return None
-    how = (
-        f"torch {torch.__version__} on {device}: {tokens} tokens, {inner} -> {outer}, "
-        f"medians of {len(times)} rounds"
-    )
+    how = f"torch {torch.__version__} on {device}: {tokens} tokens, {inner} -> {outer}, medians of {len(times)} rounds"
     return _speed(device, times, how)
 
 
@@ -290,8 +272,7 @@ def _speed(device: str, rounds: list[Times], how: str) -> Bf16Speed:
     """The medians over rounds of each product's ratio, and of the ratio of whole rounds."""
     tiny = 1e-9  # a clock may stand still
     forward, to_input, to_weight = [
-        statistics.median(fp32 / max(bf16, tiny) for fp32, bf16 in product)
-        for product in zip(*rounds, strict=True)
+        statistics.median(fp32 / max(bf16, tiny) for fp32, bf16 in product) for product in zip(*rounds, strict=True)
     ]
     whole = [sum(fp32 for fp32, _ in times) / max(sum(bf16 for _, bf16 in times), tiny) for times in rounds]
     ahead = sum(ratio > 1 for ratio in whole) / len(whole)

@@ -121,10 +121,7 @@ def _cgroup_folders(root: Path, controller: str) -> list[Path]:
         else:
             continue
         folder = base / path.strip("/")
-        folders += [
-            folder,
-            *[parent for parent in folder.parents if base == parent or base in parent.parents],
-        ]
+        folders += [folder, *[parent for parent in folder.parents if base == parent or base in parent.parents]]
     return folders
 
 

@@ -86,9 +86,7 @@ def probe(
         command = [*python, "-m", "scalewright.machine.ranks"]
         rest = [str(processes), str(threads), str(folder / "store"), str(seconds), *PRECISIONS]
         workers = [
-            subprocess.Popen(
-                [*command, str(rank), *rest], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-            )
+            subprocess.Popen([*command, str(rank), *rest], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             for rank in range(processes)
         ]
         try:

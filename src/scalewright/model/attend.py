@@ -244,9 +244,7 @@ def _attend_backward(
     return grad_q, grad_k, grad_v
 
 
-def _scores(
-    q: Tensor, k: Tensor, causal: bool, mask: Tensor | None, scores: Scores
-) -> tuple[Tensor, Tensor | None]:
+def _scores(q: Tensor, k: Tensor, causal: bool, mask: Tensor | None, scores: Scores) -> tuple[Tensor, Tensor | None]:
     """Masked scores of a tile, [B, G, H/G, Q, T] in fp32 or fp64, and the cap's slope there."""
     queries = torch.unflatten(q, 1, (k.shape[1], -1))
     raw = (queries @ k[:, :, None].transpose(-1, -2)).to(_wide(q.dtype)).mul_(scores.scale)

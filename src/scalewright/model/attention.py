@@ -86,9 +86,7 @@ class Core(nn.Module):
         self.scale = spec.query_scale if spec.query_scale is not None else spec.dim_per_head**-0.5
         self.softcap, self.sliding = spec.attention_softcap, sliding
 
-    def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, context: Context, sinks: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, context: Context, sinks: Tensor | None = None) -> Tensor:
         view = context.sliding if self.sliding else context.full
         if view.rule is not None:
             return ruled_attention(q, k, v, view.rule, Scores(self.scale, self.softcap), sinks)
@@ -97,9 +95,7 @@ class Core(nn.Module):
         return fused_attention(q, k, v, view.mask, view.causal, self.scale)
 
 
-def ruled_attention(
-    q: Tensor, k: Tensor, v: Tensor, rule: Rule, scores: Scores, sinks: Tensor | None = None
-) -> Tensor:
+def ruled_attention(q: Tensor, k: Tensor, v: Tensor, rule: Rule, scores: Scores, sinks: Tensor | None = None) -> Tensor:
     """Attention of rows in which a rule hides keys, by a GPU's kernels where they take it; `sinks` [H]."""
     if rule.segments is not None and takes_segments(q, scores, sinks):
         return attend_segments(q, k, v, rule.segments, scores.scale)
@@ -108,9 +104,7 @@ def ruled_attention(
     return attend_rows(q, k, v, rule.first, scores, host=rule.host, slopes=rule.slopes, sinks=sinks)
 
 
-def fused_attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float
-) -> Tensor:
+def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float) -> Tensor:
     """PyTorch's fused attention; groups are left to it where a fast backend takes them, else expanded.
 
     So are values narrower than keys (latent attention); the CPU's kernel gets them with zeros at their end.
@@ -121,9 +115,7 @@ def fused_attention(
     if grouped and not _takes_groups(q, mask):
         k, v = _expand(k, q.shape[1]), _expand(v, q.shape[1])
         grouped = False
-    out = F.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=grouped
-    )
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=grouped)
     return out[..., :width]
 
 

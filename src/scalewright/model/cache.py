@@ -37,9 +37,7 @@ class Cache:
         """Adds the new tokens' documents [B, T]; returns those of all tokens, None when there are none."""
         if documents is None:
             return self.documents
-        self.documents = (
-            documents if self.documents is None else torch.cat([self.documents, documents], dim=1)
-        )
+        self.documents = documents if self.documents is None else torch.cat([self.documents, documents], dim=1)
         return self.documents
 
     def advance(self, count: int) -> None:

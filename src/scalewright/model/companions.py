@@ -15,25 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from scalewright.spec.common.untrusted import inside, read_json
-from scalewright.spec.ends import (
-    COMPANIONS,
-    CONFIG,
-    END_NAMES,
-    Ends,
-    json_object,
-    template,
-    token_name,
-    with_ends,
-)
+from scalewright.spec.ends import COMPANIONS, CONFIG, END_NAMES, Ends, json_object, template, token_name, with_ends
 from scalewright.spec.huggingface import read_huggingface, to_huggingface
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.same import differences
 
 GENERATION, CARD = "generation_config.json", "README.md"
 _IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
-_WEIGHTS = (
-    ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf", ".pkl", ".npz",
-)  # fmt: skip
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf", ".pkl", ".npz")
 
 
 @dataclass(frozen=True)
@@ -140,9 +129,7 @@ def _set_tokenizer(
             _update(folder / name, {"eos_token": {**old, "content": end} if isinstance(old, dict) else end})
     if bos is not None and _set_beginning(path, bos) and "add_bos_token" in config:
         _update(folder / CONFIG, {"add_bos_token": bool(bos)})
-    return {
-        f"{kind}_token_id": words.get(token_name(config, f"{kind}_token") or "") for kind in ("bos", "pad")
-    }
+    return {f"{kind}_token_id": words.get(token_name(config, f"{kind}_token") or "") for kind in ("bos", "pad")}
 
 
 def _set_beginning(path: Path, bos: tuple[int, ...]) -> bool:
@@ -157,9 +144,7 @@ def _set_beginning(path: Path, bos: tuple[int, ...]) -> bool:
     single = [*(names[token] for token in bos), "$A", *(names[token] for token in after)]
     second = [f"{'$B' if piece == '$A' else piece}:1" for piece in single]
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=single,
-        pair=[*single, *second],
-        special_tokens=[(name, token) for token, name in names.items()],
+        single=single, pair=[*single, *second], special_tokens=[(name, token) for token, name in names.items()]
     )
     tokenizer.save(str(path))
     return True

@@ -62,12 +62,7 @@ class Decoder(nn.Module):
     """
 
     def __init__(
-        self,
-        spec: ModelSpec,
-        layers: range | None = None,
-        first: bool = True,
-        last: bool = True,
-        borrows: bool = False,
+        self, spec: ModelSpec, layers: range | None = None, first: bool = True, last: bool = True, borrows: bool = False
     ) -> None:
         super().__init__()
         check_runs(spec)
@@ -76,9 +71,7 @@ class Decoder(nn.Module):
         self.spec, self.first, self.last = spec, first, last
         # Tensor parallelism sets both: this rank's heads (ALiBi), and how many ranks share a row's tokens.
         self.heads, self.sequence_parts = range(spec.num_attention_heads), 1
-        self.sequence_cut: SequenceCut | None = (
-            None  # context parallelism sets it: this rank's tokens of rows
-        )
+        self.sequence_cut: SequenceCut | None = None  # context parallelism sets it: this rank's tokens of rows
         self.compiled = False  # whether the blocks are (parallel/parallelize.py sets it)
         self.lender: Callable[[], nn.Module] | None = None  # the embedding, where another cut holds it
         self.embedded: Callable[[Tensor], None] | None = None  # called with embeddings (parallel/pipeline.py)

@@ -94,9 +94,8 @@ def attend_segments(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scale: 
     bounds, longest, window = segments
     reach = (-1, 0) if window is None else (window - 1, 0)
     out: Any = _varlen.varlen_attn(
-        q, k, v, bounds, bounds, longest, longest,
-        scale=scale, window_size=reach, enable_gqa=q.shape[1] != k.shape[1],
-    )  # fmt: skip
+        q, k, v, bounds, bounds, longest, longest, scale=scale, window_size=reach, enable_gqa=q.shape[1] != k.shape[1]
+    )
     return torch.unflatten(out, 0, (batch, -1))[..., :width].transpose(1, 2)
 
 

@@ -59,9 +59,7 @@ class HuggingFaceFolder:
         self._locations = table or locations(spec)
         self._packed: set[str] = set()  # keys of which the folder has blocks and scales (mxfp4.py)
         self._keys = {
-            part.name: self._find(name, part)
-            for name, location in self._locations.items()
-            for part in location.parts
+            part.name: self._find(name, part) for name, location in self._locations.items() for part in location.parts
         }
 
     def names(self) -> list[str]:
@@ -178,14 +176,10 @@ def weight_files(folder: Path) -> list[str]:
         except UserError:
             raise
         except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-            raise UserError(
-                "the index of the weights is damaged", str(index), f"fetch it again ({error})"
-            ) from None
+            raise UserError("the index of the weights is damaged", str(index), f"fetch it again ({error})") from None
         missing = [name for name in names if not inside(folder, name).is_file()]
         if missing:
-            raise UserError(
-                f"weight file '{missing[0]}' is missing", str(folder), "the index names it: fetch it again"
-            )
+            raise UserError(f"weight file '{missing[0]}' is missing", str(folder), "the index names it: fetch it again")
         return names
     if (folder / SINGLE).is_file():
         return [SINGLE]
@@ -305,9 +299,7 @@ def _join(parts: Parts, stacks: _Stacks, dtype: torch.dtype) -> Tensor:
     for name, location in parts:
         tensor = stacks.get(name, location)
         if tuple(tensor.shape) != location.our_shape:
-            raise RunError(
-                f"tensor '{name}' is {tuple(tensor.shape)} here, and {location.our_shape} in the model"
-            )
+            raise RunError(f"tensor '{name}' is {tuple(tensor.shape)} here, and {location.our_shape} in the model")
         tensor = tensor.movedim(location.rows_dim, 0)
         for run in location.rows.runs(0, len(tensor)):
             theirs[run.theirs].copy_(tensor[run.ours])

@@ -45,11 +45,7 @@ def load_model(source: str | Path, dtype: str = "float32", device: str = "cpu") 
 
 def is_checkpoint(path: Path) -> bool:
     """Whether this folder is a run of ours or one of its checkpoints."""
-    return (
-        (path / "manifest.json").is_file()
-        or (path / "checkpoints").is_dir()
-        or any(path.glob("step-*/COMMIT"))
-    )
+    return (path / "manifest.json").is_file() or (path / "checkpoints").is_dir() or any(path.glob("step-*/COMMIT"))
 
 
 def open_huggingface(folder: Path) -> HuggingFaceFolder:

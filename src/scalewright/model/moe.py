@@ -104,9 +104,7 @@ class Experts(nn.Module):
         if sizes is None or not costs_by_shape(rows):
             return self._apply_to(rows, counts, sizes)
         even = [even_rows(size) for size in sizes]
-        zeros = rows.new_zeros(
-            max(more - size for more, size in zip(even, sizes, strict=True)), rows.shape[1]
-        )
+        zeros = rows.new_zeros(max(more - size for more, size in zip(even, sizes, strict=True)), rows.shape[1])
         parts = zip(torch.split(rows, sizes), even, strict=True)
         filled = torch.cat([x for part, size in parts for x in (part, zeros[: size - len(part)])])
         done = torch.split(self._apply_to(filled, counts, even), even)

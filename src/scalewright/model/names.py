@@ -258,9 +258,7 @@ FAMILIES: dict[str, FamilyNames] = {
     "olmo2": FamilyNames(_GEMMA_2),
     "starcoder2": FamilyNames(_STARCODER_2),
     "gpt2": FamilyNames(_GPT_2, fused="concatenated", transposed=True, prefixes=(("transformer.", ""),)),
-    "gpt_neox": FamilyNames(
-        _NEOX, fused="interleaved", prefixes=(("gpt_neox.", ""), ("embed_out", "lm_head"))
-    ),
+    "gpt_neox": FamilyNames(_NEOX, fused="interleaved", prefixes=(("gpt_neox.", ""), ("embed_out", "lm_head"))),
     "bloom": FamilyNames(_BLOOM, fused="interleaved", prefixes=(("transformer.", ""),)),
 }
 
@@ -273,9 +271,7 @@ def locations(spec: ModelSpec) -> dict[str, Location]:
     table = FAMILIES.get(spec.family)
     if table is None:
         known = ", ".join(sorted(FAMILIES))
-        raise UserError(
-            f"family '{spec.family}' has no table of Hugging Face names yet", spec.name, f"use {known}"
-        )
+        raise UserError(f"family '{spec.family}' has no table of Hugging Face names yet", spec.name, f"use {known}")
     by_name = {t.name: _location(spec, table, t.name, t.shape) for t in tensors(spec, mtp=True)}
     for t in tensors(spec):
         if t.tied_to is not None:

@@ -31,9 +31,7 @@ def build_python_model(ref: str, arguments: Mapping[str, Any], seed: int) -> nn.
     try:
         module = build(**arguments)
     except TypeError as error:
-        raise UserError(
-            f"building the model failed: {error}", f"python: {ref}", "check its arguments"
-        ) from error
+        raise UserError(f"building the model failed: {error}", f"python: {ref}", "check its arguments") from error
     if not isinstance(module, nn.Module):
         raise UserError(f"'{ref}' gave {type(module).__name__}", "python", "return a torch.nn.Module")
     if not module.training:

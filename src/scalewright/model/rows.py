@@ -96,9 +96,7 @@ def _part(queries: int, first: Tensor, host: Tensor | None, slopes: Tensor | Non
     length = first.shape[1]
     start = length - queries
     known = first if first.device.type == "cpu" else host
-    span = Span(
-        np.arange(start, length), np.arange(length), None if known is None else known.numpy()[:, start:]
-    )
+    span = Span(np.arange(start, length), np.arange(length), None if known is None else known.numpy()[:, start:])
     index = torch.arange(length, device=first.device)
     return Part(_WHOLE, _WHOLE, visible=Visible(index[start:], index, first[:, start:], slopes, span))
 

@@ -14,9 +14,7 @@ from safetensors.torch import save_file as save_privately
 from torch import Tensor
 
 
-def save_file(
-    tensors: Mapping[str, Tensor], path: str | Path, metadata: dict[str, str] | None = None
-) -> None:
+def save_file(tensors: Mapping[str, Tensor], path: str | Path, metadata: dict[str, str] | None = None) -> None:
     """Writes tensors (contiguous, on the CPU) as a safetensors file whose mode follows the umask."""
     with open(path, "wb"):
         pass

@@ -35,9 +35,7 @@ def in_backward() -> bool:
 
 def hidden_from_recomputation(function: Callable[[], Any]) -> Any:
     """Calls a function, whose operators selective recomputation neither keeps nor expects again."""
-    if isinstance(
-        _python_dispatch._get_current_dispatch_mode(), _CachingTorchDispatchMode | _CachedTorchDispatchMode
-    ):
+    if isinstance(_python_dispatch._get_current_dispatch_mode(), _CachingTorchDispatchMode | _CachedTorchDispatchMode):
         with _python_dispatch._pop_mode_temporarily():
             return function()
     return function()
@@ -69,10 +67,6 @@ def complete_fakes() -> None:
     """Gives fake tensors the coalesced collectives, which torch has no fake form of."""
     from torch._C._distributed_c10d import FakeWork
 
-    for name in (
-        "allreduce_coalesced_",
-        "allgather_into_tensor_coalesced_",
-        "reduce_scatter_tensor_coalesced_",
-    ):
+    for name in ("allreduce_coalesced_", "allgather_into_tensor_coalesced_", "reduce_scatter_tensor_coalesced_"):
         if not torch._C._dispatch_has_kernel_for_dispatch_key(f"c10d::{name}", "Meta"):
             torch.library.register_fake(f"c10d::{name}", lambda *_, **__: FakeWork().boxed())

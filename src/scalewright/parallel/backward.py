@@ -150,10 +150,7 @@ def _path(outputs: Sequence[GradientEdge], boundary: GradientEdge | None) -> dic
 
 
 def _parts(
-    path: dict[Node, None],
-    outputs: Sequence[GradientEdge],
-    gradients: Sequence[Tensor],
-    boundary: GradientEdge,
+    path: dict[Node, None], outputs: Sequence[GradientEdge], gradients: Sequence[Tensor], boundary: GradientEdge
 ) -> list[_Part]:
     """The parts in the path's order: weights before the boundary first, outputs off the path last."""
     goal = (boundary.node, boundary.output_nr)

@@ -78,9 +78,7 @@ Stages = Generator[dist.Work, None, None]  # gives each message that it sent, an
 class Staged:
     """Runs the stages of buckets beside each other."""
 
-    def __init__(
-        self, stages: Callable[[Bucket, dist.ProcessGroup], Stages], timers: Timers, axis: str
-    ) -> None:
+    def __init__(self, stages: Callable[[Bucket, dist.ProcessGroup], Stages], timers: Timers, axis: str) -> None:
         self.stages, self.timers, self.axis = stages, timers, axis
         self._running: list[tuple[Stages, dist.Work]] = []
 

@@ -44,13 +44,7 @@ class _OfHead(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        targets: Tensor,
-        loss: ChunkLoss,
-        keep: bool,
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, loss: ChunkLoss, keep: bool
     ) -> tuple[Tensor, Tensor]:
         total, auxiliary = torch.zeros(2, device=hidden.device).unbind()
         wanted = [keep and needed for needed in ctx.needs_input_grad[:3]]
@@ -109,8 +103,7 @@ class _Gradients:
         if self.hidden is not None:
             self.hidden.mul_(grad_output / headroom(self.hidden.dtype))
         of_parameters = [
-            None if total is None else total.mul_(grad_output).to(self.dtype)
-            for total in (self.weight, self.bias)
+            None if total is None else total.mul_(grad_output).to(self.dtype) for total in (self.weight, self.bias)
         ]
         return self.hidden, of_parameters[0], of_parameters[1]
 

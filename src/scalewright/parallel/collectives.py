@@ -108,7 +108,4 @@ def _gather(value: Any, group: dist.ProcessGroup | None) -> list[Any]:
     padded[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
     parts = [torch.zeros_like(padded) for _ in range(group.size())]
     dist.all_gather(parts, padded, group=group)
-    return [
-        json.loads(part[: int(length.item())].numpy().tobytes())
-        for part, length in zip(parts, sizes, strict=True)
-    ]
+    return [json.loads(part[: int(length.item())].numpy().tobytes()) for part, length in zip(parts, sizes, strict=True)]

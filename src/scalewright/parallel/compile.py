@@ -8,9 +8,7 @@ import torch
 from torch import nn
 
 
-def apply_compile(
-    blocks: Iterable[nn.Module], backend: str = "inductor", *, forward_only: bool = False
-) -> None:
+def apply_compile(blocks: Iterable[nn.Module], backend: str = "inductor", *, forward_only: bool = False) -> None:
     """Compiles every block's call, in place; `forward_only`: later wrappers of the forward stay outside."""
     for block in blocks:
         if forward_only:

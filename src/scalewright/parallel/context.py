@@ -91,9 +91,7 @@ class PartsCore(nn.Module):
         self.passes, self.group = cut.kind == "ring", group
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # messages go on while it computes: a graph would wait for them
-    def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, context: RankContext, sinks: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, context: RankContext, sinks: Tensor | None = None) -> Tensor:
         """q [B, H, T/cp, K], k [B, G, T/cp, K], v [B, G, T/cp, W], sinks [H] -> [B, H, T/cp, W]."""
         parts = context.window_parts if self.sliding else context.parts
         return attend_parts(q, k, v, parts, self.scores, self.group, passes=self.passes, sinks=sinks)
@@ -106,9 +104,7 @@ class HeadsCore(nn.Module):
         super().__init__()
         self.core, self.group = core, group
 
-    def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, context: Context, sinks: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, context: Context, sinks: Tensor | None = None) -> Tensor:
         """q [B, H, T/cp, K], k [B, G, T/cp, K], v [B, G, T/cp, W], sinks [H] -> [B, H, T/cp, W].
 
         Where cp doesn't divide the key-value heads they are repeated first: to cp of them, or to H.
@@ -153,11 +149,7 @@ def _parts_context(
     rope, local_rope = rope_of(spec, positions)
     makers = _Parts(decoder, cut, length * cut.ranks, x.device, documents, packing)
     parts = window_parts = makers.make(None)
-    if (
-        spec.sliding_window is not None
-        and any(spec.window_pattern)
-        and length * cut.ranks > spec.sliding_window
-    ):
+    if spec.sliding_window is not None and any(spec.window_pattern) and length * cut.ranks > spec.sliding_window:
         window_parts = makers.make(spec.sliding_window)
     return RankContext(
         positions, documents, rope, local_rope, View(), View(),
@@ -198,9 +190,7 @@ class _Parts:
     def _source(self, turn: int) -> int:
         return (self.cut.rank - turn) % self.cut.ranks
 
-    def _part(
-        self, turn: int, first: Tensor, host: NDArray[np.int64] | None, slopes: Tensor | None
-    ) -> Part | None:
+    def _part(self, turn: int, first: Tensor, host: NDArray[np.int64] | None, slopes: Tensor | None) -> Part | None:
         queries, keys = self._slices(turn)
         query = self.cut.tokens(self.length)[queries]
         key = self.cut.tokens(self.length, self._source(turn))[keys]

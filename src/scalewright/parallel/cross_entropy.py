@@ -28,14 +28,7 @@ from torch import Tensor
 
 from scalewright.model.decoder import HeadProduct
 from scalewright.parallel.chunked_loss import head_in_chunks
-from scalewright.parallel.logits_loss import (
-    Chunk,
-    ChunkLoss,
-    headroom,
-    loss_in_place,
-    through_cap,
-    whole_rows,
-)
+from scalewright.parallel.logits_loss import Chunk, ChunkLoss, headroom, loss_in_place, through_cap, whole_rows
 from scalewright.parallel.vocabulary import VocabularyColumns, cut_rows
 from scalewright.spec.loss_chunks import LossSizes
 

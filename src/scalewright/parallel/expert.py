@@ -102,12 +102,7 @@ def apply_expert(decoder: Decoder, layout: Layout, mesh: Mesh, make_trip: MakeTr
 
 
 def _experts_of_all(
-    inner: Experts,
-    down: Stack,
-    make_trip: MakeTrip,
-    overlap: OverlapSharedExperts | None,
-    rows: Tensor,
-    counts: Tensor,
+    inner: Experts, down: Stack, make_trip: MakeTrip, overlap: OverlapSharedExperts | None, rows: Tensor, counts: Tensor
 ) -> Tensor:
     """rows [R, D], sorted by expert; counts int64 [E] -> [R, D]."""
     trip = make_trip(counts, len(rows))
@@ -191,11 +186,7 @@ class _InFlight:
 
 
 def _start(
-    rows: Tensor,
-    send: list[int],
-    receive: list[int],
-    group: AxisGroup,
-    then: Callable[[Tensor], Tensor] | None = None,
+    rows: Tensor, send: list[int], receive: list[int], group: AxisGroup, then: Callable[[Tensor], Tensor] | None = None
 ) -> Coming:
     coming: Coming = _in_flight(rows, send, receive, group, then)
     return coming
@@ -203,10 +194,6 @@ def _start(
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _in_flight(
-    rows: Tensor,
-    send: list[int],
-    receive: list[int],
-    group: AxisGroup,
-    then: Callable[[Tensor], Tensor] | None,
+    rows: Tensor, send: list[int], receive: list[int], group: AxisGroup, then: Callable[[Tensor], Tensor] | None
 ) -> Coming:
     return _InFlight(start_exchange(rows, send, receive, group), then)

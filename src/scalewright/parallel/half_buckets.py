@@ -23,9 +23,7 @@ from torch import Tensor
 from scalewright.parallel.bucket import Bucket, Stages
 from scalewright.spec.compress import HALF, HEADER, half_part
 
-_gather = (
-    getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-)  # its name before torch 2.13
+_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name before torch 2.13
 _TOP = 15  # the largest number of a part lies below 2^15; fp16 ends at 2^16
 _LEAST = -100  # exponent of the smallest largest number that is scaled: factors stay normal numbers
 

@@ -128,9 +128,7 @@ def _micro_batch(batch: BatchArrays, rows: slice, device: torch.device, wanted: 
     moved: dict[str, Any] = {name: _move(values, device) for name, values in arguments.items()}
     if wanted.packing and "documents" in arguments and device.type == "cuda":
         moved["packing"] = packing_of(arguments["documents"], device)
-    return Micro(
-        _move(wanted.of_row(batch.tokens[rows]), device), _move(wanted.of_row(targets), device), moved
-    )
+    return Micro(_move(wanted.of_row(batch.tokens[rows]), device), _move(wanted.of_row(targets), device), moved)
 
 
 def packing_of(documents: NDArray[Any], device: torch.device) -> Packing:

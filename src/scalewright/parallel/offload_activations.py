@@ -46,9 +46,7 @@ def apply_offload_activations(
         block.forward = _offloaded(block, block.forward, offloader, small)
 
 
-def _offloaded(
-    block: nn.Module, forward: Callable[..., Any], offloader: Offloader, small: int
-) -> Callable[..., Any]:
+def _offloaded(block: nn.Module, forward: Callable[..., Any], offloader: Offloader, small: int) -> Callable[..., Any]:
     def run(x: Tensor, *rest: Any, **keywords: Any) -> Any:
         if not torch.is_grad_enabled():
             return forward(x, *rest, **keywords)
@@ -145,9 +143,7 @@ class Offloader:
 class SavedTensors:
     """The tensors that one block saved in one forward."""
 
-    def __init__(
-        self, offloader: Offloader, stays: set[int], small: int, previous: SavedTensors | None
-    ) -> None:
+    def __init__(self, offloader: Offloader, stays: set[int], small: int, previous: SavedTensors | None) -> None:
         self.offloader, self.stays, self.small, self.previous = offloader, stays, small, previous
         self.packing: dict[tuple[int, torch.dtype], HostBuffer] = {}  # by storage, during the forward
         self.buffers: list[weakref.ref[HostBuffer]] = []  # weak: they live as long as the graph needs them

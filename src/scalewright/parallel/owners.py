@@ -36,8 +36,7 @@ class Owners:
         for index, placement in enumerate(placements):
             self.chains.setdefault(tuple(s.axis for s in _cuts(placement, mesh)), []).append(index)
         self.ways = [
-            _way([placements[index] for index in members], chain, mesh)
-            for chain, members in self.chains.items()
+            _way([placements[index] for index in members], chain, mesh) for chain, members in self.chains.items()
         ]
 
     def apply(self, parts: Sequence[Tensor], function: Function) -> list[Tensor]:

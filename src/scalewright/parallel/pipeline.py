@@ -54,9 +54,7 @@ _Unit = tuple[int, int]  # stage, micro-batch
 class Pipeline:
     """An executor: one pipeline rank's part of every step."""
 
-    def __init__(
-        self, stages: Stages, layout: Layout, mesh: Mesh, gradients: GradientSync, dtype: torch.dtype
-    ) -> None:
+    def __init__(self, stages: Stages, layout: Layout, mesh: Mesh, gradients: GradientSync, dtype: torch.dtype) -> None:
         self.layout, self.mesh, self.gradients = layout, mesh, gradients
         self.cuts = cast(dict[int, Decoder], stages.stages)
         self.dtype = dtype
@@ -234,9 +232,7 @@ class _StepState:
             graph.outputs.append(get_gradient_edge(output))
             graph.grad_outputs.append(grad_output if grad_output is None else grad_output.to(output.dtype))
 
-    def _pass_on(
-        self, tensor: Tensor, unit: _Unit, neighbour: int | None, local: dict[_Unit, Tensor]
-    ) -> None:
+    def _pass_on(self, tensor: Tensor, unit: _Unit, neighbour: int | None, local: dict[_Unit, Tensor]) -> None:
         """Hands a result to the neighbour stage, if that is on this rank, or leaves it to a send."""
         if neighbour is None:
             return

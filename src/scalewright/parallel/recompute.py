@@ -63,9 +63,7 @@ def apply_recompute(
         block.forward = _wrapped(block.forward, random, contexts)
 
 
-def _wrapped(
-    forward: Callable[..., Any], random: bool, contexts: Callable[[], Any] | None
-) -> Callable[..., Any]:
+def _wrapped(forward: Callable[..., Any], random: bool, contexts: Callable[[], Any] | None) -> Callable[..., Any]:
     wrap: Callable[..., Any] = partial(checkpoint, use_reentrant=False, preserve_rng_state=random)
     if contexts is not None:
         wrap = partial(wrap, context_fn=contexts)

@@ -67,9 +67,7 @@ class GradientBuckets:
         for (stage, experts), items in together.items():
             self._fill(stage, self.groups[experts], items, bucket_bytes)
         axis = "dp_shard" if mesh.size("fsdp") > 1 else "dp_replicate"
-        self.compression = (
-            PowerSGD(compress.powersgd, self.buckets) if isinstance(compress, LowRank) else None
-        )
+        self.compression = PowerSGD(compress.powersgd, self.buckets) if isinstance(compress, LowRank) else None
         self.reduction: Reduction
         if self.compression is not None:
             self.reduction = Staged(self.compression, mesh.timers, axis)
@@ -79,9 +77,7 @@ class GradientBuckets:
         else:
             self.reduction = AllReduce(mesh.timers, axis)
 
-    def _fill(
-        self, stage: int, group: dist.ProcessGroup | None, items: list[Weight], bucket_bytes: int
-    ) -> None:
+    def _fill(self, stage: int, group: dist.ProcessGroup | None, items: list[Weight], bucket_bytes: int) -> None:
         current: list[Weight] = []
         filled = 0
         for index, weight in enumerate(items):

@@ -54,9 +54,7 @@ class _AttendParts(torch.autograd.Function):
             if part is None:
                 continue
             rows = part.queries
-            more, more_lse = attend(
-                q[:, :, rows], keys[:, :, part.keys], values[:, :, part.keys], part, scores
-            )
+            more, more_lse = attend(q[:, :, rows], keys[:, :, part.keys], values[:, :, part.keys], part, scores)
             if turn == 0:
                 out, lse = more.float(), more_lse.float()
             else:

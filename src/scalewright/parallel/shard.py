@@ -31,13 +31,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import (
-    CPUOffloadPolicy,
-    FSDPModule,
-    MixedPrecisionPolicy,
-    OffloadPolicy,
-    fully_shard,
-)
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
 from scalewright.model.decoder import Decoder
 from scalewright.model.moe import MoE
@@ -162,9 +156,7 @@ def _device_mesh(mesh: Mesh, axis: str) -> DeviceMesh:
     shards, replicas = mesh.group(axis) or _alone(mesh), mesh.replicas
     if replicas is None:
         return DeviceMesh.from_group(shards, mesh.device.type, mesh_dim_names=(axis,))
-    both = next(
-        ranks for ranks in mesh.grid.groups({"fsdp": "hsdp", "efsdp": "ehsdp"}[axis]) if mesh.rank in ranks
-    )
+    both = next(ranks for ranks in mesh.grid.groups({"fsdp": "hsdp", "efsdp": "ehsdp"}[axis]) if mesh.rank in ranks)
     ranks = torch.tensor(both, dtype=torch.int).view(mesh.size("dp_replicate"), -1)
     return DeviceMesh.from_group(
         [replicas, shards], mesh.device.type, mesh=ranks, mesh_dim_names=("dp_replicate", axis)

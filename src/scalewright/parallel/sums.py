@@ -25,16 +25,12 @@ AXES = ("tp", "kv", "etp", "tie")
 
 
 @torch.no_grad()
-def sum_partial(
-    weights: Weights, gradients: Sequence[Tensor], mesh: Mesh, *, large: int = SUMMED_ALONE
-) -> None:
+def sum_partial(weights: Weights, gradients: Sequence[Tensor], mesh: Mesh, *, large: int = SUMMED_ALONE) -> None:
     """Completes the trained weights' gradients (in `weights.trained()` order), in place."""
     trained = weights.trained()
     for axis in AXES:
         partial = [
-            gradient
-            for weight, gradient in zip(trained, gradients, strict=True)
-            if axis in weight.placement.grad_sum
+            gradient for weight, gradient in zip(trained, gradients, strict=True) if axis in weight.placement.grad_sum
         ]
         if not partial or mesh.group(axis) is None:  # no group for `tie` where one end alone uses it
             continue

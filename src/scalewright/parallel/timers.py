@@ -187,6 +187,5 @@ class Spans:
         if isinstance(zero, float):
             return self._spans
         return [
-            (name, zero.elapsed_time(begin) / 1000, zero.elapsed_time(end) / 1000)
-            for name, begin, end in self._spans
+            (name, zero.elapsed_time(begin) / 1000, zero.elapsed_time(end) / 1000) for name, begin, end in self._spans
         ]

@@ -164,9 +164,7 @@ def hold(model: nn.Module, placements: tuple[Placement, ...], mesh: Mesh) -> Wei
         local = compute.to_local() if isinstance(compute, DTensor) else compute
         expected = local_shape(placement, mesh.coords, mesh.grid.size_of)
         if tuple(local.shape) != expected:
-            raise ValueError(
-                f"{tensor.name}: local shape {tuple(local.shape)} is not its placement's {expected}"
-            )
+            raise ValueError(f"{tensor.name}: local shape {tuple(local.shape)} is not its placement's {expected}")
         if alone := [axis for axis in placement.grad_sum if mesh.size(axis) == 1]:
             raise ValueError(
                 f"{tensor.name}: its gradient is summed over '{alone[0]}', and the mesh has one rank of that"

@@ -30,9 +30,7 @@ LARGEST = {"int8": 127.0, "fp8": 448.0}  # of a block: what its scale makes its 
 class Mean:
     """One mean on its way. `advance` and `finish` are called at the same steps on every rank."""
 
-    def __init__(
-        self, values: Tensor, mesh: Mesh, axis: str, dtype: WireDtype, rest: Tensor | None = None
-    ) -> None:
+    def __init__(self, values: Tensor, mesh: Mesh, axis: str, dtype: WireDtype, rest: Tensor | None = None) -> None:
         """Starts the mean of `values` (fp32 [N], overwritten), of as many on every rank.
 
         `rest`: fp32 [N], what earlier rounding took on this rank; it is read and replaced. None: fp32 needs

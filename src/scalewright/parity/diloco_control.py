@@ -94,9 +94,7 @@ class _Island:
 
     def train(self, batch: Any, micro_batch: int) -> list[float]:
         """An inner step; its report."""
-        micros = micro_batches(
-            batch, micro_batch, self.mesh.device, wanted_by(self.parallel.model, trains=True)
-        )
+        micros = micro_batches(batch, micro_batch, self.mesh.device, wanted_by(self.parallel.model, trains=True))
         counted = torch.tensor(int(np.count_nonzero(batch.targets != IGNORED)), device=self.mesh.device)
         report: list[float] = self.step(micros, counted).tolist()
         return report
@@ -105,15 +103,11 @@ class _Island:
 def _islands(run: RunSpec, device: torch.device) -> list[_Island]:
     """Networks, each with its optimizer and guard, alike in the beginning."""
     count = run.layout.dp_replicate
-    alone = run.layout.replace(
-        devices=1, dp_replicate=1, zero_stage=0, global_batch=run.layout.global_batch // count
-    )
+    alone = run.layout.replace(devices=1, dp_replicate=1, zero_stage=0, global_batch=run.layout.global_batch // count)
     one = run.model_copy(update={"layout": alone, "diloco": None})
     mesh = make_mesh(make_grid(alone), 0, device)
     vocabulary = run.model.vocab_size if isinstance(run.model, ModelSpec) else None
-    loss = build_loss(
-        run.loss, run.train.z_loss, load_python, mesh, vocabulary, mtp_weight=run.train.mtp_weight
-    )
+    loss = build_loss(run.loss, run.train.z_loss, load_python, mesh, vocabulary, mtp_weight=run.train.mtp_weight)
     islands = []
     for _ in range(count):
         engine = build_own(one, mesh)
@@ -181,8 +175,7 @@ class Outer:
             members = [
                 i
                 for order, i in enumerate(moved)
-                if (weights[i].placement.tensor.layer + 1 if of_layer else order) % self.spec.fragments
-                == number
+                if (weights[i].placement.tensor.layer + 1 if of_layer else order) % self.spec.fragments == number
             ]
             trained = sum(weights[i].master.numel() for i in members if weights[i].trained)
             outer = self._rows(members)[0]

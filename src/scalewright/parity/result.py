@@ -122,9 +122,7 @@ def step_deviations(mine: list[dict[str, Any]], control: list[dict[str, Any]]) -
     for a, b in zip(mine, control, strict=True):
         for key in ("sample_ids_hash", "loss_tokens", "samples"):
             if a[key] != b[key]:
-                raise RunError(
-                    f"step {b['step']}: {key} is {a[key]} in the layout but {b[key]} in the control"
-                )
+                raise RunError(f"step {b['step']}: {key} is {a[key]} in the layout but {b[key]} in the control")
         loss = relative(_total(a), _total(b))
         deviations.append(StepDeviation(loss, relative(a["grad_norm"], b["grad_norm"])))
     return tuple(deviations)

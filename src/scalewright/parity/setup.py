@@ -171,22 +171,16 @@ def _show(value: Any) -> str:
     return str(value).replace(" ", "")
 
 
-def _data(
-    run: RunSpec, model: ModelSpec | PythonRef, seq_len: int, *, changed: bool
-) -> tuple[Any, list[str]]:
+def _data(run: RunSpec, model: ModelSpec | PythonRef, seq_len: int, *, changed: bool) -> tuple[Any, list[str]]:
     """The data to train on: the run's own, folded into a small vocabulary if need be, or random tokens."""
     vocabulary = model.vocab_size if isinstance(model, ModelSpec) else None
     if isinstance(run.data, DataSpec) and (paths := run.data.missing()):
         missing = paths[0]
         if vocabulary is None:
-            raise UserError(
-                f"no data at {missing}", "data.train", "prepare it: a model of one's own needs it"
-            )
+            raise UserError(f"no data at {missing}", "data.train", "prepare it: a model of one's own needs it")
         random = {"python": "scalewright.data.stand_in:RandomTokens", "vocab_size": vocabulary}
         mask = run.data.document_mask
-        return {**random, "seq_len": seq_len, "document_mask": mask}, [
-            f"random tokens: there is no data at {missing}"
-        ]
+        return {**random, "seq_len": seq_len, "document_mask": mask}, [f"random tokens: there is no data at {missing}"]
     if not changed:
         return run.data.dump(), []
     folded = {

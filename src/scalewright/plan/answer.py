@@ -117,12 +117,7 @@ class PlanAnswer:
         asked = {"asked": self.asked, "scaling": self.scaling}
         keys |= {key: value for key, value in asked.items() if value is not None}
         keys |= {"run": self.run, "run_yaml": self.run_yaml, **(self.written or {})}
-        more = {
-            "yours": self.yours,
-            "emitted": self.emitted,
-            "from": self.source,
-            "unread": list(self.unread),
-        }
+        more = {"yours": self.yours, "emitted": self.emitted, "from": self.source, "unread": list(self.unread)}
         return keys | {key: value for key, value in more.items() if value}
 
 

@@ -58,9 +58,7 @@ def ask(
     spec = asked.model if asked else load_model_spec(model)  # type: ignore[arg-type]
     length, notes = defaults.resolve_length(spec, seq_len or (asked.seq_len if asked else None))
     trainer = framework or (asked.trainer if asked else None)
-    _, trainer_notes = defaults.resolve_trainer(
-        trainer or (asked.run.engine if asked else None), software_version
-    )
+    _, trainer_notes = defaults.resolve_trainer(trainer or (asked.run.engine if asked else None), software_version)
     record, optimizer_notes = defaults.resolve_optimizer(optimizer, trainer)
     islands = defaults.resolve_diloco(diloco, trainer)
     check_names(options)
@@ -130,10 +128,7 @@ def answer_plan(
         assumed=notes,
         best=[chosen(choice, explain) for choice in plan.best],
         pareto=[chosen(choice) for choice in plan.pareto],
-        beyond=[
-            replace(chosen(layout.choice), needs=layout.needs, gain_pct=layout.gain_pct)
-            for layout in plan.beyond
-        ],
+        beyond=[replace(chosen(layout.choice), needs=layout.needs, gain_pct=layout.gain_pct) for layout in plan.beyond],
         nearby=nearby(plan) if explain and plan.complete else [],
         trainable=chosen(plan.trainable) if plan.trainable else None,
         run=planned(plan, plan.best[0].layout, data),

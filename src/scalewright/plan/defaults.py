@@ -90,9 +90,7 @@ def plan_sizes(
 def _agree(keys: LayoutKeys, name: str, value: int, source: str) -> None:
     """Sets a key that users can give in two ways; raises UserError where both are given and differ."""
     if keys.setdefault(name, value) != value:
-        raise UserError(
-            f"{name} {keys[name]} and {source}, which is {name} {value}", "layout", "give one of them"
-        )
+        raise UserError(f"{name} {keys[name]} and {source}, which is {name} {value}", "layout", "give one of them")
 
 
 def fill_devices(keys: LayoutKeys) -> list[str]:

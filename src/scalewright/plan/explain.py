@@ -218,9 +218,7 @@ def evidence(prediction: Prediction, most: int = 3, c: Constants | None = None) 
     if (timings := request.chip.timings) is not None:
         outside, probe = beyond_timed(timings, request.precision, request.devices), probe_words(timings)
         name = request.framework.name
-        return {
-            "nearest": [], "extrapolates": outside, "never_measured": [], "framework": name, "probe": probe
-        }  # fmt: skip
+        return {"nearest": [], "extrapolates": outside, "never_measured": [], "framework": name, "probe": probe}
     runs = sorted(_measured(), key=lambda run: _distance(run[0], request))[:most]
     predictions = predict_table([run for run, _, _ in runs], c)
     nearest = [

@@ -133,9 +133,7 @@ def check_name(name: str) -> None:
     near = nearest(word, names, 1)
     typo = bool(near) and SequenceMatcher(None, word, near[0]).ratio() > TYPO and not word.startswith(near[0])
     if typo or not find_framework(name).known:
-        raise unknown(
-            "framework", name, names, "--framework", f"'{OTHER}' stands for a trainer that isn't listed."
-        )
+        raise unknown("framework", name, names, "--framework", f"'{OTHER}' stands for a trainer that isn't listed.")
 
 
 def _year(text: str, default: float) -> float:

@@ -168,9 +168,7 @@ class Prediction:
         """The keys of an answer as plain data, without the explanations (plan/answer.py)."""
         request, seconds = self.request, self.step_time_s
         peak = request.chip.peak(request.precision)[1]
-        model_rate, hardware_rate = (
-            self.number(x) / seconds / request.held_devices for x in ("flops", "hardware")
-        )
+        model_rate, hardware_rate = (self.number(x) / seconds / request.held_devices for x in ("flops", "hardware"))
         return {
             "model": dict(_model_facts(request.model, request.seq_len)),
             "layout": layout_keys(request),

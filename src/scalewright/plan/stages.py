@@ -137,9 +137,7 @@ class _Stages:
         slower = slower * (len(self.owners) / len(self.layers))
         forward, weight = alone.front * slower, alone.weight * slower
         back = (alone.device - alone.front) * slower
-        return [
-            StageCost(float(f), float(b - w), float(w)) for f, b, w in zip(forward, back, weight, strict=True)
-        ]
+        return [StageCost(float(f), float(b - w), float(w)) for f, b, w in zip(forward, back, weight, strict=True)]
 
     @cached_property
     def memory(self) -> list[dict[str, float]]:

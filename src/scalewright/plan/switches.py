@@ -23,10 +23,8 @@ WORDS: dict[str, tuple[str, ...]] = {
     "moe": ("drop", "dropless"),
     "fp8_recipe": ("tensorwise", "rowwise", "blockwise", "mxfp8", "nvfp4"),
     "fp8_parts": ("linear", "experts", "attention"),
-    "recompute_modules": (
-        "core_attn", "layernorm", "moe_act", "act", "mla_up_proj", "shared_experts", "moe", "mlp",
-    ),
-}  # fmt: skip
+    "recompute_modules": ("core_attn", "layernorm", "moe_act", "act", "mla_up_proj", "shared_experts", "moe", "mlp"),
+}
 FLAGS = {"1": True, "true": True, "0": False, "false": False}
 
 

@@ -104,12 +104,7 @@ def _tables(figures: Mapping[str, JSON]) -> Section | None:
 
 def _devices(rows: Sequence[JSON]) -> Iterator[Table]:
     cells = [
-        [
-            row["rank"],
-            row["host"],
-            metric(row["flops_per_s"] or 0.0, "FLOP/s"),
-            metric(row["bytes_per_s"], "B/s"),
-        ]
+        [row["rank"], row["host"], metric(row["flops_per_s"] or 0.0, "FLOP/s"), metric(row["bytes_per_s"], "B/s")]
         for row in rows
     ]
     if cells:

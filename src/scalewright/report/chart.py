@@ -102,11 +102,7 @@ def draw(chart: Chart) -> Drawing:
         paths=paths,
         x_ticks=[Tick(x(t), say_tick(t, "step")) for t in ticks(x_low, x_high) if t == int(t)],
         y_ticks=[Tick(1 - y(t), say_tick(t, chart.kind)) for t in ticks(low, high, 6 if chart.wide else 4)],
-        marks=[
-            {"at": x(m.step), "step": m.step, "kind": m.kind}
-            for m in chart.marks
-            if x_low <= m.step <= x_high
-        ],
+        marks=[{"at": x(m.step), "step": m.step, "kind": m.kind} for m in chart.marks if x_low <= m.step <= x_high],
         description=describe(chart),
         outside=sum(int(((v < low) | (v > high)).sum()) for v in raw),
         data={

@@ -25,9 +25,7 @@ SCRIPTS = ("words.js", "theme.js", "canvas.js", "pipeline.js")
 STYLES = ("report.css", "plan.css", "diagnosis.css")
 
 
-def write_diagnosis(
-    answer: JSON, path: str | Path, lanes: Timeline | None = None, force: bool = False
-) -> Path:
+def write_diagnosis(answer: JSON, path: str | Path, lanes: Timeline | None = None, force: bool = False) -> Path:
     """Writes the page; UserError where another file would go."""
     return write(Path(path), render(page(answer, lanes)), force)
 

@@ -48,9 +48,7 @@ def page(runs: Sequence[RunFolder]) -> Page:
         Section("runs", "Runs", "overlay_runs.html", {"rows": rows(comparison), "by": by}),
     ]
     if comparison.differences:
-        changed = {
-            key: [setting(value) for value in values] for key, values in comparison.differences.items()
-        }
+        changed = {key: [setting(value) for value in values] for key, values in comparison.differences.items()}
         data = {"names": names, "rows": changed}
         sections.append(Section("differences", "What differs", "overlay_differences.html", data))
     return Page(
@@ -90,9 +88,7 @@ def drawing(runs: Sequence[RunFolder], title: str, split: str) -> dict[str, obje
             for tick in _ticks(end, key)
         ]
         views.append({"key": key, "label": label, "paths": paths, "x": marks})
-    y = [
-        {"at": (tick - low) / (high - low), "text": say_tick(tick, "number")} for tick in ticks(low, high, 6)
-    ]
+    y = [{"at": (tick - low) / (high - low), "text": say_tick(tick, "number")} for tick in ticks(low, high, 6)]
     legend = [
         {"name": name, "line": number % COLOURS, "dashed": number >= COLOURS, "run": number}
         for number, name in enumerate(names_of(runs))

@@ -11,14 +11,7 @@ from pathlib import Path
 from scalewright.report.document import JSON, PlanDocument, read_document, read_plan
 from scalewright.report.page import Page, block_section, render, write
 from scalewright.report.present.blocks import Block, Note, Text
-from scalewright.report.present.plan import (
-    emitted_blocks,
-    reasons,
-    scaling,
-    show_plan,
-    yours_blocks,
-    yours_of,
-)
+from scalewright.report.present.plan import emitted_blocks, reasons, scaling, show_plan, yours_blocks, yours_of
 from scalewright.report.present.prediction import assumed_notes, evidence, show_prediction, title, what_if
 from scalewright.report.sections import (
     plan_layouts,
@@ -49,10 +42,7 @@ def write_plan_file(source: str | Path, out: str | Path | None = None, force: bo
 def page(document: PlanDocument) -> Page:
     """The page about a plan; an empty section is left out."""
     best = document.first
-    sections = [
-        plan_layouts.section(document),
-        block_section("reasons", "Why not the others", others(document)),
-    ]
+    sections = [plan_layouts.section(document), block_section("reasons", "Why not the others", others(document))]
     if best is not None:
         shown = show_plan(document) if document.searched else show_prediction(document)
         sections = [
@@ -83,9 +73,5 @@ def page(document: PlanDocument) -> Page:
 def others(document: PlanDocument) -> list[Block]:
     """Changes to the layout to beat, and what costs those that were not chosen; the lines stand above."""
     yours = yours_of(document)
-    blocks = [
-        *(yours_blocks(document, yours) if yours else ()),
-        *emitted_blocks(document),
-        *reasons(document),
-    ]
+    blocks = [*(yours_blocks(document, yours) if yours else ()), *emitted_blocks(document), *reasons(document)]
     return [block for block in blocks if isinstance(block, (Note, Text))]

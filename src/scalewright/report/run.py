@@ -11,16 +11,7 @@ from pathlib import Path
 
 from scalewright.report.folder import RunFolder, read_folder
 from scalewright.report.page import Page, Section, render, write
-from scalewright.report.sections import (
-    comparison,
-    configuration,
-    curves,
-    experts,
-    health,
-    overview,
-    pipeline,
-    timeline,
-)
+from scalewright.report.sections import comparison, configuration, curves, experts, health, overview, pipeline, timeline
 
 SECTIONS: tuple[Callable[[RunFolder], Section | None], ...] = (
     health.section,

@@ -70,9 +70,7 @@ def find_runs(paths: Sequence[str | Path]) -> list[RunFolder]:
         if path.is_dir() and not is_run(path):
             inside = sorted(child for child in path.iterdir() if child.is_dir() and is_run(child))
             if not inside:
-                raise UserError(
-                    "no run is here", str(path), "give the out_dir of a run, or a folder of several"
-                )
+                raise UserError("no run is here", str(path), "give the out_dir of a run, or a folder of several")
         for folder in inside:
             folders.setdefault(folder.resolve(), folder)
     return [read_folder(folder) for folder in folders.values()]

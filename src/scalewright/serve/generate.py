@@ -139,9 +139,7 @@ def generate(
     return rows
 
 
-def steps(
-    model: nn.Module, prompts: Sequence[Sequence[int]], count: int, sampling: Sampling
-) -> Iterator[list[int]]:
+def steps(model: nn.Module, prompts: Sequence[Sequence[int]], count: int, sampling: Sampling) -> Iterator[list[int]]:
     """Up to `count` steps, each the newest token of every row."""
     _check(model, prompts, count)
     if not isinstance(model, Decoder):
@@ -178,10 +176,7 @@ def _steps_without_cache(
         with torch.inference_mode():
             logits = torch.cat([model(row)[:, -1] for row in rows])
             newest = choose(logits, sampling, generators)
-        rows = [
-            torch.cat([row, token.view(1, 1).to(device)], dim=1)
-            for row, token in zip(rows, newest, strict=True)
-        ]
+        rows = [torch.cat([row, token.view(1, 1).to(device)], dim=1) for row, token in zip(rows, newest, strict=True)]
         yield newest.tolist()
 
 

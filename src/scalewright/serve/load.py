@@ -30,12 +30,7 @@ from scalewright.spec.user_code import check_trusted
 
 
 def load_model(
-    source: str | Path,
-    dtype: str = "float32",
-    device: str = "cpu",
-    *,
-    trust_code: bool = False,
-    verify: bool = True,
+    source: str | Path, dtype: str = "float32", device: str = "cpu", *, trust_code: bool = False, verify: bool = True
 ) -> nn.Module:
     """A model ready for `model(tokens)`: LongTensor [B, T] -> logits [B, T, V]. Raises UserError.
 
@@ -84,9 +79,7 @@ def load_for_generation(
     """
     path = Path(source)
     if not path.exists():
-        raise UserError(
-            "no such folder", source, "give a Hugging Face folder, a run's folder or a checkpoint"
-        )
+        raise UserError("no such folder", source, "give a Hugging Face folder, a run's folder or a checkpoint")
     if is_checkpoint(path):
         folders, trained = text_files(path)
         tokenizer = _tokenizer(folders, CheckpointReader(folders[0], verify).check_tokenizer)
@@ -131,9 +124,7 @@ def _from_checkpoint(
     check_trusted(ref.python, str(folder / MANIFEST), trust_code)
     module = build_python_model(ref.python, ref.arguments, seed=0)
     state = {name: reader.read(name) for name in reader.names()}
-    state.update(
-        {name: buffer for name in reader.buffers() if (buffer := reader.read_buffer(name)) is not None}
-    )
+    state.update({name: buffer for name in reader.buffers() if (buffer := reader.read_buffer(name)) is not None})
     module.load_state_dict(state, strict=False)  # tied names are not tensors of the checkpoint
     return module.to(torch_device(device), torch_dtype(dtype)).eval()
 

@@ -36,9 +36,7 @@ class Sampling:
         if self.top_k < 0:
             raise UserError(f"top_k is {self.top_k}", "generate", "use 0 (all tokens) or more")
         if not 0 < self.top_p <= 1:
-            raise UserError(
-                f"top_p is {self.top_p}", "generate", "use a number above 0, up to 1 (all tokens)"
-            )
+            raise UserError(f"top_p is {self.top_p}", "generate", "use a number above 0, up to 1 (all tokens)")
 
     @property
     def greedy(self) -> bool:
@@ -69,6 +67,4 @@ def choose(logits: Tensor, sampling: Sampling, generators: list[torch.Generator]
     if sampling.greedy:
         return logits.argmax(dim=-1).cpu()
     probabilities = filtered(logits, sampling).softmax(dim=-1).cpu()
-    return torch.cat(
-        [torch.multinomial(row, 1, generator=g) for row, g in zip(probabilities, generators, strict=True)]
-    )
+    return torch.cat([torch.multinomial(row, 1, generator=g) for row, g in zip(probabilities, generators, strict=True)])

@@ -149,17 +149,13 @@ def _in_words(problem: Any) -> str:
 
 def _is_type_tag(part: Any) -> bool:
     """Whether pydantic added this part of a location, to name a branch of a union."""
-    return isinstance(part, str) and (
-        part in {"str", "int", "float", "bool"} or part[:1].isupper() or "[" in part
-    )
+    return isinstance(part, str) and (part in {"str", "int", "float", "bool"} or part[:1].isupper() or "[" in part)
 
 
 def _below(cls: type[BaseModel], key: str) -> list[str]:
     """The paths of this key in the parts of a spec: `optimizer.lr`."""
     fields = cls.model_fields.items()
-    return [
-        f"{part}.{key}" for part, field in fields for spec in _specs_in(field) if key in spec.model_fields
-    ]
+    return [f"{part}.{key}" for part, field in fields for spec in _specs_in(field) if key in spec.model_fields]
 
 
 def _keys_at(cls: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
@@ -250,9 +246,7 @@ def _check_size(text: str) -> None:
             raise UserError(f"it is nested more than {DEEPEST} deep", _line(event), "write it flatter")
         if aliased and open_nodes[-1][1] >= MOST_ALIASED:
             raise UserError(
-                f"its aliases expand to more than {MOST_ALIASED:,} values",
-                _line(event),
-                "write fewer of them",
+                f"its aliases expand to more than {MOST_ALIASED:,} values", _line(event), "write fewer of them"
             )
 
 

@@ -119,9 +119,7 @@ def _block(m: ModelSpec, s: Sizes, layer: int, mixer: Mixer | None, mlp: Mlp | N
     yield Operator(f"{fqn}.mlp_residual", "residual", layer, read=inputs * stream, written=stream)
 
 
-def _mixer(
-    m: ModelSpec, s: Sizes, fqn: str, layer: int, mixer: Mixer, block_input: float
-) -> Iterator[Operator]:
+def _mixer(m: ModelSpec, s: Sizes, fqn: str, layer: int, mixer: Mixer, block_input: float) -> Iterator[Operator]:
     if mixer == "mamba" and m.mamba:
         return mamba_operators(m, m.mamba, s, f"{fqn}.mamba", layer)
     if mixer == "deltanet" and m.deltanet:
@@ -160,9 +158,8 @@ def _attention(m: ModelSpec, s: Sizes, fqn: str, layer: int, block_input: float)
         names = (("q", query), ("k", key), ("v", key)) if m.qk_norm == "qkv" else (("q", query), ("k", key))
         for name, size in names:
             yield norm(
-                m, s, f"{fqn}.{name}_norm", layer, s.rows, size,
-                keeps_in=False, across=across, weight=m.qk_norm != "l2",
-            )  # fmt: skip
+                m, s, f"{fqn}.{name}_norm", layer, s.rows, size, keeps_in=False, across=across, weight=m.qk_norm != "l2"
+            )
     if m.has_rope(layer):
         moved = float(s.rows * (query + key) * s.width)
         yield Operator(f"{fqn}.rope", "rope", layer, read=moved, written=moved)
@@ -280,9 +277,8 @@ def _experts(m: ModelSpec, moe: MoE, s: Sizes, fqn: str, layer: int, keeps: floa
     yield Operator(f"{fqn}.dispatch", "dispatch", layer, read=moved, written=moved, saved=moved + weighed)
     for name in ("gate", "up") if m.gated else ("up",):
         yield matmul(
-            m, s, f"{fqn}.experts.{name}", layer, routed, f, d_in,
-            kind="grouped_linear", keeps_out=True, groups=local,
-        )  # fmt: skip
+            m, s, f"{fqn}.experts.{name}", layer, routed, f, d_in, kind="grouped_linear", keeps_out=True, groups=local
+        )
     yield activation(m, s, f"{fqn}.experts", layer, routed * f)
     yield matmul(
         m, s, f"{fqn}.experts.down", layer, routed, d_in, f,

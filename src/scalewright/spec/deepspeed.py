@@ -129,14 +129,7 @@ def zero_section(layout: Layout, device: str) -> Config:
 
 
 def optimizer_section(
-    name: str,
-    *,
-    lr: float,
-    weight_decay: float,
-    betas: tuple[float, float],
-    eps: float,
-    momentum: float,
-    on_host: bool,
+    name: str, *, lr: float, weight_decay: float, betas: tuple[float, float], eps: float, momentum: float, on_host: bool
 ) -> Config:
     """An optimizer of OPTIMIZERS. `on_host`: its states are offloaded, to DeepSpeed's own AdamW for CPUs."""
     parameters: Config = {"lr": lr, "weight_decay": weight_decay}

@@ -128,9 +128,7 @@ class Grid:
             return tuple((group[first], group[last]) for group in self.groups("pp"))
         if axis == "mirror":
             return tuple(
-                (group[index], group[-1 - index])
-                for group in self.groups("pp")
-                for index in range(len(group) // 2)
+                (group[index], group[-1 - index]) for group in self.groups("pp") for index in range(len(group) // 2)
             )
         view, parts = AXES[axis][0], self._dimensions(axis)
         groups: dict[tuple[int, ...], list[int]] = {}

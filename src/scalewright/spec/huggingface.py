@@ -32,19 +32,13 @@ WRAPPERS = {
 }
 
 
-def read_huggingface(
-    config: Mapping[str, Any], where: str = "config.json", name: str | None = None
-) -> ModelSpec:
+def read_huggingface(config: Mapping[str, Any], where: str = "config.json", name: str | None = None) -> ModelSpec:
     """The spec of a config.json's content.
 
     Raises UserError for an unknown family, and for a key whose value this package can't express.
     """
     model_type = config.get("model_type")
-    if (
-        isinstance(model_type, str)
-        and model_type in WRAPPERS
-        and isinstance(config.get("text_config"), Mapping)
-    ):
+    if isinstance(model_type, str) and model_type in WRAPPERS and isinstance(config.get("text_config"), Mapping):
         inner = dict(config["text_config"])
         inner_type = inner.get("model_type")
         inner["model_type"] = inner_type if inner_type in FAMILIES else WRAPPERS[model_type]
@@ -73,9 +67,7 @@ def to_huggingface(model: ModelSpec) -> dict[str, object]:
     family = FAMILIES.get(model.family)
     if family is None or family.write is None:
         reason = why_not_running(model) or f"family '{model.family}' has no config.json"
-        raise UserError(
-            f"cannot write a config.json: {reason}", "model", "use one of " + ", ".join(sorted(RUNS))
-        )
+        raise UserError(f"cannot write a config.json: {reason}", "model", "use one of " + ", ".join(sorted(RUNS)))
     config = _config(model)
     lost = differences(model, read_huggingface(config, name=model.name))
     if lost:
@@ -133,30 +125,19 @@ def why_not_running(model: ModelSpec) -> str | None:
             model.moe is not None and model.moe.latent_size is not None,
             "experts behind a latent are counted but don't run yet",
         ),
-        (
-            model.moe is not None and model.moe.branch_norms,
-            "norms of experts' branches are counted but don't run yet",
-        ),
-        (
-            scaling is not None and scaling.kind == "longrope",
-            "RoPE scaling 'longrope' is counted but doesn't run yet",
-        ),
+        (model.moe is not None and model.moe.branch_norms, "norms of experts' branches are counted but don't run yet"),
+        (scaling is not None and scaling.kind == "longrope", "RoPE scaling 'longrope' is counted but doesn't run yet"),
         (model.attention_gate, "a gate on attention's output is counted but doesn't run yet"),
         (model.global_attention is not None, "other heads on global layers are counted but don't run yet"),
         (model.qk_norm == "qkv", "qk_norm 'qkv' is counted but doesn't run yet"),
-        (
-            model.norm_type == "layernorm_plus_one",
-            "norm_type 'layernorm_plus_one' is counted but doesn't run yet",
-        ),
+        (model.norm_type == "layernorm_plus_one", "norm_type 'layernorm_plus_one' is counted but doesn't run yet"),
         (
             model.mtp_layers > 0 and (model.positions == "learned" or model.embedding_norm),
-            "multi-token prediction with learned positions or a norm of the embedding is counted but "
-            "doesn't run yet",
+            "multi-token prediction with learned positions or a norm of the embedding is counted but doesn't run yet",
         ),
         (
             model.mtp_layers > 0 and _last_parts(model) != ("attention", "experts" if model.moe else "dense"),
-            "multi-token prediction behind a last layer of another kind than its own is counted but "
-            "doesn't run yet",
+            "multi-token prediction behind a last layer of another kind than its own is counted but doesn't run yet",
         ),
         (model.family not in RUNS, f"family '{model.family}' is counted but doesn't run yet"),
     )

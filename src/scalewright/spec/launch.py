@@ -23,10 +23,7 @@ NAMES = (r"[\w@%+:/=~.][\w.@%+:/=~,-]*", "a name, or several with commas: gpu,gp
 SIZES = (r"[0-9]+(\.[0-9]+)?([KMGT]i?)?B?", "a size: 512G, 16Gi")
 # What each text of a key matches whole, and what to write instead. None poses as a program's option.
 PATTERNS = {
-    "hosts": (
-        r"(?!-|.*@-)[\w.@%+:/\[\]\\-]+",
-        "hosts as ssh takes them: node-a, me@node-a, 10.0.0.7, fe80::1",
-    ),
+    "hosts": (r"(?!-|.*@-)[\w.@%+:/\[\]\\-]+", "hosts as ssh takes them: node-a, me@node-a, 10.0.0.7, fe80::1"),
     "python": (rf"(?![-%]|\w+=){SIGN}+", "a program's name or path: venv/bin/python"),
     "setup": (rf"(?:{SIGN}|[\n\t])*", "shell without control characters"),
     "env": (r"[A-Za-z_][A-Za-z0-9_]*", "a variable's name in letters, digits and _"),

@@ -103,8 +103,7 @@ class Layout(Spec):
             axis, size = sizes[0]
             alone = f", or {axis} {nearest_divisor(self.devices, size)}" if len(sizes) == 1 else ""
             raise UserError(
-                f"devices {self.devices} is not divisible by {parts}"
-                + (f" = {product}" if " x " in parts else ""),
+                f"devices {self.devices} is not divisible by {parts}" + (f" = {product}" if " x " in parts else ""),
                 "layout",
                 f"use devices {max(1, round(self.devices / product)) * product}{alone}",
             )

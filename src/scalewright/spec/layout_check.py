@@ -27,9 +27,7 @@ from scalewright.spec.schedules.kinds import find_kind
 from scalewright.spec.zigzag import chunks
 
 
-def check_layout(
-    layout: Layout, model: ModelSpec, seq_len: int | None = None, *, train: bool = False
-) -> None:
+def check_layout(layout: Layout, model: ModelSpec, seq_len: int | None = None, *, train: bool = False) -> None:
     """Raises UserError when this model or this sequence length can't be split as the layout sets.
 
     `train`: also when the layout can only be planned.
@@ -141,9 +139,7 @@ def _schedule_fixes(layout: Layout, micro_batches: int) -> list[Fixes]:
     plain, chunked = ("zb-h1", "zb-interleaved") if kind.startswith("zb-") else ("1f1b", "interleaved")
     others: list[Fix] = [{"schedule": "dualpipev"}] if find_kind(kind).both_ways else []
     others.append(
-        {"schedule": plain}
-        if virtual_stages == 1
-        else {"schedule": chunked, "virtual_stages": virtual_stages}
+        {"schedule": plain} if virtual_stages == 1 else {"schedule": chunked, "virtual_stages": virtual_stages}
     )
     others.append({"schedule": "1f1b", "virtual_stages": 1})
     sizes: Fixes = [{"virtual_stages": v} for v in (1, 2) if v != virtual_stages]
@@ -161,9 +157,7 @@ def _stage_layers(case: Case) -> Problem | None:
         conflict = f"stage_layers has {len(given)} entries but there are {layout.stages} stages"
     elif min(given) < 1:
         stage = next(stage for stage, count in enumerate(given) if count < 1)
-        conflict = (
-            f"stage_layers gives stage {stage} {given[stage]} layers but each of {layout.stages} needs one"
-        )
+        conflict = f"stage_layers gives stage {stage} {given[stage]} layers but each of {layout.stages} needs one"
     elif sum(given) != layers:
         conflict = f"stage_layers sums to {sum(given)} but the model has {layers} layers"
     return Problem(conflict, lambda: [[{"stage_layers": None}]]) if conflict else None
@@ -242,6 +236,4 @@ def _kind(layout: Layout) -> str:
     return as_text(layout.recompute if isinstance(layout.recompute, str) else layout.recompute.dump())
 
 
-CHECKS = (
-    _tensor, _experts, _stages, _schedule, _stage_layers, _sequence, _offload, _recompute, _recompute_size
-)  # fmt: skip
+CHECKS = (_tensor, _experts, _stages, _schedule, _stage_layers, _sequence, _offload, _recompute, _recompute_size)

@@ -30,9 +30,7 @@ def mamba_operators(m: ModelSpec, mamba: Mamba, s: Sizes, fqn: str, layer: int) 
     yield _conv(m, s, fqn, layer, inner + 2 * shared, ("conv_x", "conv_b", "conv_c"))
     flops, moved = _mamba_scan(mamba, s, heads, groups)
     out = float(s.rows * inner * s.width)
-    yield _scan(
-        m, s, fqn, layer, flops, float(s.rows * (inner + 2 * shared + heads) * s.width), moved, out, out
-    )
+    yield _scan(m, s, fqn, layer, flops, float(s.rows * (inner + 2 * shared + heads) * s.width), moved, out, out)
     yield _gated_norm(m, s, fqn, layer, inner)
     yield matmul(m, s, f"{fqn}.o", layer, s.rows, d, inner)
 
@@ -72,9 +70,8 @@ def _gated_norm(m: ModelSpec, s: Sizes, fqn: str, layer: int, channels: int) -> 
 
 
 def _scan(
-    m: ModelSpec, s: Sizes, fqn: str, layer: int,
-    flops: float, read: float, moved: float, out: float, saved: float,
-) -> Operator:  # fmt: skip
+    m: ModelSpec, s: Sizes, fqn: str, layer: int, flops: float, read: float, moved: float, out: float, saved: float
+) -> Operator:
     """A scan in chunks; its backward has two products for each of the forward's. `moved`: bytes of states."""
     return Operator(
         f"{fqn}.scan", "scan", layer, weights_of(m, fqn),

@@ -131,9 +131,7 @@ def activation_bytes(
     return total
 
 
-def dropout_bytes(
-    model: ModelSpec, layout: Layout, seq_len: int, *, attention: Attention = "unfused"
-) -> float:
+def dropout_bytes(model: ModelSpec, layout: Layout, seq_len: int, *, attention: Attention = "unfused") -> float:
     """Bytes that dropout adds, all layers on one stage: masks of a byte, and a dropped copy of the scores.
 
     Operators here have no dropout, measured trainers do: 2 s b h and 3 a s^2 b of the 34 s b h +

@@ -204,11 +204,7 @@ def balanced_layers(model: ModelSpec, stages: int) -> tuple[int, ...]:
     cost = [0.0] * model.num_hidden_layers
     for tensor in tensors(model, mtp=True):
         if 0 <= tensor.layer < model.num_hidden_layers or tensor.name.startswith("mtp."):
-            active = (
-                model.moe.top_k / model.moe.num_experts
-                if model.moe and tensor.role.startswith("expert")
-                else 1.0
-            )
+            active = model.moe.top_k / model.moe.num_experts if model.moe and tensor.role.startswith("expert") else 1.0
             cost[min(tensor.layer, model.num_hidden_layers - 1)] += tensor.size * active
     cost[-1] += (1 + model.mtp_layers) * model.vocab_size * model.hidden_size
     return balance(cost, stages)

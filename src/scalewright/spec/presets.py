@@ -144,16 +144,10 @@ def _from_path(path: Path) -> ModelSpec:
     """A config.json, a folder that holds one (or a checkpoint's manifest), or a YAML file of our own keys."""
     if path.is_dir():
         if (path / "config.json").is_file():
-            return _from_keys(
-                _read_json(inside(path, "config.json")), str(path / "config.json"), path.resolve().name
-            )
+            return _from_keys(_read_json(inside(path, "config.json")), str(path / "config.json"), path.resolve().name)
         if (path / "manifest.json").is_file():
-            return _from_keys(
-                _read_json(inside(path, "manifest.json")).get("model"), str(path / "manifest.json"), None
-            )
-        raise UserError(
-            "this folder holds no config.json", str(path), "give the folder of a Hugging Face model"
-        )
+            return _from_keys(_read_json(inside(path, "manifest.json")).get("model"), str(path / "manifest.json"), None)
+        raise UserError("this folder holds no config.json", str(path), "give the folder of a Hugging Face model")
     if path.suffix == ".json":
         name = path.resolve().parent.name if path.name == "config.json" else path.stem
         return _from_keys(_read_json(path), str(path), name)

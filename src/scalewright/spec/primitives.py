@@ -80,11 +80,7 @@ class Sizes:
 
 
 def sizes(
-    layout: Layout,
-    seq_len: int,
-    attention: Attention = "fused",
-    kernels: Kernels = "fused",
-    documents: bool = False,
+    layout: Layout, seq_len: int, attention: Attention = "fused", kernels: Kernels = "fused", documents: bool = False
 ) -> Sizes:
     """The sizes that a layout gives a micro-batch of sequences of `seq_len`."""
     width = 4 if layout.precision in ("fp32", "tf32") else 2
@@ -128,9 +124,7 @@ def norm(
     moved = float(rows * size * s.width)
     saved = (block_input or (moved if keeps_in else 0.0)) + (moved if keeps_out else 0.0)
     rms = m.norm_type.startswith("rmsnorm")
-    composed = s.kernels != "fused" and (
-        across or (rms and s.kernels == "cpu")
-    )  # of single operators, in fp32
+    composed = s.kernels != "fused" and (across or (rms and s.kernels == "cpu"))  # of single operators, in fp32
     if composed or (s.kernels != "fused" and m.norm_type == "rmsnorm_plus_one"):
         saved += rows * size * (4 - s.width)  # its input is kept in fp32
     if composed and weight:

@@ -92,9 +92,7 @@ def _price(operator: Operator) -> float:
     return operator.saved if operator.kind in ("attention", "scan") else operator.written
 
 
-def _best(
-    sets: list[tuple[float, float, tuple[Operator, ...]]],
-) -> list[tuple[float, float, tuple[Operator, ...]]]:
+def _best(sets: list[tuple[float, float, tuple[Operator, ...]]]) -> list[tuple[float, float, tuple[Operator, ...]]]:
     """The Pareto front: sets that save more FLOPs than all smaller sets, by rising bytes."""
     front: list[tuple[float, float, tuple[Operator, ...]]] = []
     for candidate in sorted(sets, key=lambda c: (c[0], -c[1])):

@@ -314,14 +314,9 @@ class RunSpec(Spec):
     def written(self) -> dict[str, Any]:
         """The fewest keys, at every level, that parse to an equal run; sources without weights are paths."""
         parts = {key: getattr(self, key) for key in super().written()}
-        keys = {
-            key: value.written() if isinstance(value, Spec) else self.dump()[key]
-            for key, value in parts.items()
-        }
+        keys = {key: value.written() if isinstance(value, Spec) else self.dump()[key] for key, value in parts.items()}
         if isinstance(self.data, DataSpec):
-            sources = {
-                key: [source.bare() for source in getattr(self.data, key)] for key in ("train", "valid")
-            }
+            sources = {key: [source.bare() for source in getattr(self.data, key)] for key in ("train", "valid")}
             lists = {key: bare[0] if len(bare) == 1 else bare for key, bare in sources.items() if bare}
             keys["data"] = {**lists, "seq_len": self.data.seq_len, **_rest(keys["data"])}
         return keys
@@ -373,9 +368,7 @@ def apply_override(data: Mapping[str, Any], override: str) -> None:
     """Sets one dotted `key=value` in plain data, in place; the value is read as YAML."""
     key, separator, text = override.partition("=")
     if not separator or not key:
-        raise UserError(
-            f"'{override}' is not an override", "command line", "write key=value, such as layout.tp=2"
-        )
+        raise UserError(f"'{override}' is not an override", "command line", "write key=value, such as layout.tp=2")
     *parents, last = key.split(".")
     node: Any = data
     for part in parents:

@@ -57,21 +57,15 @@ def new_preset(params: float, like: str = "llama", vocab: int = 65536) -> ModelS
     `like` may also be a preset of that family, as `llama-3.1-8b`.
     """
     if vocab < 1 or params <= 0:
-        raise UserError(
-            f"params {params:g} and vocab {vocab} must be positive", "presets new", "give other numbers"
-        )
+        raise UserError(f"params {params:g} and vocab {vocab} must be positive", "presets new", "give other numbers")
     family = _family(like)
     style = styles()[family]
     candidates = [
-        pair
-        for hidden in _widths(params, style)
-        for pair in _candidates(family, style, params, vocab, hidden)
+        pair for hidden in _widths(params, style) for pair in _candidates(family, style, params, vocab, hidden)
     ]
     if not candidates:
         smallest = count(_make(family, style, params, vocab, 64, 1, 64)).total
-        how = (
-            f"the smallest with vocab {vocab} has {smallest:,}" if smallest > params else "try a size nearby"
-        )
+        how = f"the smallest with vocab {vocab} has {smallest:,}" if smallest > params else "try a size nearby"
         raise UserError(f"no {family} shape has {params:g} parameters to within 2%", "presets new", how)
     _, (hidden, layers, mlp) = min(candidates)
     return _make(family, style, params, vocab, hidden, layers, mlp)
@@ -122,9 +116,7 @@ def _candidates(
             yield shape + 2 * ratio + abs(total / params - 1), (hidden, layers, steps * step)
 
 
-def _affine(
-    family: str, style: Style, params: float, vocab: int, hidden: int, step: int
-) -> tuple[float, float, float]:
+def _affine(family: str, style: Style, params: float, vocab: int, hidden: int, step: int) -> tuple[float, float, float]:
     """Parameters outside the layers, of a layer without its MLP, and of one step of a layer's MLP."""
     base = count(_make(family, style, params, vocab, hidden, 1, step)).total
     deeper = count(_make(family, style, params, vocab, hidden, 2, step)).total
@@ -133,26 +125,15 @@ def _affine(
     return float(2 * base - deeper), float(deeper - base - per_step), float(per_step)
 
 
-def _make(
-    family: str, style: Style, params: float, vocab: int, hidden: int, layers: int, mlp: int
-) -> ModelSpec:
+def _make(family: str, style: Style, params: float, vocab: int, hidden: int, layers: int, mlp: int) -> ModelSpec:
     """The spec of these dims; in a mixture `mlp` is the size of an expert."""
     head_dim = style.head_dim or (128 if params >= 1.5e9 else 64)
     if hidden < 2 * head_dim:
         head_dim = 32
     heads = hidden // head_dim
     keys = {**style.keys, "name": f"{family}-{_short(params)}", "family": family}
-    keys |= {
-        "vocab_size": vocab,
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "intermediate_size": mlp,
-    }
-    keys |= {
-        "num_attention_heads": heads,
-        "head_dim": head_dim,
-        "num_key_value_heads": _kv_heads(heads, style),
-    }
+    keys |= {"vocab_size": vocab, "hidden_size": hidden, "num_hidden_layers": layers, "intermediate_size": mlp}
+    keys |= {"num_attention_heads": heads, "head_dim": head_dim, "num_key_value_heads": _kv_heads(heads, style)}
     keys["tie_word_embeddings"] = params < style.tied_below
     if style.keys.get("norm_type") == "rmsnorm_plus_one":
         keys["embedding_scale"] = math.sqrt(hidden)

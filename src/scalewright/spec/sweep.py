@@ -75,9 +75,7 @@ def read_sweep(arguments: Sequence[str]) -> tuple[list[str], list[Point]]:
     for key in ("name", "out_dir"):
         if key in swept:
             how = "leave it out, or give it one value"
-            raise UserError(
-                f"'{key}' can't be swept: each run gets a name and folder of its own", "sweep", how
-            )
+            raise UserError(f"'{key}' can't be swept: each run gets a name and folder of its own", "sweep", how)
     if not swept:
         how = "list values with commas, such as optimizer.lr=1e-4,3e-4"
         raise UserError("no key has more than one value", "sweep", how)
@@ -93,10 +91,7 @@ def _labels(points: Sequence[dict[str, str]]) -> list[str]:
     short = {key: name if last.count(name) == 1 else key for key, name in zip(keys, last, strict=True)}
     labels: list[str] = []
     for values in points:
-        words = [
-            f"{short[key]}-{re.sub(r'[^A-Za-z0-9.+-]+', '-', value).strip('-.')}"
-            for key, value in values.items()
-        ]
+        words = [f"{short[key]}-{re.sub(r'[^A-Za-z0-9.+-]+', '-', value).strip('-.')}" for key, value in values.items()]
         label = re.sub(r"[^\w.\-]", "", "_".join(words))[:120]
         number = sum(other == label or other.startswith(f"{label}.") for other in labels)
         labels.append(f"{label}.{number + 1}" if number else label)

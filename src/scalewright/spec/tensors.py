@@ -220,9 +220,7 @@ def _mla(m: ModelSpec, mla: MLA, fqn: str, layer: int) -> Iterator[TensorSpec]:
         yield from _linear(f"{fqn}.q_up", query, mla.q_lora_rank, "column", layer, False)
     else:
         yield from _linear(f"{fqn}.q", query, d, "column", layer, False)
-    yield from _linear(
-        f"{fqn}.kv_down", mla.kv_lora_rank + mla.qk_rope_head_dim, d, "plain", layer, m.qkv_bias
-    )
+    yield from _linear(f"{fqn}.kv_down", mla.kv_lora_rank + mla.qk_rope_head_dim, d, "plain", layer, m.qkv_bias)
     yield from _norm(m, f"{fqn}.kv_down_norm", mla.kv_lora_rank, layer)
     up = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
     yield from _linear(f"{fqn}.kv_up", up, mla.kv_lora_rank, "column", layer, False)
@@ -316,7 +314,5 @@ def _sizes(model: ModelSpec, specs: Iterable[TensorSpec]) -> tuple[int, int]:
     for tensor in specs:
         total += tensor.size
         expert = model.moe is not None and tensor.role.startswith("expert")
-        active += (
-            tensor.size // model.moe.num_experts * model.moe.top_k if expert and model.moe else tensor.size
-        )
+        active += tensor.size // model.moe.num_experts * model.moe.top_k if expert and model.moe else tensor.size
     return total, active

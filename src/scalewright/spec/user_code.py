@@ -43,9 +43,7 @@ def import_object(ref: str) -> Callable[..., Any]:
         target = getattr(target, part)
     if not callable(target):
         raise UserError(
-            f"'{ref}' is {type(target).__name__}, which can't be called",
-            "python",
-            "name a function or a class",
+            f"'{ref}' is {type(target).__name__}, which can't be called", "python", "name a function or a class"
         )
     return target  # type: ignore[no-any-return]
 
@@ -57,9 +55,7 @@ def _running_script(module_name: str) -> ModuleType | None:
     if file is None or "." in module_name or Path(file).stem != module_name:
         return None
     spec = importlib.util.find_spec(module_name)
-    same = (
-        spec is not None and spec.origin is not None and Path(spec.origin).resolve() == Path(file).resolve()
-    )
+    same = spec is not None and spec.origin is not None and Path(spec.origin).resolve() == Path(file).resolve()
     return main if same else None
 
 

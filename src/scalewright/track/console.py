@@ -77,9 +77,7 @@ class Console:
             bits = row.get("bits_per_byte")
             more = f", {bits:.4f} bits per byte" if bits is not None else ""
             loss = row.get("loss")
-            self._print(
-                f"step {row.get('step')}: validation loss {'–' if loss is None else f'{loss:.4f}'}{more}"
-            )
+            self._print(f"step {row.get('step')}: validation loss {'–' if loss is None else f'{loss:.4f}'}{more}")
 
     def saved(self, step: int) -> None:
         self._progress.saved = (step, time.monotonic())

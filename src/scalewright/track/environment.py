@@ -17,17 +17,7 @@ from typing import Any
 from scalewright.machine.checks.software import installed
 from scalewright.machine.processor import read_processor
 
-PACKAGES = (
-    "scalewright",
-    "torch",
-    "numpy",
-    "safetensors",
-    "tokenizers",
-    "pydantic",
-    "triton",
-    "mlflow",
-    "deepspeed",
-)
+PACKAGES = ("scalewright", "torch", "numpy", "safetensors", "tokenizers", "pydantic", "triton", "mlflow", "deepspeed")
 VARIABLES = ("OMP_", "MKL_", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_", "NCCL_", "GLOO_", "PYTORCH_", "TORCH_")
 PATIENCE_S = 3.0
 GIB = 2**30

@@ -38,9 +38,7 @@ class Fanout:
         tell: Callable[[str], None] | None = None,
     ) -> None:
         self._events, self._tell = events, tell
-        self._feeders = [
-            Feeder(tracker, self._note, capacity, every_s, rows_per_round) for tracker in trackers
-        ]
+        self._feeders = [Feeder(tracker, self._note, capacity, every_s, rows_per_round) for tracker in trackers]
         self._closed = False
 
     def log(self, row: Row) -> None:

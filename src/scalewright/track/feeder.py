@@ -31,9 +31,7 @@ STUCK_S = 5.0  # at the end, a call that takes rows longer than this isn't waite
 
 
 class Feeder:
-    def __init__(
-        self, tracker: Tracker, note: Note, capacity: int, every_s: float, rows_per_round: int
-    ) -> None:
+    def __init__(self, tracker: Tracker, note: Note, capacity: int, every_s: float, rows_per_round: int) -> None:
         self.name = tracker.name
         self.dropped = 0
         self._tracker, self._note = tracker, note
@@ -86,9 +84,7 @@ class Feeder:
         self._tracker.finish(status, [file for file in files if file.exists()])
 
     def _pause(self) -> float:
-        return float(
-            min(self._every_s * 2 ** max(self._failures - 1, 0), max(LONGEST_PAUSE_S, self._every_s))
-        )
+        return float(min(self._every_s * 2 ** max(self._failures - 1, 0), max(LONGEST_PAUSE_S, self._every_s)))
 
     def _attempt(self, most: int, then: Callable[[], None] | None = None, last: bool = False) -> bool:
         """Starts the tracker if need be, hands over at most `most` rows, records a failure."""

@@ -66,9 +66,7 @@ class MetricsFile:
     def close(self) -> None:
         self.writer.close()
 
-    def _open(
-        self, resume_step: int | None, saved: Saved | None = None, first: int | None = None
-    ) -> LineWriter:
+    def _open(self, resume_step: int | None, saved: Saved | None = None, first: int | None = None) -> LineWriter:
         self.note = ""
         self.lost: list[tuple[int, int]] = []
         self._last: dict[str, int] = {}
@@ -109,9 +107,7 @@ class MetricsFile:
             self.note = f"{self.path.name}: {self.note}"
 
 
-def _by_step(
-    lines: Iterable[tuple[bytes, dict[str, object]]], last: int | None
-) -> dict[tuple[int, str], bytes]:
+def _by_step(lines: Iterable[tuple[bytes, dict[str, object]]], last: int | None) -> dict[tuple[int, str], bytes]:
     """The first row of each step and kind, up to a step."""
     rows: dict[tuple[int, str], bytes] = {}
     for text, row in lines:

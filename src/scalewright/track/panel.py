@@ -20,9 +20,7 @@ def panel(progress: DisplayState) -> RenderableType:
     """The whole display; its numbers never change places, so that an eye can rest on one."""
     parts: list[RenderableType] = []
     if progress.description:
-        parts.append(
-            Text(printable(" · ".join(progress.description)), style="dim", overflow="ellipsis", no_wrap=True)
-        )
+        parts.append(Text(printable(" · ".join(progress.description)), style="dim", overflow="ellipsis", no_wrap=True))
     parts += [_bar(progress), Text(""), _loss(progress)]
     if progress.valid:
         parts.append(_valid(progress))

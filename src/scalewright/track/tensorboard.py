@@ -41,9 +41,7 @@ class TensorBoardTracker:
         self._writer.flush()
 
     def event(self, event: Row) -> None:
-        self._writer.add_text(
-            f"events/{event['kind']}", _as_code(json.dumps(event, default=str)), event.get("step")
-        )
+        self._writer.add_text(f"events/{event['kind']}", _as_code(json.dumps(event, default=str)), event.get("step"))
 
     def finish(self, status: Status, files: Sequence[Path]) -> None:
         """Notes how the run ended; the files already lie beside the event file."""

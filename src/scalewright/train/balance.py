@@ -130,9 +130,7 @@ class Balance:
     @torch.no_grad()
     def update(self, weights: Weights, keep: Tensor) -> None:
         """Moves the biases' masters by the global batch's loads; `keep`: whether the update is (bool)."""
-        biases = {
-            w.placement.tensor.layer: w for w in weights if w.name.endswith(".router.bias") and not w.trained
-        }
+        biases = {w.placement.tensor.layer: w for w in weights if w.name.endswith(".router.bias") and not w.trained}
         if not biases or not self.spec.bias_rate:
             return
         layers = sorted(biases)

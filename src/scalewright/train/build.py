@@ -113,9 +113,7 @@ def _build_engine(run: RunSpec, mesh: Mesh) -> Engine:
 def _on_devices(run: RunSpec, mesh: Mesh, remarks: list[str]) -> RunSpec:
     """The run with the device, and the precision and compilation that it chooses; torch is set to them."""
     requested = run.layout.precision
-    precision = from_rank_zero(
-        choose_precision(requested, mesh.device, remarks) if mesh.rank == 0 else None, mesh
-    )
+    precision = from_rank_zero(choose_precision(requested, mesh.device, remarks) if mesh.rank == 0 else None, mesh)
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     compiled = run.train.compile if run.train.compile != "auto" else mesh.device.type == "cuda"
     return run.model_copy(

@@ -98,9 +98,7 @@ def _report(run: RunSpec, context: RankContext, kind: str, here: tuple[Finding, 
         node = describe(run, facts, context.rank, kind)
     except Exception as error:
         what = f"this node can't be looked at ({type(error).__name__}: {error})"
-        findings = (
-            Finding("machine", "look", "warn", what, "launch.preflight=off leaves it out", where="machine"),
-        )
+        findings = (Finding("machine", "look", "warn", what, "launch.preflight=off leaves it out", where="machine"),)
         node = Node(platform.node(), context.rank)
     return Report(asdict(node), [asdict(finding) for finding in findings])
 
@@ -133,9 +131,7 @@ def describe(run: RunSpec, facts: Facts, rank: int, kind: str) -> Node:
 def code_digest(folder: Path | None = None) -> str:
     """Of this package's code: names and sizes of its files, which other versions hardly share."""
     folder = folder or Path(scalewright.__file__).parent
-    files = sorted(
-        (path.relative_to(folder).as_posix(), path.stat().st_size) for path in folder.rglob("*.py")
-    )
+    files = sorted((path.relative_to(folder).as_posix(), path.stat().st_size) for path in folder.rglob("*.py"))
     return hashlib.sha256(json.dumps(files).encode()).hexdigest()[:8]
 
 

@@ -30,19 +30,7 @@ from scalewright.parallel.weights import Weight, Weights
 from scalewright.parallel.wire import Mean, arrived, gathering
 from scalewright.spec.diloco import DilocoSpec
 from scalewright.spec.volumes import outer_steps
-from scalewright.train.columns import (
-    BUSIEST,
-    ENTROPY,
-    LOCAL,
-    LOSS,
-    MEMORY,
-    NORM,
-    SKIPPED,
-    STOP,
-    STREAK,
-    TOKENS,
-    Z,
-)
+from scalewright.train.columns import BUSIEST, ENTROPY, LOCAL, LOSS, MEMORY, NORM, SKIPPED, STOP, STREAK, TOKENS, Z
 
 AXIS = "dp_replicate"
 Named = Mapping[str, Mapping[str, Tensor]]  # {weight: {kind: tensor like its master}}
@@ -255,9 +243,7 @@ class Islands:
         sent = [
             transfer.total
             for fragment in self.fragments
-            for transfer in outer_steps(
-                len(fragment.outer), self.count, spec.inner_steps, spec.wire_bytes, spec.narrow
-            )
+            for transfer in outer_steps(len(fragment.outer), self.count, spec.inner_steps, spec.wire_bytes, spec.narrow)
         ]
         return float(sum(sent))
 

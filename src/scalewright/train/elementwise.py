@@ -21,9 +21,7 @@ from scalewright.spec.run import OptimizerSpec, PythonRef
 from scalewright.spec.user_code import import_object
 
 # torch.optim's, but for Adafactor, LBFGS, Muon and SparseAdam.
-OF_TORCH = {
-    "ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD",
-}  # fmt: skip
+OF_TORCH = {"ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD"}
 
 
 def check_named(spec: OptimizerSpec | PythonRef, layout: Layout) -> None:

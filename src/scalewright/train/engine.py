@@ -73,9 +73,7 @@ def build_own(run: RunSpec, mesh: Mesh) -> Engine:
 def _own_step(run: RunSpec, state: RunState, parallel: Parallel, loss: Loss, guard: Guard) -> Step:
     clip = getattr(run.optimizer, "clip_norm", 0.0)
     balance = Balance.of(run.train.balance, state.mesh, parallel.model)
-    return Step(
-        parallel, state.optimizer, loss, state.mesh, clip, guard=guard, balance=balance, islands=state.islands
-    )
+    return Step(parallel, state.optimizer, loss, state.mesh, clip, guard=guard, balance=balance, islands=state.islands)
 
 
 def build_islands(run: RunSpec, parallel: Parallel, mesh: Mesh) -> Islands | None:

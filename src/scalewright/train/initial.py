@@ -33,9 +33,7 @@ def init_vocabulary(run: RunSpec, model: ModelSpec) -> tuple[int, int]:
     Raises UserError when the run's model has fewer rows.
     """
     folders, size = text_files(Path(run.init))[0], model.vocab_size
-    keys = json_object(folders[0] / "config.json") or json_object(folders[0] / "manifest.json").get(
-        "model", {}
-    )
+    keys = json_object(folders[0] / "config.json") or json_object(folders[0] / "manifest.json").get("model", {})
     rows = int(keys.get("text_config", keys).get("vocab_size", size))
     if size < rows:
         raise UserError(
@@ -85,14 +83,8 @@ def odd_beginning(dataset: Dataset, expected: tuple[int, ...] | None, model: str
     """A line, where documents don't begin as a model's texts do."""
     if expected is None or (dataset.ends.bos or ()) == expected:
         return []
-    starts = (
-        "are not known to begin with any"
-        if dataset.ends.bos is None
-        else f"begin with {list(dataset.ends.bos)}"
-    )
-    return [
-        f"texts of {model} begin with the tokens {list(expected)}; the documents {starts} (prepare --bos)"
-    ]
+    starts = "are not known to begin with any" if dataset.ends.bos is None else f"begin with {list(dataset.ends.bos)}"
+    return [f"texts of {model} begin with the tokens {list(expected)}; the documents {starts} (prepare --bos)"]
 
 
 def begin_remarks(run: RunSpec, dataset: Dataset) -> list[str]:
@@ -107,9 +99,7 @@ def begin_remarks(run: RunSpec, dataset: Dataset) -> list[str]:
         (rows, words), size = init_vocabulary(run, run.model), run.model.vocab_size
         if size > rows or (path is not None and (dataset.vocab_size or 0) > words):
             known = f"{words:,} words in {rows:,} rows" if words < rows else f"{rows:,}"
-            remarks.append(
-                f"vocabulary {known} -> {size:,}: new rows of embedding and head are the old ones' mean"
-            )
+            remarks.append(f"vocabulary {known} -> {size:,}: new rows of embedding and head are the old ones' mean")
     return remarks
 
 

@@ -28,9 +28,7 @@ from scalewright.spec.errors import RunError
 NOISE = 1e-6
 
 
-def check_leaks(
-    parallel: Parallel, mesh: Mesh, loss: Loss, micro_batch: int, seq_len: int, vocabulary: int
-) -> None:
+def check_leaks(parallel: Parallel, mesh: Mesh, loss: Loss, micro_batch: int, seq_len: int, vocabulary: int) -> None:
     """Raises RunError where a document's tokens move the loss of others; all ranks call it."""
     change = leak(parallel, mesh, loss, _rows(micro_batch, seq_len, vocabulary), vocabulary)
     if not change <= NOISE:

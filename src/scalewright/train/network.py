@@ -89,9 +89,7 @@ def build_own_module(run: RunSpec, mesh: Mesh) -> tuple[nn.Module, dict[str, Ten
     module = build_python_model(run.model.python, run.model.arguments, run.seed)
     _widen(module)
     _check_parameters(module, run)
-    return module, {
-        name: copy_from_rank_zero(p.detach().clone().cpu(), mesh) for name, p in module.named_parameters()
-    }
+    return module, {name: copy_from_rank_zero(p.detach().clone().cpu(), mesh) for name, p in module.named_parameters()}
 
 
 def _widen(module: nn.Module) -> None:
@@ -210,14 +208,10 @@ def _init_reader(run: RunSpec, mesh: Mesh) -> CheckpointReader | HuggingFaceFold
     """Where `init:` takes weights from; raises UserError when the folder is neither kind, or damaged."""
     folder = Path(run.init)
     if not folder.exists():
-        raise UserError(
-            "no such folder", f"init: {run.init}", "give 'random', a Hugging Face folder or a checkpoint"
-        )
+        raise UserError("no such folder", f"init: {run.init}", "give 'random', a Hugging Face folder or a checkpoint")
     if (folder / "config.json").exists():
         if not isinstance(run.model, ModelSpec):
-            raise UserError(
-                "a user's own model can't take a Hugging Face folder", "init", "load it in your builder"
-            )
+            raise UserError("a user's own model can't take a Hugging Face folder", "init", "load it in your builder")
         return HuggingFaceFolder(folder, run.model.replace(vocab_size=init_vocabulary(run, run.model)[0]))
     given = find_checkpoint(folder)
     if problem := damage(given, mesh):

@@ -40,9 +40,7 @@ class Lion(torch.optim.Optimizer):
     _step_supports_amp_scaling = True
     found_inf: Tensor | None = None
 
-    def __init__(
-        self, params: Any, lr: float, betas: tuple[float, float] = (0.9, 0.99), weight_decay: float = 0.0
-    ):
+    def __init__(self, params: Any, lr: float, betas: tuple[float, float] = (0.9, 0.99), weight_decay: float = 0.0):
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
 
     @torch.no_grad()

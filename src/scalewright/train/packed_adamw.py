@@ -71,9 +71,7 @@ class Rounded:
 
     def __init__(self, weight: Weight, seed: int) -> None:
         self.name, self.seed = weight.name, seed
-        self.places = Numbering(
-            tuple(weight.master.shape), weight.box[0], tuple(weight.placement.tensor.shape)
-        )
+        self.places = Numbering(tuple(weight.master.shape), weight.box[0], tuple(weight.placement.tensor.shape))
 
     def make(self, master: Tensor) -> State:
         """Moments of zero."""
@@ -232,9 +230,7 @@ class Unpacked:
         return flat.view(self.shape)
 
 
-def _next(
-    moments: Sequence[Tensor], gradient: Tensor, betas: tuple[float, float], root: Tensor, eps: float
-) -> Tensor:
+def _next(moments: Sequence[Tensor], gradient: Tensor, betas: tuple[float, float], root: Tensor, eps: float) -> Tensor:
     """Moves both moments on, in place; m / (sqrt(v) / root + eps)."""
     m, v = moments
     m.lerp_(gradient, 1 - betas[0])

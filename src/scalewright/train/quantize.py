@@ -28,9 +28,7 @@ def levels(signed: bool) -> list[float]:
     """All levels, ascending: 255 signed or 256 unsigned ones."""
     bits = 6 if signed else 7
     up = [
-        (1 + 9 * (j + 1) / 2 ** (bits - e)) / 10 * 10.0**-e
-        for e in range(bits, -1, -1)
-        for j in range(2 ** (bits - e))
+        (1 + 9 * (j + 1) / 2 ** (bits - e)) / 10 * 10.0**-e for e in range(bits, -1, -1) for j in range(2 ** (bits - e))
     ]
     return [*([-level for level in reversed(up)] if signed else []), 0.0, *up]
 

@@ -19,9 +19,7 @@ def reduction_of(loss: PythonRef) -> str:
     """The reduction that the run file declares; raises UserError for a reduction that isn't one."""
     chosen = loss.arguments.get("reduction", "sum")
     if chosen not in REDUCTIONS:
-        raise UserError(
-            f"reduction {chosen!r} gives no single number", "loss", "use reduction: sum or reduction: mean"
-        )
+        raise UserError(f"reduction {chosen!r} gives no single number", "loss", "use reduction: sum or reduction: mean")
     return str(chosen)
 
 

@@ -83,9 +83,7 @@ class StopRequest:
         if self._before and self._alone:
             ours, theirs = os.pipe()
             os.set_blocking(theirs, False)
-            thread = threading.Thread(
-                target=_leave_at_signal, args=(ours, list(self._before), tell), daemon=True
-            )
+            thread = threading.Thread(target=_leave_at_signal, args=(ours, list(self._before), tell), daemon=True)
             thread.start()
             earlier = signal.set_wakeup_fd(theirs)
             try:

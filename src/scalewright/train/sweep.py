@@ -169,13 +169,7 @@ def _shares(specs: Sequence[RunSpec], jobs: int | None) -> tuple[list[Share], li
 
 
 def _run(
-    file: Path,
-    fixed: Sequence[str],
-    point: Point,
-    spec: RunSpec,
-    folder: Path,
-    share: Share,
-    children: _Children,
+    file: Path, fixed: Sequence[str], point: Point, spec: RunSpec, folder: Path, share: Share, children: _Children
 ) -> Row:
     """One run, unless it is finished; whatever goes wrong is in its row."""
     row = Row(point.label, point.values, "finished", str(folder))
@@ -201,9 +195,7 @@ def _run(
 
 def _digest(spec: RunSpec) -> str:
     """A digest of a run's settings, without its name, its folder, `resume` and `track`."""
-    keys = {
-        key: value for key, value in spec.dump().items() if key not in ("name", "out_dir", "resume", "track")
-    }
+    keys = {key: value for key, value in spec.dump().items() if key not in ("name", "out_dir", "resume", "track")}
     return hashlib.sha256(json.dumps(keys, sort_keys=True).encode()).hexdigest()[:16]
 
 

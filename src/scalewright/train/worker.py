@@ -172,9 +172,7 @@ def _answer(session: Session, seconds: float) -> dict[str, object]:
     return {**answer(str(session.run.folder), session.done, last, session.resumed, seconds), **outcome}
 
 
-def _stop_request(
-    run: RunSpec, context: RankContext, stop: StopRequest | None
-) -> AbstractContextManager[StopRequest]:
+def _stop_request(run: RunSpec, context: RankContext, stop: StopRequest | None) -> AbstractContextManager[StopRequest]:
     """What may stop this rank; the clock and the file are rank 0's to look at."""
     first = context.rank == 0
     requested = stop or StopRequest(last=context.supervisor is not None)

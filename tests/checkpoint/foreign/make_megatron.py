@@ -57,9 +57,7 @@ def build(kind: str, world: int) -> Any:
         hetereogenous_dist_checkpoint=kind == "qwen2", **mixture,
     )  # fmt: skip
     layers = get_gpt_layer_local_spec(
-        num_experts=EXPERTS if experts else None,
-        qk_layernorm=kind.startswith("qwen3"),
-        normalization="RMSNorm",
+        num_experts=EXPERTS if experts else None, qk_layernorm=kind.startswith("qwen3"), normalization="RMSNorm"
     )
     return GPTModel(
         config, layers, PADDED, 64, position_embedding_type="rope", rotary_base=10000,
@@ -80,9 +78,7 @@ def main() -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             noise = 0.05 * torch.randn_like(parameter)
-            if not getattr(parameter, "tensor_model_parallel", False) and getattr(
-                parameter, "allreduce", True
-            ):
+            if not getattr(parameter, "tensor_model_parallel", False) and getattr(parameter, "allreduce", True):
                 dist.broadcast(noise, 0)
             parameter.add_(noise)
     arguments = argparse.Namespace(

@@ -37,10 +37,7 @@ def without_config() -> None:
         names = types.ModuleType(name)
         names.__getattr__, names.__path__ = anything, []
         sys.modules[name] = names
-    for name in (
-        "nanotron.serialize",
-        "nanotron.optim",
-    ):  # their __init__ import the optimizers, and these the rest
+    for name in ("nanotron.serialize", "nanotron.optim"):  # their __init__ import the optimizers, and these the rest
         bare = types.ModuleType(name)
         bare.__path__ = [str(Path(find_spec("nanotron").origin).parent / name.partition(".")[2])]
         sys.modules[name] = bare

@@ -97,9 +97,7 @@ def build_03(family: str) -> tuple[Any, Any]:
         ),
         norm=RMSNorm.Config(normalized_shape=s["dim"], param_init=llama3._NORM_INIT),
         lm_head=Linear.Config(
-            in_features=s["dim"],
-            out_features=s["vocabulary"],
-            param_init=llama3._output_linear_init(s["dim"]),
+            in_features=s["dim"], out_features=s["vocabulary"], param_init=llama3._output_linear_init(s["dim"])
         ),
         layers=llama3._build_llama3_layers(
             fuse_qkv=True,
@@ -129,9 +127,7 @@ def save(version: str, folder: Path, model: Any, optimizers: Optimizers) -> None
             str(folder),
         )  # fmt: skip
     else:
-        config = CheckpointManager.Config(
-            enable=True, interval=1, keep_latest_k=0, last_save_model_only=False
-        )
+        config = CheckpointManager.Config(enable=True, interval=1, keep_latest_k=0, last_save_model_only=False)
         manager = config.build(
             dataloader=None, model_parts=[model], optimizers=optimizers, lr_schedulers=Step(), states=states,
             sd_adapter=None, base_folder=str(folder),
@@ -142,12 +138,7 @@ def save(version: str, folder: Path, model: Any, optimizers: Optimizers) -> None
 def main() -> None:
     folder, rank, world, port, family = Path(sys.argv[1]), *map(int, sys.argv[2:5]), sys.argv[5]
     version = importlib.metadata.version("torchtitan")
-    os.environ |= {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "RANK": str(rank),
-        "WORLD_SIZE": str(world),
-    }
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": str(world)}
     dist.init_process_group("gloo", rank=rank, world_size=world)
     torch.manual_seed(0)
     model, adapter = (build_02 if version.startswith("0.2") else build_03)(family)

@@ -44,9 +44,7 @@ def weights(config: dict[str, Any] = CONFIG) -> Weights:
     spec = read_huggingface(config)
     fresh = FreshWeights(spec)
     generator = torch.Generator().manual_seed(1)
-    return {
-        t.name: fresh.read(t.name) + 0.1 * torch.randn(t.shape, generator=generator) for t in tensors(spec)
-    }
+    return {t.name: fresh.read(t.name) + 0.1 * torch.randn(t.shape, generator=generator) for t in tensors(spec)}
 
 
 def write_config(folder: Path, config: dict[str, Any] = CONFIG) -> str:
@@ -123,14 +121,10 @@ def megatron(ours: Weights, padded: int) -> Weights:
     if "layers.0.mlp.router.weight" in ours:  # [layers, experts, ...]
         theirs[f"{at}mlp.router.weight"] = stack("mlp.router")
         kind, more, dim = ("mlp.experts", "experts.", 2)
-    theirs[f"{at}{kind}.{more}linear_fc1.weight"] = torch.cat(
-        [stack(f"{kind}.gate"), stack(f"{kind}.up")], dim
-    )
+    theirs[f"{at}{kind}.{more}linear_fc1.weight"] = torch.cat([stack(f"{kind}.gate"), stack(f"{kind}.up")], dim)
     theirs[f"{at}{kind}.{more}linear_fc2.weight"] = stack(f"{kind}.down")
     if "layers.0.attention.q_norm.weight" in ours:
-        theirs |= {
-            f"{at}self_attention.{entry}_layernorm.weight": stack(f"attention.{entry}_norm") for entry in "qk"
-        }
+        theirs |= {f"{at}self_attention.{entry}_layernorm.weight": stack(f"attention.{entry}_norm") for entry in "qk"}
     return theirs
 
 
@@ -193,9 +187,7 @@ def save_nanotron(folder: Path, ours: Weights, ranks: int) -> None:
             for part in parts:
                 size = part.shape[dim] // ranks
                 cut = [f"{first},{first + size},None" for first in (here, there + rank * size)]
-                sides = [
-                    "|".join(c if d == dim else "None,None,None" for d in range(part.dim())) for c in cut
-                ]
+                sides = ["|".join(c if d == dim else "None,None,None" for d in range(part.dim())) for c in cut]
                 pairs.append("#".join(sides))
                 here, there = here + size, there + part.shape[dim]
             data = torch.cat([part.chunk(ranks, dim)[rank] for part in parts], dim).contiguous()
@@ -205,9 +197,7 @@ def save_nanotron(folder: Path, ours: Weights, ranks: int) -> None:
                 "local_global_slices_pairs": ";".join(pairs),
             }
             *path, kind = name.split(".")
-            file = folder.joinpath(
-                "model", *path, f"model_{kind}_pp-rank-0-of-1_tp-rank-{rank}-of-{ranks}.safetensors"
-            )
+            file = folder.joinpath("model", *path, f"model_{kind}_pp-rank-0-of-1_tp-rank-{rank}-of-{ranks}.safetensors")
             file.parent.mkdir(parents=True, exist_ok=True)
             save_file({"data": data}, file, metadata)
 

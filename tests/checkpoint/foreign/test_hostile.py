@@ -25,15 +25,7 @@ import pytest
 import torch
 from torch.distributed.checkpoint.metadata import Metadata
 
-from checkpoint.foreign.small import (
-    hugging_face,
-    save_dcp,
-    save_nanotron,
-    save_zero,
-    titan,
-    weights,
-    write_config,
-)
+from checkpoint.foreign.small import hugging_face, save_dcp, save_nanotron, save_zero, titan, weights, write_config
 from scalewright.checkpoint.convert import convert
 from scalewright.checkpoint.foreign import child, files
 from scalewright.checkpoint.foreign.folder import ForeignFolder, find_foreign, kind_of
@@ -286,9 +278,7 @@ def damage(data: bytes, chance: random.Random) -> bytes:
     return bytes(changed)
 
 
-def fuzz(
-    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, seed: int
-) -> dict[str, int]:
+def fuzz(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, seed: int) -> dict[str, int]:
     """Damaged files through the reader: each is refused in one line, or read as one of its true size."""
     model = write_config(tmp_path / "settings")
     monkeypatch.setattr(files, "ask", in_this_process)

@@ -214,9 +214,7 @@ def test_arguments_of_another_kind_of_model(tmp_path: Path, change: dict[str, An
 
 def test_init_names_the_command(tmp_path: Path) -> None:
     save_dcp(tmp_path / "run" / "step-1", {"x": torch.ones(1)})
-    with pytest.raises(
-        UserError, match=r"of another trainer .*: run `scalewright convert .*run OUT`, and give"
-    ):
+    with pytest.raises(UserError, match=r"of another trainer .*: run `scalewright convert .*run OUT`, and give"):
         find_checkpoint(tmp_path / "run")
 
 

@@ -83,9 +83,7 @@ def test_a_plan_is_set_beside_the_steps(tmp_path: Path) -> None:
     assert sum(row["now_s"] for row in result["parts"]) == pytest.approx(float(np.mean(steps)))
 
 
-@pytest.mark.parametrize(
-    "document", ['{"kind": "trace"}', '{"kind": "trace", "steps": 3}', '{"best": [1]}', "{"]
-)
+@pytest.mark.parametrize("document", ['{"kind": "trace"}', '{"kind": "trace", "steps": 3}', '{"best": [1]}', "{"])
 def test_a_file_that_is_no_answer_is_refused(document: str, tmp_path: Path) -> None:
     write(JOB, tmp_path)
     (tmp_path / "other.json").write_text(document)
@@ -96,10 +94,7 @@ def test_a_file_that_is_no_answer_is_refused(document: str, tmp_path: Path) -> N
 def test_noise_is_told_from_a_change() -> None:
     chance = np.random.default_rng(1)
     then, same, slower = (chance.normal(level, 0.03, 40) for level in (1.0, 1.0, 1.05))
-    assert [entry.beyond_noise for entry in (change(then, same), change(then, slower)) if entry] == [
-        False,
-        True,
-    ]
+    assert [entry.beyond_noise for entry in (change(then, same), change(then, slower)) if entry] == [False, True]
     few = change(then[:2], slower[:2])
     assert few is not None
     assert few.beyond_noise is None

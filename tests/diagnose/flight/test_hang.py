@@ -24,10 +24,7 @@ Call = tuple[str, str, bool]  # group, operation, done
 
 
 def write(
-    folder: Path,
-    calls: Mapping[int, Sequence[Call]],
-    gloo: bool = False,
-    shapes: Mapping[int, Any] | None = None,
+    folder: Path, calls: Mapping[int, Sequence[Call]], gloo: bool = False, shapes: Mapping[int, Any] | None = None
 ) -> None:
     """A dump a rank, of calls in order; numbers count within each group."""
     for rank, made in calls.items():
@@ -45,9 +42,7 @@ def write(
                 "completed" if done else "started", "retired": done, "time_created_ns": place,
             })  # fmt: skip
         config = {
-            g: {"name": g, "desc": about, "ranks": str(ranks)}
-            for g, (about, ranks) in GROUPS.items()
-            if rank in ranks
+            g: {"name": g, "desc": about, "ranks": str(ranks)} for g, (about, ranks) in GROUPS.items() if rank in ranks
         }
         config = {"": {"name": "", "desc": "", "ranks": "[]"}} if gloo else config
         data = {"version": "2.10", "pg_config": config, "entries": entries}

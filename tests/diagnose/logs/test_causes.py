@@ -15,9 +15,7 @@ from scalewright.diagnose.logs.causes import spikes
 from scalewright.diagnose.logs.steps import Step
 
 
-def run(
-    folder: Path, times: dict[int, float] | None = None, losses: dict[int, float] | None = None
-) -> dict[str, Any]:
+def run(folder: Path, times: dict[int, float] | None = None, losses: dict[int, float] | None = None) -> dict[str, Any]:
     """200 steps of about 1 s and a loss that falls from 5 to 3, but for the given ones."""
     source = random.Random(3)
     path = folder / "run.log"
@@ -125,8 +123,7 @@ def test_a_log_with_lines_of_nccl_gets_both(tmp_path: Path) -> None:
 
 def test_a_trainer_state(tmp_path: Path) -> None:
     history = [
-        {"epoch": n / 10, "loss": 3 - n / 100, "grad_norm": 1.0, "learning_rate": 1e-4, "step": n}
-        for n in (5, 10)
+        {"epoch": n / 10, "loss": 3 - n / 100, "grad_norm": 1.0, "learning_rate": 1e-4, "step": n} for n in (5, 10)
     ]
     state = {"best_metric": None, "global_step": 10, "log_history": [*history, {"eval_loss": 9, "step": 10},
              {"train_loss": 1, "step": 10}], "train_batch_size": 4}  # fmt: skip

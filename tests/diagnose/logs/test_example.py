@@ -47,9 +47,7 @@ def write_example() -> str:
         clock += seconds
         lines.append(_line(step, seconds, clock, 9 * 0.97**step + 2.9 + source.gauss(0, 0.03), usual))
         if step % SAVE_EVERY == 0:
-            lines.append(
-                f"saving checkpoint at iteration {step:7d} to checkpoints/llama in torch_dist format"
-            )
+            lines.append(f"saving checkpoint at iteration {step:7d} to checkpoints/llama in torch_dist format")
             clock += 38 + source.gauss(0, 2)
     return "\n".join(lines) + "\n"
 
@@ -80,7 +78,4 @@ def test_it_is_diagnosed_as_planted() -> None:
     assert answer["log"]["measured"]["tflops"] == pytest.approx(TFLOPS, rel=0.01)
     assert (len(answer["log"]["steps"]), answer["log"]["restarts"]) == (60, 0)
     assert answer["expected"]["verdict"].startswith("slow: ")
-    assert [verdict["cause"] for verdict in answer["verdicts"]] == [
-        "slower than expected",
-        "periodic slow steps",
-    ]
+    assert [verdict["cause"] for verdict in answer["verdicts"]] == ["slower than expected", "periodic slow steps"]

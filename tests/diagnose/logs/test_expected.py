@@ -99,9 +99,7 @@ def test_rates_need_no_batch(tmp_path: Path) -> None:
     assert by_tokens["compared_by"] == "tokens/s"
     alone = predict("llama-3.1-8b", "dgx-h100", {"devices": 8}, 8192, framework="torchtitan")
     assert by_tokens["tokens_per_s_per_device"] == pytest.approx(alone["tokens_per_s_per_device"], rel=0.3)
-    assert by_tokens["measured_s"] == pytest.approx(
-        by_tokens["p50"] * by_tokens["tokens_per_s_per_device"] / 6344
-    )
+    assert by_tokens["measured_s"] == pytest.approx(by_tokens["p50"] * by_tokens["tokens_per_s_per_device"] / 6344)
     by_flops = diagnose(write(tmp_path, bridge_step_time), layout={"devices": 8}, **given)["expected"]
     assert by_flops["compared_by"] == "TFLOP/s"
 
@@ -208,9 +206,7 @@ def test_what_ran_goes_over_the_configuration_and_is_said(tmp_path: Path) -> Non
     [line] = answer["warnings"]
     assert "devices is 32 in the log and 64 in the configuration" in line
     assert "layers is 80 in the log and 32 in the configuration: is it of this run?" in line
-    assert (
-        ask_configured(tmp_path, before, cluster="dgx-h100", layout={"nodes": 2})["expected"]["devices"] == 16
-    )
+    assert ask_configured(tmp_path, before, cluster="dgx-h100", layout={"nodes": 2})["expected"]["devices"] == 16
 
 
 def test_a_configuration_without_a_kind_of_device_or_that_cannot_be(tmp_path: Path) -> None:

@@ -35,9 +35,7 @@ def test_the_content_of_a_file_tells_that_it_is_a_log(tmp_path: Path, line: Line
      ("\x1b[36m", "\x1b[0m", "\n"), ("job-1/0 [default0]:", "", "\n"), ("node7 ", " trailing words", "\n")],
 )  # fmt: skip
 @pytest.mark.parametrize("line", [megatron_2021, titan], ids=lambda line: line.__name__)
-def test_prefixes_colours_and_line_ends(
-    tmp_path: Path, line: Line, before: str, after: str, end: str
-) -> None:
+def test_prefixes_colours_and_line_ends(tmp_path: Path, line: Line, before: str, after: str, end: str) -> None:
     path = tmp_path / "run.log"
     lines = (before + line(step, 1.5, 3.25) + after + end for step in range(1, 6))
     path.write_bytes("".join(lines).encode())
@@ -49,9 +47,7 @@ def test_prefixes_colours_and_line_ends(
 def test_validation_lines_are_no_steps(tmp_path: Path) -> None:
     path = write(tmp_path, titan, steps=3)
     with path.open("a") as file:
-        file.write(
-            "[titan] 2025-06-04 11:09:00,1 - root - INFO - validate step: 3  loss: 9.0000  tps: 1,000\n"
-        )
+        file.write("[titan] 2025-06-04 11:09:00,1 - root - INFO - validate step: 3  loss: 9.0000  tps: 1,000\n")
     assert [step.loss for step in read_logs([path]).steps] == [3.25] * 3
 
 
@@ -71,10 +67,7 @@ def test_of_two_kinds_of_lines_the_trainer_s_own_count(tmp_path: Path) -> None:
 
 
 def test_numbers_and_times() -> None:
-    assert [number(text) for text in ("6,344", "-1.5e-3x", "nan", "INF", "n/a", "", "1" * 5000)][:2] == [
-        6344,
-        -0.0015,
-    ]
+    assert [number(text) for text in ("6,344", "-1.5e-3x", "nan", "INF", "n/a", "", "1" * 5000)][:2] == [6344, -0.0015]
     assert number("8.79K", units=True) == 8790
     assert number("8.79K") == 8.79
     assert clock("[2026-09-23 03:07:39.5] x") == clock("x 2026-09-23T03:07:38") + 1.5  # type: ignore[operator]

@@ -53,24 +53,14 @@ def test_a_slow_run_names_how_much(tmp_path: Path) -> None:
 
 
 def test_a_run_without_a_prediction_tells_why(tmp_path: Path) -> None:
-    event = {
-        "time": 1.0,
-        "kind": "predicted",
-        "p10": None,
-        "p50": None,
-        "p90": None,
-        "note": "the model is the user's",
-    }
+    event = {"time": 1.0, "kind": "predicted", "p10": None, "p50": None, "p90": None, "note": "the model is the user's"}
     answer = run(tmp_path, 0.1, event)
     assert answer["expected"] is None
     assert "the model is the user's" in answer["warnings"][0]
 
 
 def test_faults_of_a_run(tmp_path: Path) -> None:
-    events = [
-        {"kind": "nonfinite", "step": 7, "action": "skipped"},
-        *({"kind": "overflow", "step": n} for n in (2, 3)),
-    ]
+    events = [{"kind": "nonfinite", "step": 7, "action": "skipped"}, *({"kind": "overflow", "step": n} for n in (2, 3))]
     causes = [verdict["cause"] for verdict in run(tmp_path, 0.1, PREDICTED, *events)["verdicts"]]
     assert causes == ["loss not finite", "skipped updates"]
 

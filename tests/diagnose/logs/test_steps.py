@@ -59,10 +59,7 @@ def test_a_new_block_of_arguments_is_a_restart_also_where_no_number_goes_back(tm
 def test_steps_without_numbers_go_by_their_epochs(tmp_path: Path) -> None:
     log = log_of(
         tmp_path / "log",
-        *(
-            trainer(step, 1.0, loss)
-            for step, loss in zip((5, 10, 15, 5, 10), (3, 2, 1, 2.9, 2.1), strict=True)
-        ),
+        *(trainer(step, 1.0, loss) for step, loss in zip((5, 10, 15, 5, 10), (3, 2, 1, 2.9, 2.1), strict=True)),
     )
     assert (len(log.steps), log.restarts) == (5, 1)
     assert {step.step for step in log.steps} == {None}

@@ -70,9 +70,7 @@ WORDS = (
 
 @pytest.mark.parametrize("word", WORDS)
 def test_no_line_costs_more_than_its_length(tmp_path: Path, word: str) -> None:
-    marks = (
-        "elapsed time per iteration (ms) iter time: 'loss': [batch= Train step: SamplesPerSec= world size: "
-    )
+    marks = "elapsed time per iteration (ms) iter time: 'loss': [batch= Train step: SamplesPerSec= world size: "
     (tmp_path / "run.log").write_text((marks + word * 40_000 + "\n") * 5)
     begun = time.process_time()
     read_logs([tmp_path / "run.log"])

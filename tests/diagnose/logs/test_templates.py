@@ -12,9 +12,7 @@ from scalewright.diagnose.logs.forms import FORMS, MOST, Templates, template_of
 from scalewright.diagnose.logs.lines import MarkedLines
 
 MEGATRON = FORMS[0]
-FIRST = (
-    " iteration 7/ 30 | consumed samples:   108 | elapsed time per iteration (ms): 690.8 | lm loss: 3.2E+00 |"
-)
+FIRST = " iteration 7/ 30 | consumed samples:   108 | elapsed time per iteration (ms): 690.8 | lm loss: 3.2E+00 |"
 OTHERS = [
     FIRST.replace("690.8", "701.2").replace(" 7/", "  8/"),
     FIRST.replace("3.2E+00", "nan"),

@@ -87,9 +87,7 @@ def litgpt(step: int, seconds: float, loss: float) -> str:
 
 
 def litgpt_2023(step: int, seconds: float, loss: float) -> str:
-    return (
-        f"iter {step} step {step // 2}: loss {loss:.4f}, iter time: {seconds * 1000:.2f}ms (optimizer.step)"
-    )
+    return f"iter {step} step {step // 2}: loss {loss:.4f}, iter time: {seconds * 1000:.2f}ms (optimizer.step)"
 
 
 def maxtext(step: int, seconds: float, loss: float) -> str:
@@ -156,14 +154,7 @@ def neox(step: int, seconds: float, loss: float) -> str:
 
 
 # The form of a line, whose log it is, and which of these it states.
-TIME, LOSS, NORM, RATE, TFLOPS, LR = (
-    "step_time_s",
-    "loss",
-    "grad_norm",
-    "tokens_per_s_per_device",
-    "tflops",
-    "lr",
-)
+TIME, LOSS, NORM, RATE, TFLOPS, LR = ("step_time_s", "loss", "grad_norm", "tokens_per_s_per_device", "tflops", "lr")
 FORMS: dict[Line, tuple[str, set[str]]] = {
     megatron_2021: ("megatron-lm", {TIME, LOSS, NORM, LR}),
     megatron_2026: ("megatron-lm", {TIME, LOSS, NORM, LR, TFLOPS}),

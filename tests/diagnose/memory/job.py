@@ -23,15 +23,11 @@ def stack(*frames: tuple[str, str, int]) -> list[dict[str, Any]]:
 FORWARD = stack(
     ("linear", f"{TORCH}/nn/functional.py", 9), ("forward", MODEL, 31), ("<module>", "/home/me/train.py", 5)
 )
-HEAD = stack(
-    ("linear", f"{TORCH}/nn/functional.py", 9), ("forward", MODEL, 80), ("<module>", "/home/me/train.py", 5)
-)
+HEAD = stack(("linear", f"{TORCH}/nn/functional.py", 9), ("forward", MODEL, 80), ("<module>", "/home/me/train.py", 5))
 LOSS = stack(("cross_entropy", f"{TORCH}/nn/functional.py", 7), ("<module>", "/home/me/train.py", 6))
 BACKWARD: list[dict[str, Any]] = []  # autograd's thread has no Python
 OPTIMIZER = stack(("_init_group", f"{TORCH}/optim/adamw.py", 4), ("step", f"{TORCH}/optim/adamw.py", 8))
-GATHER = stack(
-    ("all_gather_into_tensor", f"{TORCH}/distributed/distributed_c10d.py", 4), ("forward", MODEL, 31)
-)
+GATHER = stack(("all_gather_into_tensor", f"{TORCH}/distributed/distributed_c10d.py", 4), ("forward", MODEL, 31))
 
 
 @dataclass

@@ -76,9 +76,7 @@ def test_states_from_before_the_recording_are_told_by_their_sizes(tmp_path: Path
                  and event["frames"][0]["name"] == "_init_group" and event["size"] == 8 * MIB)  # fmt: skip
     del job.events[: first + 12]  # the first step, with the states' allocation
     states = {address for address, (size, _) in job.live.items() if size >= LAYER}
-    job.live = {
-        address: (size, [] if address in states else frames) for address, (size, frames) in job.live.items()
-    }
+    job.live = {address: (size, [] if address in states else frames) for address, (size, frames) in job.live.items()}
     memory = diagnose([job.write(tmp_path / "late.pickle")])["memory"]
     assert memory["by_category"]["parameters"] == MODEL_BYTES
     assert memory["by_category"]["optimizer"] == 2 * MODEL_BYTES

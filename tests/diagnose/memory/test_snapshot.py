@@ -22,13 +22,7 @@ def event(action: str, addr: int, size: int, name: str = "forward", line: int = 
 
 
 def block(address: int, size: int, state: str, name: str = "weights") -> dict[str, Any]:
-    return {
-        "address": address,
-        "size": size,
-        "requested_size": size,
-        "state": state,
-        "frames": frames(name, 7),
-    }
+    return {"address": address, "size": size, "requested_size": size, "state": state, "frames": frames(name, 7)}
 
 
 def snapshot(folder: Path) -> Path:
@@ -48,9 +42,7 @@ def snapshot(folder: Path) -> Path:
          "blocks": [block(9, 5 * GIB, "inactive")]},
     ]  # fmt: skip
     path = folder / "snapshot.pickle"
-    path.write_bytes(
-        pickle.dumps({"segments": segments, "device_traces": [trace, []], "allocator_settings": {}}, 4)
-    )
+    path.write_bytes(pickle.dumps({"segments": segments, "device_traces": [trace, []], "allocator_settings": {}}, 4))
     return path
 
 
@@ -75,6 +67,4 @@ def test_the_answer_names_the_peaks_owner(tmp_path: Path) -> None:
     answer = diagnose([snapshot(tmp_path)])
     assert answer["kind"] == "memory"
     assert answer["memory"]["peak_gib"] == 6
-    assert answer["verdicts"][0]["evidence"][1:] == [
-        "3.00 GiB of the peak of 6.00 GiB are from logits (model.py:4)"
-    ]
+    assert answer["verdicts"][0]["evidence"][1:] == ["3.00 GiB of the peak of 6.00 GiB are from logits (model.py:4)"]

@@ -57,12 +57,7 @@ def test_the_peak_with_its_owners(tmp_path: Path, more: dict[str, Any]) -> None:
         {"owner": "autograd::engine::evaluate_function: MmBackward0", "bytes": 128 * MIB},
         {"owner": "aten::linear", "bytes": 64 * MIB},
     ]
-    assert result["by_phase"] == {
-        "before": 512 * MIB,
-        "forward": 64 * MIB,
-        "backward": 128 * MIB,
-        "optimizer": 0,
-    }
+    assert result["by_phase"] == {"before": 512 * MIB, "forward": 64 * MIB, "backward": 128 * MIB, "optimizer": 0}
     assert result["curve"]["allocated_bytes"] == [size * MIB for size in (576, 608, 576, 704, 640, 672)]
 
 
@@ -84,9 +79,7 @@ def test_a_trace_without_it_or_of_the_host_alone_has_none(tmp_path: Path) -> Non
     assert answer(tmp_path, [*step()[:1], *host, step()[-1]])["memory"] is None
 
 
-@pytest.mark.parametrize(
-    "args", [{"Bytes": "x"}, {"Bytes": 1 << 70}, {"Addr": None}, {"Device Id": 1 << 80}, 3]
-)
+@pytest.mark.parametrize("args", [{"Bytes": "x"}, {"Bytes": 1 << 70}, {"Addr": None}, {"Device Id": 1 << 80}, 3])
 def test_strange_ones_are_left_out(tmp_path: Path, args: Any) -> None:
     odd = memory(12, 1, 1, 1)
     odd["args"] = args if isinstance(args, int) else {**odd["args"], **args}
@@ -97,9 +90,7 @@ def test_strange_ones_are_left_out(tmp_path: Path, args: Any) -> None:
 def test_a_text_made_to_be_slow_is_not(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     event = json.dumps(step()[-1])
-    path.write_text(
-        '{"traceEvents": [' + event + ', {"name": "a", "x": [' + '"[memory]",' * 200_000 + "1]}]}"
-    )
+    path.write_text('{"traceEvents": [' + event + ', {"name": "a", "x": [' + '"[memory]",' * 200_000 + "1]}]}")
     begun = time.process_time()
     assert diagnose([path])["memory"] is None
     assert time.process_time() - begun < 5

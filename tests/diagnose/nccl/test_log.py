@@ -21,10 +21,7 @@ from scalewright.spec.errors import UserError
     [
         ("Channel 00 : 3[8a000] -> 0[1a000] via P2P/IPC", Ends(3, 0, "", "P2P/IPC")),
         ("Ring 00 : 1[1000] -> 0[2000] via direct shared memory", Ends(1, 0, "", "direct shared memory")),
-        (
-            "Channel 02/0 : 9[1] -> 8[0] via P2P/direct pointer/read",
-            Ends(9, 8, "", "P2P/direct pointer/read"),
-        ),
+        ("Channel 02/0 : 9[1] -> 8[0] via P2P/direct pointer/read", Ends(9, 8, "", "P2P/direct pointer/read")),
         ("Channel 03/1 : 7[cb000] -> 8[7000] [send] via NET/IB/3", Ends(7, 8, "send", "NET/IB/3")),
         (
             "Channel 00/0 : 12[d6] -> 0[d6] [receive] via NET/AWS Libfabric/2/GDRDMA comm 0x9b nRanks 16",
@@ -71,25 +68,10 @@ def test_what_a_link_goes_over(text: str, expected: Via) -> None:
         ("Connected all rings, use ring PXN 0 GDR 1", "rings_connected", "gdr", "1"),
         ("NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'", "gdr_of_adapter", "state", "Disabled"),
         ("NET/IB : GPU Direct RDMA (DMABUF) enabled for HCA 0 'mlx5_0", "gdr_of_adapter", "how", "DMABUF"),
-        (
-            "NET/IB : GPU Direct RDMA Disabled for GPU 3 / HCA 0 (distance 4 > 3)",
-            "gdr_of_gpu",
-            "distance",
-            "4",
-        ),
+        ("NET/IB : GPU Direct RDMA Disabled for GPU 3 / HCA 0 (distance 4 > 3)", "gdr_of_gpu", "distance", "4"),
         ("NET/OFI Selected Provider is efa (found 4 nics)", "provider", "provider", "efa"),
-        (
-            "NET/OFI Selected provider is efa, fabric is efa-direct (found 16 nics)",
-            "provider",
-            "adapters",
-            "16",
-        ),
-        (
-            "Pattern 4, crossNic 0, nChannels 2, bw 12.0/12.0, type PHB/SYS, sameChannels 1",
-            "graph",
-            "inside",
-            "PHB",
-        ),
+        ("NET/OFI Selected provider is efa, fabric is efa-direct (found 16 nics)", "provider", "adapters", "16"),
+        ("Pattern 4, crossNic 0, nChannels 2, bw 12.0/12.0, type PHB/SYS, sameChannels 1", "graph", "inside", "PHB"),
         ("AllReduce: 4096 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..0}", "tuning", "algorithm", "RING"),
         ("8388608 Bytes -> Algo 1 proto 2 time 143.2", "tuning", "protocol", "2"),
     ],
@@ -108,22 +90,11 @@ def test_forms_are_silent_about_other_lines() -> None:
 def test_a_run_with_everything(tmp_path: Path) -> None:
     nccl = answer(tmp_path, run())["nccl"]
     assert (nccl["version"], nccl["ranks"], nccl["nodes"], nccl["channels"]) == ("2.21.5+cuda12.4", 4, 2, 8)
-    assert (nccl["transports"]["net"], nccl["transports"]["intra"], nccl["gdr"]) == (
-        "IB",
-        "P2P/CUMEM/read",
-        True,
-    )
+    assert (nccl["transports"]["net"], nccl["transports"]["intra"], nccl["gdr"]) == ("IB", "P2P/CUMEM/read", True)
     assert nccl["transports"]["between"] == {"NET/IB/GDRDMA": 8}
     [group] = nccl["communicators"]
-    assert (group["id"], group["hosts"], group["ranks_ready"], group["nvls"]) == (
-        "0xfeed01",
-        ["a", "b"],
-        4,
-        False,
-    )
-    assert group["members"][3] == {
-        "rank": 3, "host": "b", "cuda_device": 1, "nvml_device": 1, "bus_id": "2b000",
-    }  # fmt: skip
+    assert (group["id"], group["hosts"], group["ranks_ready"], group["nvls"]) == ("0xfeed01", ["a", "b"], 4, False)
+    assert group["members"][3] == {"rank": 3, "host": "b", "cuda_device": 1, "nvml_device": 1, "bus_id": "2b000"}
 
 
 def test_prefixes_colours_and_line_ends_change_nothing(tmp_path: Path) -> None:
@@ -154,9 +125,7 @@ def test_old_lines_without_an_id_or_a_start(tmp_path: Path) -> None:
         for host in "ab":
             lines.append(
                 says(
-                    host,
-                    rank,
-                    f"comm 0x{rank}{ord(host)} rank {rank} nranks 2 cudaDev {rank} busId 1a - Init COMPLETE",
+                    host, rank, f"comm 0x{rank}{ord(host)} rank {rank} nranks 2 cudaDev {rank} busId 1a - Init COMPLETE"
                 )
             )
     groups = answer(tmp_path, lines)["nccl"]["communicators"]
@@ -168,10 +137,7 @@ def test_old_lines_without_an_id_or_a_start(tmp_path: Path) -> None:
 def test_several_communicators_by_their_ids(tmp_path: Path) -> None:
     lines = [*run(), started("a", 0, 0, 2, "0xbeef"), started("b", 0, 1, 2, "0xbeef")]
     nccl = answer(tmp_path, lines)["nccl"]
-    assert [(group["id"], group["ranks"]) for group in nccl["communicators"]] == [
-        ("0xfeed01", 4),
-        ("0xbeef", 2),
-    ]
+    assert [(group["id"], group["ranks"]) for group in nccl["communicators"]] == [("0xfeed01", 4), ("0xbeef", 2)]
     assert nccl["ranks"] == 4
 
 
@@ -184,8 +150,7 @@ def test_an_excerpt_says_what_is_missing(tmp_path: Path) -> None:
 def test_ranks_that_never_get_ready_are_noted(tmp_path: Path) -> None:
     lines = [line for line in run() if not (line.startswith("b:") and "COMPLETE" in line)]
     assert (
-        "2 ranks of communicator 0xfeed01 began and didn't get ready in this log"
-        in answer(tmp_path, lines)["warnings"]
+        "2 ranks of communicator 0xfeed01 began and didn't get ready in this log" in answer(tmp_path, lines)["warnings"]
     )
 
 
@@ -230,7 +195,7 @@ def test_other_files_are_refused_in_a_sentence(tmp_path: Path, content: bytes) -
         says("a", 0, "Pattern 4, " + "nChannels 1, " * 20_000),
         says("\udce9".encode("utf-8", "surrogateescape").decode("latin-1"), 0, "\x00\x07 set to \x9b31m"),
     ],
-)  # fmt: skip
+)
 def test_hostile_lines_neither_crash_nor_hang(tmp_path: Path, line: str) -> None:
     begun = time.process_time()
     assert answer(tmp_path, [*run(), *[line] * 20, "NCCL version " + "9" * 9999])["nccl"]["ranks"] == 4
@@ -266,7 +231,7 @@ def test_an_exceptions_version_and_a_shells_variables(tmp_path: Path) -> None:
         ("Net : Call to recv from 10.0.0.2<5423> failed : Connection reset by peer", "connection lost"),
         ("TUNER/Plugin: Could not find: libnccl-tuner.so", None),
     ],
-)  # fmt: skip
+)
 def test_problems(text: str, name: str | None) -> None:
     row = problem(text)
     assert (row.name if row else None) == name

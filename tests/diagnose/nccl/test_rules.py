@@ -68,9 +68,7 @@ def test_gpudirect_is_off_because_of_the_distance(tmp_path: Path) -> None:
     too_far = on_all("NET/IB : GPU Direct RDMA Disabled for GPU 0 / HCA 0 (distance 5 > 4)")
     result = answer(tmp_path, [*too_far, *run(mark="")])
     assert result["nccl"]["gdr"] is False
-    assert (
-        "4 pairs of a GPU and an adapter are too far apart (distance 5)" in result["verdicts"][0]["evidence"]
-    )
+    assert "4 pairs of a GPU and an adapter are too far apart (distance 5)" in result["verdicts"][0]["evidence"]
 
 
 def test_gpudirect_is_off_because_of_a_variable(tmp_path: Path) -> None:
@@ -106,9 +104,7 @@ def test_shared_memory_and_why(tmp_path: Path) -> None:
 
 
 def test_some_pairs_go_over_shared_memory(tmp_path: Path) -> None:
-    lines = [
-        line.replace("P2P/CUMEM/read", "SHM/direct") if line.startswith("b:") else line for line in run()
-    ]
+    lines = [line.replace("P2P/CUMEM/read", "SHM/direct") if line.startswith("b:") else line for line in run()]
     assert "mixed transports within a node" in causes(tmp_path, lines)
 
 
@@ -119,9 +115,7 @@ def test_the_network_between_gpus_of_one_host(tmp_path: Path) -> None:
 def test_pcie_where_graphs_are_printed(tmp_path: Path) -> None:
     graph = "Pattern 4, crossNic 0, nChannels 8, bw 12.0/12.0, type {}/PIX, sameChannels 1"
     assert causes(tmp_path, [*run(), *on_all(graph.format("NVL"))]) == []
-    assert causes(tmp_path, [*run(), *on_all(graph.format("PHB"))]) == [
-        "PCIe instead of NVLink within a node"
-    ]
+    assert causes(tmp_path, [*run(), *on_all(graph.format("PHB"))]) == ["PCIe instead of NVLink within a node"]
 
 
 def test_few_channels(tmp_path: Path) -> None:

@@ -75,9 +75,7 @@ def answer(folder: Path, text: str) -> dict[str, Any]:
     return diagnose([path])
 
 
-@pytest.mark.parametrize(
-    "text", [raw(), details(), summary(), "==PROF== Connected\nstep 1\n" + raw() + "done, 3\n"]
-)
+@pytest.mark.parametrize("text", [raw(), details(), summary(), "==PROF== Connected\nstep 1\n" + raw() + "done, 3\n"])
 def test_each_kernel_with_its_bound(tmp_path: Path, text: str) -> None:
     result = answer(tmp_path, text)
     assert result["kind"] == "kernels"
@@ -95,9 +93,7 @@ def test_gains_are_shares_of_the_time(tmp_path: Path) -> None:
     verdicts = answer(tmp_path, raw())["verdicts"]
     assert [verdict["cause"] for verdict in verdicts] == ["latency-bound kernel"] * 2
     assert verdicts[0]["gain_pct"]["p90"] == pytest.approx(20 * (1 - 35 / 80))
-    assert verdicts[0]["evidence"][0].startswith(
-        "attention_kernel takes 20% of the kernels' time at 30% of its peak"
-    )
+    assert verdicts[0]["evidence"][0].startswith("attention_kernel takes 20% of the kernels' time at 30% of its peak")
 
 
 def test_launches_of_a_kernel_are_one_row_and_files_are_gzipped_or_not(tmp_path: Path) -> None:

@@ -22,9 +22,7 @@ def answer(job: Job, folder: Path) -> dict[str, Any]:
     return diagnose([folder / "job.parquet"])
 
 
-@pytest.mark.parametrize(
-    "job", [Job(), Job(stages=1, replicas=3), Job(replicas=1, micro_batches=3, uneven=1.0)]
-)
+@pytest.mark.parametrize("job", [Job(), Job(stages=1, replicas=3), Job(replicas=1, micro_batches=3, uneven=1.0)])
 def test_the_clock_gives_the_recorded_times(job: Job, tmp_path: Path) -> None:
     length = write(job, tmp_path / "job.parquet")
     asked = what_if(read_table(tmp_path / "job.parquet"))
@@ -93,13 +91,8 @@ def test_other_tables_and_damaged_ones_are_refused_in_a_line(tmp_path: Path) -> 
 
 def test_steps_that_share_no_operation_take_no_memory(tmp_path: Path) -> None:
     count = 20_000
-    columns = {
-        name: np.arange(count)
-        for name in ("dp_rank", "stage", "rank", "step", "seq_id", "mc", "mb_id", "gmc")
-    }
-    table = pyarrow.table(
-        {**columns, "optype": ["gc"] * count, "start_ts": [0.0] * count, "duration": [1.0] * count}
-    )
+    columns = {name: np.arange(count) for name in ("dp_rank", "stage", "rank", "step", "seq_id", "mc", "mb_id", "gmc")}
+    table = pyarrow.table({**columns, "optype": ["gc"] * count, "start_ts": [0.0] * count, "duration": [1.0] * count})
     pyarrow.parquet.write_table(table, tmp_path / "job.parquet")
     with pytest.raises(UserError, match="don't hold the same operations"):
         diagnose([tmp_path / "job.parquet"])

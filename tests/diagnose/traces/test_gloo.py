@@ -14,15 +14,7 @@ from scalewright.diagnose.traces.kineto import read_kineto
 
 def trace_of(folder: Path, starts: list[float], entries: Any) -> list[tuple[int, str]]:
     events = [
-        {
-            "ph": "X",
-            "cat": "user_annotation",
-            "name": "gloo:all_reduce",
-            "pid": 1,
-            "tid": 2,
-            "ts": start,
-            "dur": 9.0,
-        }
+        {"ph": "X", "cat": "user_annotation", "name": "gloo:all_reduce", "pid": 1, "tid": 2, "ts": start, "dur": 9.0}
         for start in starts
     ]
     world = {"pg_config": [{"pg_name": "1", "ranks": [0, 1]}, {"pg_name": 7}, 3]}
@@ -46,8 +38,6 @@ def test_a_ring_that_forgot_the_first_ones(tmp_path: Path) -> None:
     assert trace_of(tmp_path, [100_000, 200_000], [entry(199_990)]) == [(1, "tp[0, 1]")]
 
 
-@pytest.mark.parametrize(
-    "entries", [None, 3, [[]], [["x", 1]], [[1 << 70, "gloo:all_reduce", "1"]], {"a": 1}]
-)
+@pytest.mark.parametrize("entries", [None, 3, [[]], [["x", 1]], [[1 << 70, "gloo:all_reduce", "1"]], {"a": 1}])
 def test_entries_of_another_form_are_left_out(tmp_path: Path, entries: Any) -> None:
     assert trace_of(tmp_path, [100_000], entries) == []

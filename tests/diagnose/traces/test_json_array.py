@@ -13,15 +13,9 @@ import pytest
 from scalewright.diagnose.traces.json_array import EventArray, NotATrace
 
 EVENTS = [
-    {"ph": "X", "name": f"k{number}", "ts": number, "args": {"dims": [{"a": 1}, {"b": [2]}]}}
-    for number in range(200)
+    {"ph": "X", "name": f"k{number}", "ts": number, "args": {"dims": [{"a": 1}, {"b": [2]}]}} for number in range(200)
 ]
-DOCUMENT = {
-    "schemaVersion": 1,
-    "traceEvents": EVENTS,
-    "traceName": "t",
-    "pg_config": [{"ranks": "[0]"}, {"x": 1}],
-}
+DOCUMENT = {"schemaVersion": 1, "traceEvents": EVENTS, "traceName": "t", "pg_config": [{"ranks": "[0]"}, {"x": 1}]}
 
 
 def pieces(text: bytes, size: int) -> Iterator[bytes]:

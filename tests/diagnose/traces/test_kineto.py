@@ -31,19 +31,14 @@ def read(folder: Path, text: str, name: str = "trace.json") -> Trace:
         ("1e3", "2.5e-1", 1_000_000, 250),
     ],
 )
-def test_times_are_exact_to_the_nanosecond(
-    tmp_path: Path, ts: str, dur: str, start: int, length: int
-) -> None:
+def test_times_are_exact_to_the_nanosecond(tmp_path: Path, ts: str, dur: str, start: int, length: int) -> None:
     text = json.dumps({"traceEvents": [event("kernel", "k", "TS", "DUR", stream=7)]})
     trace = read(tmp_path, text.replace('"TS"', ts).replace('"DUR"', dur))
     assert (int(trace.start[0]), int(trace.end[0] - trace.start[0])) == (start, length)
 
 
 def test_the_base_time_is_added_so_that_ranks_can_be_compared(tmp_path: Path) -> None:
-    document = {
-        "baseTimeNanoseconds": 1_700_000_000_000_000_000,
-        "traceEvents": [event("kernel", "k", 1.5, 1)],
-    }
+    document = {"baseTimeNanoseconds": 1_700_000_000_000_000_000, "traceEvents": [event("kernel", "k", 1.5, 1)]}
     assert int(read(tmp_path, json.dumps(document)).start[0]) == 1_700_000_000_000_001_500
 
 
@@ -94,9 +89,4 @@ def test_metadata_of_a_collective_is_kept(tmp_path: Path) -> None:
             "Process Group Ranks": "[0, 1]"}  # fmt: skip
     trace = read(tmp_path, json.dumps([event("kernel", "ncclDevKernel_AllReduce", 1, 2, **args)]))
     known = trace.collectives[0]
-    assert (known.name, known.elements_in, known.group_about, known.ranks) == (
-        "allreduce",
-        8,
-        "mesh_tp",
-        "[0, 1]",
-    )
+    assert (known.name, known.elements_in, known.group_about, known.ranks) == ("allreduce", 8, "mesh_tp", "[0, 1]")

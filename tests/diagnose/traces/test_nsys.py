@@ -39,8 +39,7 @@ def export(path: Path, suffix: str = "", name_column: str = "shortName") -> Path
             base.execute("INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (7000, 13000, ?, 8, 99, ?, 1, 64, 0)",
                          (device, PROCESS))  # fmt: skip
             base.execute(
-                "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (100, 200, ?, ?, 2)",
-                (PROCESS + 5, 10 + device),
+                "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (100, 200, ?, ?, 2)", (PROCESS + 5, 10 + device)
             )
     return path
 

@@ -17,11 +17,7 @@ def unpacked(path: Path, data: bytes) -> tuple[bytes, str]:
 
 
 def test_plain_gzipped_and_several_members(tmp_path: Path) -> None:
-    for data in (
-        TEXT,
-        gzip.compress(TEXT),
-        gzip.compress(TEXT[:700]) + gzip.compress(TEXT[700:]) + b"\0" * 9,
-    ):
+    for data in (TEXT, gzip.compress(TEXT), gzip.compress(TEXT[:700]) + gzip.compress(TEXT[700:]) + b"\0" * 9):
         assert unpacked(tmp_path / "a", data) == (TEXT, "")
 
 

@@ -234,19 +234,17 @@ JOBS = [
     Case("pod-memory-is-shared", POD_JOB, site(memory="16Gi"), site(memory="64Gi"), "/dev/shm of 16Gi"),
 ]  # fmt: skip
 NODES = [
-    Case("torch-differs", SLURM_H100, version(2, torch="2.11.0"), nothing,
-         "torch is 2.11.0 on n3, and 2.12.0"),
+    Case("torch-differs", SLURM_H100, version(2, torch="2.11.0"), nothing, "torch is 2.11.0 on n3, and 2.12.0"),
     Case("scalewright-differs", SLURM_H100, version(1, scalewright="1.0 77ac01"), nothing, "77ac01 on n2"),
     Case("nccl-differs", SLURM_H100, version(3, nccl="2.27.5"), nothing, "nccl is 2.27.5 on n4"),
     Case("python-differs", SLURM_H100, version(3, python="3.11.2"), nothing, "n1, n2, n3"),
     Case("driver-differs", SLURM_H100, version(0, driver="570"), nothing, "launch.exclude"),
-    Case("gpus-differ", SLURM_H100, on_node(1, gpus={"NVIDIA A100-SXM4-80GB": 8}), nothing,
-         "8 x NVIDIA A100"),
+    Case("gpus-differ", SLURM_H100, on_node(1, gpus={"NVIDIA A100-SXM4-80GB": 8}), nothing, "8 x NVIDIA A100"),
     Case("cards-differ", SLURM_H100, on_node(3, cards=7), nothing, "7 active on n4, and 8 active on n1"),
     Case("run-differs", SLURM_H100, on_node(1, run="ff00"), on_node(1, run=""), "same run file"),
     Case("variables-differ", SLURM_H100, on_node(2, variables={}), nothing, "NCCL_DEBUG is unset on n3"),
     Case("mtu-differs", SLURM_H100, on_node(2, mtu=1500), on_node(2, mtu=None), "1500 on n3"),
     Case("clocks-differ", SLURM_H100, on_node(2, clock=NOW - 40), on_node(2, clock=NOW + 0.5), "n3 is -40 s"),
     Case("folder-not-shared", SLURM_H100, on_node(2, sees_folder=False), nothing, "n3 doesn't see what n1"),
-]  # fmt: skip
+]
 CASES = [*VARIABLES, *NETWORK, *FABRIC, *LIMITS, *STORAGE, *TIMING, *JOBS, *NODES]

@@ -6,17 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from scalewright.launch.preflight.facts import (
-    Card,
-    Facts,
-    Folder,
-    Interface,
-    Machine,
-    Node,
-    ProcessPlace,
-    Run,
-    Space,
-)
+from scalewright.launch.preflight.facts import Card, Facts, Folder, Interface, Machine, Node, ProcessPlace, Run, Space
 from scalewright.spec.launch import LaunchSpec
 from scalewright.spec.run import RunSpec
 
@@ -114,13 +104,9 @@ LAPTOP = Facts(  # two local workers on the CPU
     ),
 )
 POD = Facts(  # a pod of a TrainJob, which starts its 8 ranks
-    environ={
-        "PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "small-node-0-0.small",
-        "NCCL_DEBUG": "WARN",
-    },
+    environ={"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "small-node-0-0.small", "NCCL_DEBUG": "WARN"},
     place=ProcessPlace(
-        "Kubeflow Trainer 2", rank=8, world=16, nodes=2, per_node=8, address="small-node-0-0.small",
-        port=29400,
+        "Kubeflow Trainer 2", rank=8, world=16, nodes=2, per_node=8, address="small-node-0-0.small", port=29400
     ),
     site=LaunchSpec(kubernetes="trainjob", container="registry.site/train:1.4"),
     run=run("/data/runs/small", layout={"devices": 16}),
@@ -133,7 +119,7 @@ POD = Facts(  # a pod of a TrainJob, which starts its 8 ranks
     ),
     nodes=nodes(2),
     gpus=True,
-)  # fmt: skip
+)
 EFA = replace(  # p5 nodes on AWS, the plugin for EFA beside NCCL
     SLURM_H100,
     environ={
@@ -151,9 +137,7 @@ STARTS = {
     "efa": EFA,
 }  # fmt: skip
 
-SITE = LaunchSpec(
-    interface="ib0", cpus_per_rank=8, time_limit="24:00:00", gpu="gpu:h100", env={"NCCL_DEBUG": "WARN"}
-)
+SITE = LaunchSpec(interface="ib0", cpus_per_rank=8, time_limit="24:00:00", gpu="gpu:h100", env={"NCCL_DEBUG": "WARN"})
 SLURM_JOB = Facts(
     environ={"NCCL_DEBUG": "WARN", "GLOO_SOCKET_IFNAME": "ib0", "NCCL_SOCKET_IFNAME": "ib0"},
     place=ProcessPlace(target="slurm", world=32, nodes=4, per_node=8),
@@ -170,9 +154,7 @@ POD_JOB = replace(
     SLURM_JOB,
     environ={"NCCL_DEBUG": "WARN"},
     place=ProcessPlace(target="kubernetes", world=16, nodes=2, per_node=8, port=29500),
-    site=LaunchSpec(
-        container="registry.site/train:1.4", memory="512Gi", rdma="rdma/ib", claims={"work": "/data"}
-    ),
+    site=LaunchSpec(container="registry.site/train:1.4", memory="512Gi", rdma="rdma/ib", claims={"work": "/data"}),
 )
 JOBS = {"slurm job": SLURM_JOB, "mpi job": MPI_JOB, "pods": POD_JOB}
 

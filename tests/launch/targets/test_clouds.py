@@ -64,9 +64,7 @@ def sky_errors(task: Any) -> list[str]:
     schemas = json.loads((SCHEMAS / "skypilot.json").read_text(encoding="utf-8"))
     checks = [(schemas["task"], task), (schemas["resources"], task.get("resources", {}))]
     checks += [(schemas["storage"], mount) for mount in task.get("file_mounts", {}).values()]
-    return [
-        error.message for schema, part in checks for error in Draft202012Validator(schema).iter_errors(part)
-    ]
+    return [error.message for schema, part in checks for error in Draft202012Validator(schema).iter_errors(part)]
 
 
 @pytest.mark.parametrize("nodes", [1, 4])
@@ -89,14 +87,8 @@ def test_skypilot_starts_again_after_75_alone():
 
 def test_skypilot_s_nodes_meet_at_the_first_address():
     run = body("skypilot", job(gpu="H100", python="echo"))["run"]
-    variables = {
-        "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2",
-        "SKYPILOT_NODE_RANK": "1",
-        "PATH": "/usr/bin:/bin",
-    }
-    out = subprocess.run(
-        ["bash", "-c", run], env=variables, capture_output=True, text=True, check=True
-    ).stdout
+    variables = {"SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2", "SKYPILOT_NODE_RANK": "1", "PATH": "/usr/bin:/bin"}
+    out = subprocess.run(["bash", "-c", run], env=variables, capture_output=True, text=True, check=True).stdout
     words = shlex.split(out)
     assert words[words.index("--master-addr") + 1] == "10.0.0.1"
     assert words[words.index("--node-rank") + 1] == "1"
@@ -137,18 +129,13 @@ def dstack_errors(task: Any) -> list[str]:
 def test_dstack_takes_the_task(nodes, site):
     task = body("dstack", job(nodes, gpu="H100", **site))
     assert dstack_errors(task) == []
-    assert dstack_errors({**task, "num_nodes": 2, "retry": {"on_events": ["crash"]}}) == [
-        ".num_nodes",
-        "crash",
-    ]
+    assert dstack_errors({**task, "num_nodes": 2, "retry": {"on_events": ["crash"]}}) == [".num_nodes", "crash"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("site", SETTINGS, ids=str)
 def test_dstack_s_own_models_take_the_task(site):
-    configurations = pytest.importorskip(
-        "dstack._internal.core.models.configurations", reason="dstack isn't installed"
-    )
+    configurations = pytest.importorskip("dstack._internal.core.models.configurations", reason="dstack isn't installed")
     parsed = configurations.parse_run_configuration(body("dstack", job(4, gpu="H100", **site)))
     assert parsed.nodes == 4
     assert parsed.resources.gpu.count.min == 8
@@ -203,9 +190,7 @@ def test_runpod_takes_the_request(nodes, site):
 def test_runpod_starts_saved_ranks_again_and_then_waits(tmp_path):
     """The container's own words, run with a program that leaves with 75 once, and then with 3."""
     program = tmp_path / "python"
-    program.write_text(
-        '#!/bin/sh\necho run >> log\n[ "$(wc -l < log)" -lt 2 ] && exit 75\nexit 3\n', encoding="utf-8"
-    )
+    program.write_text('#!/bin/sh\necho run >> log\n[ "$(wc -l < log)" -lt 2 ] && exit 75\nexit 3\n', encoding="utf-8")
     program.chmod(0o755)
     sleep = tmp_path / "sleep"
     sleep.write_text('#!/bin/sh\necho "sleep $1" >> log\n', encoding="utf-8")

@@ -22,8 +22,7 @@ IN_ORDER = (
 NO_NAMESPACE = "self.templates.all(t, !has(t.metadata.namespace) || size(t.metadata.namespace) == 0)"
 IMMUTABLE = "self == oldSelf"
 ONE_POLICY = (
-    "[has(self.torch), has(self.mpi), has(self.jax), has(self.xgboost),has(self.flux)]"
-    ".filter(x, x).size() <= 1"
+    "[has(self.torch), has(self.mpi), has(self.jax), has(self.xgboost),has(self.flux)].filter(x, x).size() <= 1"
 )
 
 
@@ -155,9 +154,7 @@ def test_an_object_that_breaks_the_rule(case):
     base = manifest(case.name)
     body, old = changed(base, case.bad), () if case.old is None else (changed(base, case.old),)
     lines = crd(case.name).check(body, *old)
-    messages = {
-        rule.get("message", rule["rule"]) for rule in rule_records(case.name) if rule["rule"] == case.rule
-    }
+    messages = {rule.get("message", rule["rule"]) for rule in rule_records(case.name) if rule["rule"] == case.rule}
     assert len(lines) == 1
     assert lines[0].partition(": ")[2] in messages
 

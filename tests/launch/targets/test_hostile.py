@@ -33,13 +33,7 @@ from scalewright.spec.launch import LaunchSpec
 BASH = shutil.which("bash")
 pytestmark = pytest.mark.skipif(BASH is None or os.name == "nt", reason="bash isn't here")
 
-FEW = [
-    "$(touch canary)",
-    "x\ntouch canary\n",
-    "'; touch canary; '\"",
-    "-x$HOME",
-    "$$ ${{ run.args }} $(RANK) \\",
-]
+FEW = ["$(touch canary)", "x\ntouch canary\n", "'; touch canary; '\"", "-x$HOME", "$$ ${{ run.args }} $(RANK) \\"]
 MANY = [
     *FEW, "`touch canary`", "${PATH}", "a\\'b", "a\\\\b", "; touch canary #", "| touch canary",
     "&& touch canary", "> canary", "<(touch canary)", "*", "~", "{a,b}", "!!", "# x", " a  b ", "--x=y",
@@ -116,10 +110,7 @@ def accepted(target: str, words: dict[str, str]) -> Written | None:
 def kubelet(text: str) -> str:
     """kubernetes/third_party/forked/golang/expansion: `$(NAME)` by the container's variables, `$$` as `$`."""
     return re.sub(
-        r"\$(\$|\(([^)]*)\)|.)",
-        lambda m: "$" if m[1] == "$" else "7" if m[2] in POD else m[0],
-        text,
-        flags=re.S,
+        r"\$(\$|\(([^)]*)\)|.)", lambda m: "$" if m[1] == "$" else "7" if m[2] in POD else m[0], text, flags=re.S
     )
 
 
@@ -281,9 +272,7 @@ def shown(field: str, text: str, target: str) -> str:
         return text.partition(":")[2]
     if field == "constraint" and target == "kubernetes":
         return text.partition("=")[0]
-    return {"override": f"data={text}", "out_dir": f"{text}/STOP" if target == "mpi" else text}.get(
-        field, text
-    )
+    return {"override": f"data={text}", "out_dir": f"{text}/STOP" if target == "mpi" else text}.get(field, text)
 
 
 SLOW = [pytest.param(word, marks=pytest.mark.slow) for word in MANY if word not in FEW]

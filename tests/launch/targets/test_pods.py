@@ -12,18 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.runs import (
-    TESTS,
-    assert_same_run,
-    end,
-    events,
-    merge,
-    run,
-    run_data,
-    steps_done,
-    wait_for,
-    write_run,
-)
+from tests.runs import TESTS, assert_same_run, end, events, merge, run, run_data, steps_done, wait_for, write_run
 
 from scalewright.launch.job import LaunchJob
 from scalewright.launch.targets.kubernetes import write

@@ -130,9 +130,7 @@ def test_a_node_starts_torchrun_with_its_number(tmp_path: Path) -> None:
 
 @needs_bash
 def test_in_an_array_the_next_task_goes_on(tmp_path: Path) -> None:
-    text = script(
-        "slurm", slurm_job(agent="rank", options=("--array=1-10%1",), modules=(), setup=(), workdir=None)
-    )
+    text = script("slurm", slurm_job(agent="rank", options=("--array=1-10%1",), modules=(), setup=(), workdir=None))
     assert "#SBATCH --array=1-10%1\n" in text
     stand_in(tmp_path, "srun", "exit 75")
     stand_in(tmp_path, "scontrol", "")
@@ -171,9 +169,7 @@ VERSIONS = [("mpirun (Open MPI) 4.1.4", "--hostfile"), ("mpirun.openmpi (OpenRTE
 @needs_bash
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGINT"])
 @pytest.mark.parametrize(("version", "word"), VERSIONS)
-def test_a_signal_becomes_a_file_that_rank_zero_sees(
-    tmp_path: Path, version: str, word: str, name: str
-) -> None:
+def test_a_signal_becomes_a_file_that_rank_zero_sees(tmp_path: Path, version: str, word: str, name: str) -> None:
     job = hosts_job(setup=())
     files = find_target("mpi")(LaunchJob(job.name, 2, 8, job.site, "run.yaml", (), "cpu", "out")).files
     for file, text in files.items():

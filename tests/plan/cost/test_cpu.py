@@ -49,9 +49,7 @@ def hosts(nodes: int) -> ClusterSpec:
     ("node", "group", "stride", "crosses"),
     [(2, 2, 1, False), (2, 2, 2, True), (2, 4, 1, True), (1, 2, 1, True), (4, 4, 1, False)],
 )
-def test_a_group_crosses_where_its_ranks_are_on_two_machines(
-    node: int, group: int, stride: int, crosses: bool
-) -> None:
+def test_a_group_crosses_where_its_ranks_are_on_two_machines(node: int, group: int, stride: int, crosses: bool) -> None:
     assert bool(between(node).leaves(number(group), number(stride))[0]) == crosses
     assert not between(node, one_node=True).leaves(number(group), number(stride))[0]
 
@@ -61,9 +59,7 @@ def test_a_ring_waits_for_its_slowest_link_in_every_step() -> None:
     steps = 2 * (ranks - 1)
     whole = between(2).ring("all_reduce", number(size), number(ranks), number(1))[0]
     assert whole == pytest.approx(steps * (DELAY + size / ranks / RATE))
-    assert between(2).ring("all_gather", number(size), number(ranks), number(1))[0] == pytest.approx(
-        whole / 2
-    )
+    assert between(2).ring("all_gather", number(size), number(ranks), number(1))[0] == pytest.approx(whole / 2)
     # two groups of two ranks, one of each machine: both send over the same link at once
     shared = between(2).ring("all_reduce", number(size), number(2), number(2))[0]
     assert shared == pytest.approx(2 * (DELAY + size / 2 * 2 / RATE))

@@ -37,8 +37,7 @@ def test_states_of_the_outer_optimizer() -> None:
 
 def test_time_that_inner_steps_hide() -> None:
     exposed = {
-        overlap: price({"inner_steps": 10, "overlap": overlap})["time_breakdown_s"]["dp_exposed"]
-        for overlap in (0, 1)
+        overlap: price({"inner_steps": 10, "overlap": overlap})["time_breakdown_s"]["dp_exposed"] for overlap in (0, 1)
     }
     assert price(None)["time_breakdown_s"]["dp_exposed"] > exposed[0] > exposed[1]
 

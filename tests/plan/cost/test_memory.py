@@ -34,13 +34,7 @@ MODEL, CLUSTER = load_model_spec("llama-3.1-8b"), load_cluster("dgx-h100")
 def test_under_way_is_what_the_schedule_holds(kind: str, chunks: int, micros: int) -> None:
     ranks = 4
     layout = Layout(
-        devices=ranks,
-        pp=ranks,
-        schedule=kind,
-        virtual_stages=chunks,
-        micro_batch=1,
-        global_batch=micros,
-        zero_stage=0,
+        devices=ranks, pp=ranks, schedule=kind, virtual_stages=chunks, micro_batch=1, global_batch=micros, zero_stage=0
     )
     rows = table([from_layout(MODEL, CLUSTER, layout, 2048, "megatron")])
     plan = schedule(kind, ranks, chunks, micros)

@@ -36,9 +36,7 @@ def priced(model: ModelSpec, keys: dict[str, Any], optimizer: Optimizer = ADAMW,
 
 @pytest.mark.parametrize("optimizer", OTHERS, ids=lambda record: record.name)
 @pytest.mark.parametrize(("model", "keys"), LAYOUTS, ids=["zero 3", "tp 2", "replicas"])
-def test_the_peak_differs_by_a_ranks_states(
-    model: ModelSpec, keys: dict[str, Any], optimizer: Optimizer
-) -> None:
+def test_the_peak_differs_by_a_ranks_states(model: ModelSpec, keys: dict[str, Any], optimizer: Optimizer) -> None:
     layout = Layout.parse({"precision": "bf16", **keys})
     less = state_bytes(model, layout).optimizer - state_bytes(model, layout, optimizer=optimizer).optimizer
     adamw, other = priced(model, keys).memory_gib, priced(model, keys, optimizer).memory_gib
@@ -60,17 +58,14 @@ def test_the_update_takes_its_bytes_over_adamws() -> None:
     cpu = machine(1)
     layout = Layout.parse({"devices": 1, "precision": "fp32"})
     adamw, lion = (
-        predict(GPT2, cpu, layout, 256, optimizer=OPTIMIZERS[name]).breakdown["optimizer"]
-        for name in ("adamw", "lion")
+        predict(GPT2, cpu, layout, 256, optimizer=OPTIMIZERS[name]).breakdown["optimizer"] for name in ("adamw", "lion")
     )
     assert lion == pytest.approx(adamw * 52 / 28, rel=1e-12)
 
 
 def test_another_trainers_recipe_is_adamws() -> None:
     keys = {"devices": 8, "zero_stage": 3}
-    plain, lion = (
-        priced(LLAMA, keys, optimizer, framework="torchtitan") for optimizer in (ADAMW, OPTIMIZERS["lion"])
-    )
+    plain, lion = (priced(LLAMA, keys, optimizer, framework="torchtitan") for optimizer in (ADAMW, OPTIMIZERS["lion"]))
     assert plain.dump() == lion.dump()
 
 

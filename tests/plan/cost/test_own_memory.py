@@ -120,9 +120,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[float, floa
         yield moments
 
 
-def peaks(
-    name: str, keys: dict[str, Any], documents: bool, modules: int = 0
-) -> tuple[dict[str, float], Group]:
+def peaks(name: str, keys: dict[str, Any], documents: bool, modules: int = 0) -> tuple[dict[str, float], Group]:
     """The planned GiB of the fullest rank, and that rank of the dry run; `modules`: of prediction."""
     model, layout = small(name).replace(mtp_layers=modules), Layout.parse({"precision": "bf16", **keys})
     group = counted(model, layout, documents)
@@ -153,9 +151,7 @@ def test_the_plans_memory_is_the_dry_runs(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "index", "documents"), ALL)
-def test_of_every_model_and_layout(
-    name: str, index: int, documents: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_every_model_and_layout(name: str, index: int, documents: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     check(name, index, documents, monkeypatch)
 
 

@@ -20,9 +20,7 @@ def cost(forward: float = F, backward: float = B, weight: float = W) -> RankCost
     return RankCost(*(np.array([seconds]) for seconds in (forward, backward, weight)))
 
 
-def seconds(
-    kind: str, p: int, m: int, message: float, v: int = 1, node: float = 1.0, near: float = 0.0
-) -> float:
+def seconds(kind: str, p: int, m: int, message: float, v: int = 1, node: float = 1.0, near: float = 0.0) -> float:
     """The step of a pipeline of equal ranks, one a machine unless `node` is more."""
     columns = (np.array([value]) for value in (SCHEDULES.index(kind), p, v, m))
     border = Border(np.array([near]), np.array([message]), np.array([1.0]), node)
@@ -68,9 +66,7 @@ def test_borders_inside_a_machine_cost_their_own_messages():
     assert together > seconds("1f1b", 4, 8, 0.0)
 
 
-@pytest.mark.parametrize(
-    ("kind", "v"), [("1f1b", 1), ("zb-h1", 1), ("gpipe", 1), ("interleaved", 2), ("zbv", 2)]
-)
+@pytest.mark.parametrize(("kind", "v"), [("1f1b", 1), ("zb-h1", 1), ("gpipe", 1), ("interleaved", 2), ("zbv", 2)])
 def test_a_long_pipeline_follows_from_a_short_one(kind, v):
     """By its period of p micro-batches, within 1% of the whole simulation (ramps of other lengths remain)."""
     for p, rounds in ((2, 9), (4, 7)):
@@ -97,7 +93,4 @@ def test_unequal_ranks_share_what_the_ends_leave():
 
 
 def test_only_schedules_that_run_are_timed():
-    assert {kind for kind, timed in zip(SCHEDULES, TIMED, strict=True) if not timed} == {
-        "pipedream",
-        "dualpipe",
-    }
+    assert {kind for kind, timed in zip(SCHEDULES, TIMED, strict=True) if not timed} == {"pipedream", "dualpipe"}

@@ -63,11 +63,10 @@ MIXTURES: list[tuple[str, dict[str, Any]]] = [
     ("mixtral-8x7b", {"devices": 8, "ep": 8, "zero_stage": 3, "global_batch": 16}),
     ("mixtral-8x7b", {"devices": 16, "tp": 2, "etp": 2, "ep": 4, "zero_stage": 1, "global_batch": 16}),
     ("mixtral-8x7b", {"devices": 8, "tp": 4, "sp": False, "zero_stage": 0, "recompute": "full"}),
-    ("mixtral-8x7b", {"devices": 16, "pp": 4, "ep": 2, "schedule": "zb-h1", "zero_stage": 3,
-                      "global_batch": 32}),
+    ("mixtral-8x7b", {"devices": 16, "pp": 4, "ep": 2, "schedule": "zb-h1", "zero_stage": 3, "global_batch": 32}),
     ("qwen3-30b-a3b", {"devices": 24, "ep": 8, "dp_replicate": 3, "zero_stage": 0, "recompute": "full"}),
     ("qwen3-30b-a3b", {"devices": 192, "ep": 8, "zero_stage": 3, "recompute": {"every": 2}}),
-]  # fmt: skip
+]
 MODELS |= {name: load_model_spec(name) for name in ("mixtral-8x7b", "qwen3-30b-a3b")}
 CASES = [
     pytest.param(name, keys, id=f"{name} {keys}")

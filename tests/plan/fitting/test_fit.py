@@ -11,23 +11,14 @@ import pytest
 from scalewright.plan.constants import FILE, Constants, constants, facts
 from scalewright.plan.cost.evaluate import prepare
 from scalewright.plan.fitting.calibrate import profile
-from scalewright.plan.fitting.fit import (
-    evaluate_seconds,
-    left_out,
-    of_unknown_trainers,
-    problem,
-    solve,
-    write,
-)
+from scalewright.plan.fitting.fit import evaluate_seconds, left_out, of_unknown_trainers, problem, solve, write
 from scalewright.plan.fitting.runs import MEASURED, Runs, read_table, runs_of
 from scalewright.spec.errors import UserError
 
 
 @pytest.fixture(scope="module")
 def runs() -> Runs:
-    return runs_of(
-        [row for row in read_table(MEASURED) if row["source"] in ("vtrain-multi", "megatron-2020")]
-    )
+    return runs_of([row for row in read_table(MEASURED) if row["source"] in ("vtrain-multi", "megatron-2020")])
 
 
 def test_constants_have_unit_range_and_source() -> None:

@@ -16,10 +16,7 @@ from scalewright.spec.presets import load_model_spec
     ("row", "date"),
     [
         ({"framework": "Megatron-Bridge 26.04.01", "source_ref": "x @2020"}, "2026-04"),
-        (
-            {"framework": "NeMo", "source_ref": "NVIDIA/dgxc-benchmarking deepseek_v3/README.md @v25.05"},
-            "2025-05",
-        ),
+        ({"framework": "NeMo", "source_ref": "NVIDIA/dgxc-benchmarking deepseek_v3/README.md @v25.05"}, "2025-05"),
         ({"framework": "NeMo 24.07", "source_ref": "(2024-09-09)"}, "2024-07"),
         ({"framework": "Megatron-LM (2021)", "source_ref": "images/cases_april2021.png @50a4b5"}, "2021"),
         ({"framework": "DeepSpeed", "source_ref": "docs/_posts/2022-07-26-azure.md"}, "2022-07"),

@@ -35,9 +35,7 @@ def test_a_full_row_assumes_nothing() -> None:
 
 
 def test_every_blank_is_named() -> None:
-    request = request_of(
-        {**ROW, "vocab": "", "heads": "", "kv_heads": "", "vpp": "", "precision": "", "gbs": ""}
-    )
+    request = request_of({**ROW, "vocab": "", "heads": "", "kv_heads": "", "vpp": "", "precision": "", "gbs": ""})
     assumed = " | ".join(request.assumed)
     for word in ("vocab 51200", "heads 16", "vpp 1", "precision bf16", "gbs"):
         assert word in assumed
@@ -87,20 +85,14 @@ def test_the_bundled_runs_are_all_expressed() -> None:
     errors = [
         abs(count(request.model).total / (float(row["params_b"]) * 1e9) - 1)
         for row, request in zip(rows, requests, strict=True)
-        if isinstance(request, Request)
-        and row["params_b"]
-        and row["vocab"]
-        and row["source"] != "bloom-chronicles"
+        if isinstance(request, Request) and row["params_b"] and row["vocab"] and row["source"] != "bloom-chronicles"
     ]
     assert sum(error < 0.03 for error in errors) >= 0.97 * len(errors)
 
 
 def test_source_and_id_are_no_inputs() -> None:
     rows = read_table(MEASURED)[::211]
-    blank = [
-        {key: value for key, value in row.items() if key not in ("source", "id", "source_ref")}
-        for row in rows
-    ]
+    blank = [{key: value for key, value in row.items() if key not in ("source", "id", "source_ref")} for row in rows]
     assert resolve_rows(rows) == resolve_rows(blank)
 
 
@@ -238,9 +230,7 @@ def test_a_hybrid_s_step_is_the_measured_one() -> None:
     runs = {32: 15.119, 64: 15.058, 256: 15.892, 1024: 15.678}
     rows = [{**row, "n_devices": n, "gbs": 3 * n} for n in runs]
     for answer, seconds in zip(predict_rows(rows), runs.values(), strict=True):
-        assert answer["step_time_s"]["p50"] == pytest.approx(
-            seconds, rel=0.1
-        )  # as wide as the band from p10 to p90
+        assert answer["step_time_s"]["p50"] == pytest.approx(seconds, rel=0.1)  # as wide as the band from p10 to p90
 
 
 def test_a_model_may_be_a_path(tmp_path: Path) -> None:

@@ -24,9 +24,7 @@ def test_energy_is_watts_times_seconds_and_waiting_draws_less() -> None:
     watts, shares, assumed = power(H100)
     assert watts == 700
     assert objective.score({"compute": np.array([2.0])})[0] == pytest.approx(8 * 700 * 2.0)
-    assert objective.score({"pp_bubble": np.array([2.0])})[0] == pytest.approx(
-        8 * 700 * 2.0 * shares["bubble"]
-    )
+    assert objective.score({"pp_bubble": np.array([2.0])})[0] == pytest.approx(8 * 700 * 2.0 * shares["bubble"])
     assert "700 W" in assumed[0]
 
 

@@ -28,9 +28,7 @@ LLAMA, H100 = load_model_spec("llama-3.1-8b"), load_cluster("dgx-h100")
 MIXTRAL, GPT3 = load_model_spec("mixtral-8x7b"), load_model_spec("gpt3-175b")
 
 
-def template(
-    model: Any = LLAMA, devices: int = 16, seq_len: int = 4096, framework: str = "scalewright"
-) -> Request:
+def template(model: Any = LLAMA, devices: int = 16, seq_len: int = 4096, framework: str = "scalewright") -> Request:
     return from_layout(model, H100, Layout(devices=devices), seq_len, framework)
 
 
@@ -40,12 +38,9 @@ def every_row(space: Space) -> Rows:
 
 
 @pytest.mark.parametrize(
-    ("model", "devices", "framework"),
-    [(LLAMA, 64, "scalewright"), (GPT3, 512, "megatron"), (MIXTRAL, 64, "nemo")],
+    ("model", "devices", "framework"), [(LLAMA, 64, "scalewright"), (GPT3, 512, "megatron"), (MIXTRAL, 64, "nemo")]
 )
-def test_a_row_of_the_space_is_priced_as_predict_prices_its_layout(
-    model: Any, devices: int, framework: str
-) -> None:
+def test_a_row_of_the_space_is_priced_as_predict_prices_its_layout(model: Any, devices: int, framework: str) -> None:
     request = template(model, devices, framework=framework)
     space = make_space(request, 256, {})
     pricer = make_pricer(space, make_objective("time", request.chip, devices, None), 0.0)
@@ -217,9 +212,7 @@ RUNS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("framework", ["scalewright", "megatron"])
 @pytest.mark.parametrize("zero", [0, 1])
 @pytest.mark.parametrize("kind", list(RUNS))
-def test_a_run_is_priced_with_the_same_facts_by_search_and_prediction(
-    kind: str, zero: int, framework: str
-) -> None:
+def test_a_run_is_priced_with_the_same_facts_by_search_and_prediction(kind: str, zero: int, framework: str) -> None:
     """Its compression where all layouts have a use for it, its islands and optimizer; of ours alone."""
     fixed = {"zero_stage": zero, "dp_replicate": 2 if "diloco" in kind else 1}
     model = load_model_spec("llama-3.2-1b")
@@ -231,9 +224,7 @@ def test_a_run_is_priced_with_the_same_facts_by_search_and_prediction(
     ours, half = framework == "scalewright", "bf16" in kind or kind == "powersgd"
     priced = ours and not (half and zero and "diloco" not in kind)
     assert (plan.best[0].score != plain.best[0].score) == priced
-    assert any("no compressed gradients" in line for line in plan.assumed) == (
-        half and not (ours and zero == 0)
-    )
+    assert any("no compressed gradients" in line for line in plan.assumed) == (half and not (ours and zero == 0))
     assert any("no diloco" in line for line in plan.assumed) == ("diloco" in kind and not ours)
 
 

@@ -24,9 +24,7 @@ def plan() -> Plan:
 def test_near_losers_differ_on_their_axis_and_their_costs_add_up(plan: Plan) -> None:
     best = plan.best[0].prediction
     keys = plan.best[0].keys
-    assert {"tp", "pp", "micro_batch"} <= {
-        axis for entry in plan.why_not for axis in entry["axis"].split(", ")
-    }
+    assert {"tp", "pp", "micro_batch"} <= {axis for entry in plan.why_not for axis in entry["axis"].split(", ")}
     for entry in plan.why_not:
         assert all(entry["layout"][axis] != keys[axis] for axis in entry["axis"].split(", "))
         difference = entry["step_time_s"] - best.step_time_s

@@ -6,18 +6,7 @@ import pytest
 
 from scalewright.cli.terminal import show
 from scalewright.report.page import Page, block_section, render
-from scalewright.report.present.blocks import (
-    Bar,
-    Bars,
-    Line,
-    Note,
-    Part,
-    Shown,
-    Stacks,
-    Table,
-    Text,
-    left_out,
-)
+from scalewright.report.present.blocks import Bar, Bars, Line, Note, Part, Shown, Stacks, Table, Text, left_out
 from scalewright.report.present.html import notebook
 from scalewright.report.present.markdown import markdown
 
@@ -46,14 +35,7 @@ def test_the_terminal_shows_a_part_and_everything(capsys: pytest.CaptureFixture[
     brief = capsys.readouterr().out
     show(SHOWN, everything=True)
     everything = capsys.readouterr().out
-    for word in (
-        "a model <b>",
-        "yours     2 s",
-        "pp|4",
-        "  ... 1 more",
-        "    - kept as it is",
-        "compute 75.0%",
-    ):
+    for word in ("a model <b>", "yours     2 s", "pp|4", "  ... 1 more", "    - kept as it is", "compute 75.0%"):
         assert word in brief
     for word in ("50 ms", "dp 2", "spare", "two", "deep"):
         assert word not in brief
@@ -84,8 +66,7 @@ def test_bars_stay_on_the_screen(
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     parts = [
-        Part(name, sign, at)
-        for at, (name, sign) in enumerate(zip(("compute", "waits", "idle"), "#-.", strict=False))
+        Part(name, sign, at) for at, (name, sign) in enumerate(zip(("compute", "waits", "idle"), "#-.", strict=False))
     ]
     rows = [(f"rank {number}", [50.0, 30.0, 20.0]) for number in range(12)]
     show(Shown("a", [], [Stacks(parts, rows, note="12 of 99", few=9), BARS]))

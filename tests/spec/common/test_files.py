@@ -27,9 +27,7 @@ def test_a_link_is_replaced_and_the_mode_is_the_umasks(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "file").lstat().st_mode) == 0o644
 
 
-def test_a_failure_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("old")
 
     def full(handle: int) -> None:

@@ -26,9 +26,7 @@ def test_words() -> None:
     assert [count(v) for v in (0, 7, 999.4, 12_345, 999_600, 3.2e9, None)] == [
         "0", "7", "999", "12.3k", "1M", "3.2B", "–",
     ]  # fmt: skip
-    assert [duration(v) for v in (0, 42.4, 3723, 200_000, None, -1)] == [
-        "0:00", "0:42", "1:02:03", "2 d 7 h", "–", "–",
-    ]  # fmt: skip
+    assert [duration(v) for v in (0, 42.4, 3723, 200_000, None, -1)] == ["0:00", "0:42", "1:02:03", "2 d 7 h", "–", "–"]
     assert [short_time(v) for v in (8.5e-4, 9.999e-4, 0.0123, 0.9999, 4.2, 564.3, 1234.5, None)] == [
         "850 µs",
         "1 ms",
@@ -45,9 +43,7 @@ def test_words() -> None:
     assert share(0.3412) == "34.1%"
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(2e-3, "0.00200"), (0.0123, "0.0123"), (0.75, "0.75"), (4e-5, "4.00e-5")]
-)
+@pytest.mark.parametrize(("value", "text"), [(2e-3, "0.00200"), (0.0123, "0.0123"), (0.75, "0.75"), (4e-5, "4.00e-5")])
 def test_small_decimals_keep_their_digits(value, text):
     assert decimal(value, 3) == text
 

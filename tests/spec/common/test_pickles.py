@@ -43,9 +43,7 @@ def read(folder: Path, data: bytes) -> Any:
 
 @pytest.mark.parametrize("protocol", range(6))
 def test_data_of_every_protocol(tmp_path: Path, protocol: int) -> None:
-    data = (
-        {key: value for key, value in DATA.items() if key != 7} if protocol < 4 else DATA
-    )  # sets are calls before
+    data = {key: value for key, value in DATA.items() if key != 7} if protocol < 4 else DATA  # sets are calls before
     if protocol < 3:
         data = {"entries": [{"a": 1, "b": [1.5, None], "c": ("x", "ü")}], "long": 1 << 70}  # and so are bytes
     assert read(tmp_path, pickle.dumps(data, protocol)) == data
@@ -73,9 +71,7 @@ def test_an_extension_and_a_persistent_name_are_refused(tmp_path: Path) -> None:
             read(tmp_path, b"\x80\x02" + code + b".")
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"\x80", b"\x80\x04]", b"hello", b"\x1f\x8bxx", b"\x80\x04\x8e" + b"\xff" * 9]
-)
+@pytest.mark.parametrize("data", [b"", b"\x80", b"\x80\x04]", b"hello", b"\x1f\x8bxx", b"\x80\x04\x8e" + b"\xff" * 9])
 def test_what_is_no_pickle_is_refused(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(NotPlainData):
         read(tmp_path, data)
@@ -85,9 +81,7 @@ def test_what_is_no_pickle_is_refused(tmp_path: Path, data: bytes) -> None:
 def test_random_damage_gives_data_or_a_refusal(tmp_path: Path, seed: int) -> None:
     source = random.Random(seed)
     stream = io.BytesIO()
-    pickle.Pickler(stream, source.randrange(2, 6)).dump(
-        {"entries": [{"name": str(n), "n": n} for n in range(50)]}
-    )
+    pickle.Pickler(stream, source.randrange(2, 6)).dump({"entries": [{"name": str(n), "n": n} for n in range(50)]})
     data = bytearray(stream.getvalue())
     for _ in range(source.randint(1, 10)):
         data[source.randrange(len(data))] = source.randrange(256)

@@ -25,10 +25,7 @@ with scratch_folder("ranks") as folder:
 
 def holder(temporary: Path) -> tuple[subprocess.Popen[str], Path]:
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER],
-        env={**os.environ, "TMPDIR": str(temporary)},
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", HOLDER], env={**os.environ, "TMPDIR": str(temporary)}, stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     folder = Path(process.stdout.readline().strip())
@@ -38,9 +35,7 @@ def holder(temporary: Path) -> tuple[subprocess.Popen[str], Path]:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such locks")
-def test_what_a_killed_process_left_goes_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_killed_process_left_goes_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     killed, left = holder(tmp_path)
     alive, held = holder(tmp_path)

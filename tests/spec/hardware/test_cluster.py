@@ -78,19 +78,11 @@ def test_every_device_is_a_cluster(device: Any) -> None:
 
 def test_levels_of_three_systems() -> None:
     h100 = load_cluster("dgx-h100")
-    assert [(level.name, level.size) for level in h100.levels] == [
-        ("device", 1),
-        ("domain", 8),
-        ("fabric", None),
-    ]
+    assert [(level.name, level.size) for level in h100.levels] == [("device", 1), ("domain", 8), ("fabric", None)]
     assert level_for(h100, 8).bytes_per_s == 450e9
     assert level_for(h100, 9).bytes_per_s == 50e9
     rack = load_cluster("gb200-nvl72")
-    assert (rack.devices_per_node, level_for(rack, 72).kind, level_for(rack, 73).kind) == (
-        4,
-        "nvlink",
-        "infiniband",
-    )
+    assert (rack.devices_per_node, level_for(rack, 72).kind, level_for(rack, 73).kind) == (4, "nvlink", "infiniband")
     pod = load_cluster("tpu-v5e")
     assert (level_for(pod, 256).torus_axes, level_for(pod, 256).wraps_at) == (2, 16)
     assert level_for(pod, 256).bytes_per_s == 4 * 45e9
@@ -171,10 +163,7 @@ BAD: list[tuple[Any, str]] = [
     ({"device": "a6000", "nodes": 3}, "add a fabric"),
     ({"device": "t4", "version": 2}, "version"),
     (
-        {
-            "device": "t4",
-            "levels": [{"name": "device", "kind": "memory", "size": 0, "bytes_per_s": 1, "latency_s": 0}],
-        },
+        {"device": "t4", "levels": [{"name": "device", "kind": "memory", "size": 0, "bytes_per_s": 1, "latency_s": 0}]},
         "size",
     ),
 ]
@@ -199,9 +188,7 @@ def test_a_file_changes_figures_of_its_presets_device() -> None:
     assert cluster.device.id == "a100-sxm-80"
 
 
-@pytest.mark.parametrize(
-    "data", [{"network_bytes_per_s": 12.5e9}, {"device": {"network_bytes_per_s": 12.5e9}}]
-)
+@pytest.mark.parametrize("data", [{"network_bytes_per_s": 12.5e9}, {"device": {"network_bytes_per_s": 12.5e9}}])
 def test_a_slower_network_is_a_fabric(data: dict[str, Any]) -> None:
     """A preset has a network of its own, so that the device's usual one would change nothing."""
     with pytest.raises(UserError, match=r"fabric: \{bytes_per_s: 12500000000.0\}"):

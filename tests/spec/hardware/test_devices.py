@@ -46,9 +46,7 @@ def test_peak_is_the_published_dense_one(name: str, precision: str, tflops: floa
     assert load_device(name).peak(precision) == pytest.approx(tflops * TERA, rel=1e-9)  # only float rounding
 
 
-@pytest.mark.parametrize(
-    "name", ["v100-sxm2-32", "v100-sxm2-16", "v100-pcie-32", "p100", "p100-sxm2-16", "t4"]
-)
+@pytest.mark.parametrize("name", ["v100-sxm2-32", "v100-sxm2-16", "v100-pcie-32", "p100", "p100-sxm2-16", "t4"])
 def test_devices_before_ampere_have_no_bf16(name: str) -> None:
     assert load_device(name).peak("bf16") is None
     assert load_device(name).peak("tf32") is None
@@ -82,12 +80,7 @@ def test_every_device_is_complete_and_plausible(device: DeviceSpec) -> None:
 
 def test_links_are_one_way() -> None:
     """Vendors print NVLink two-way: 600 GB/s for A100, 900 for H100, 1,800 for B200, 400 for H800."""
-    for name, two_way in [
-        ("a100-sxm-80", 600e9),
-        ("h100-sxm", 900e9),
-        ("b200-sxm", 1800e9),
-        ("h800-sxm", 400e9),
-    ]:
+    for name, two_way in [("a100-sxm-80", 600e9), ("h100-sxm", 900e9), ("b200-sxm", 1800e9), ("h800-sxm", 400e9)]:
         link = load_device(name).link
         assert link is not None
         assert link.bytes_per_s == two_way / 2

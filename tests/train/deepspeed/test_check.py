@@ -39,10 +39,7 @@ def check_run(run: RunSpec, monkeypatch: pytest.MonkeyPatch, installed: bool = T
     [
         ({"layout": {"devices": 2, "tp": 2}}, r"tp 2: .*AutoTP.*layout.tp.*use tp 1, or engine: scalewright"),
         ({"layout": {"devices": 2, "cp": 2, "zero_stage": 3}}, r"cp 2: .*Ulysses.*use cp 1"),
-        (
-            {"layout": {"devices": 4, "dp_replicate": 2, "zero_stage": 3}},
-            r"shards over all ranks.*use dp_replicate 1",
-        ),
+        ({"layout": {"devices": 4, "dp_replicate": 2, "zero_stage": 3}}, r"shards over all ranks.*use dp_replicate 1"),
         ({"layout": {**PIPE, "zero_stage": 2}}, r"zero_stage 2 with pp 2 .*use zero_stage 1"),
         ({"layout": {**PIPE, "schedule": "gpipe"}}, r"schedule gpipe .*layout.schedule.*use schedule 1f1b"),
         ({"layout": {**TWO, "offload": "all", "zero_stage": 3}}, r"offload all .*none or optimizer or param"),
@@ -66,9 +63,7 @@ def check_run(run: RunSpec, monkeypatch: pytest.MonkeyPatch, installed: bool = T
         ({"model": {"mtp_layers": 1}}, r"prediction modules.*train.mtp_weight.*set it to 0"),
     ],
 )
-def test_what_deepspeed_cannot_do(
-    changes: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_deepspeed_cannot_do(changes: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=words):
         check_run(run_of(**changes), monkeypatch)
 

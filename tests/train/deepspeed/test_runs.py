@@ -46,10 +46,7 @@ ADAMW = {"name": "adamw", "lr": 1e-2, "weight_decay": 0.1, "clip_norm": 0.5}
 TWO, PIPE = {"devices": 2, "micro_batch": 2}, {"devices": 2, "pp": 2, "micro_batch": 2}
 TIED = {"model": {"tie_word_embeddings": True}}
 # Clipped in every step, with uneven counts of tokens (packed rows), validated twice.
-BASE: dict[str, Any] = {
-    "optimizer": {"clip_norm": 0.5},
-    "train": {"steps": 12, "valid_every": 6, "valid_batches": 3},
-}
+BASE: dict[str, Any] = {"optimizer": {"clip_norm": 0.5}, "train": {"steps": 12, "valid_every": 6, "valid_batches": 3}}
 CASES: dict[str, dict[str, Any]] = {
     **{f"zero{stage}": {"layout": {**TWO, "zero_stage": stage}} for stage in range(4)},
     "zero2-accumulated-full": {
@@ -72,11 +69,7 @@ CASES: dict[str, dict[str, Any]] = {
         "optimizer": ADAMW,
     },
     "pp2-dp2-tied": {"layout": {**PIPE, "devices": 4, "zero_stage": 1}, **TIED},
-    "unpacked-zloss": {
-        "layout": {**TWO, "zero_stage": 2},
-        "data": {"packing": False},
-        "train": {"z_loss": 1e-3},
-    },
+    "unpacked-zloss": {"layout": {**TWO, "zero_stage": 2}, "data": {"packing": False}, "train": {"z_loss": 1e-3}},
     "own-module": {"layout": {**TWO, "zero_stage": 3}, "model": {"python": "parts:build"}},
 }
 
@@ -265,9 +258,7 @@ def test_a_rewind_is_the_run_without_those_rows(tmp_path: Path) -> None:
 
 
 def test_parity_compares_it_with_our_own_engine_on_one_device(tmp_path: Path) -> None:
-    write_run(
-        tmp_path, data_of(tmp_path, engine="deepspeed", layout={**TWO, "zero_stage": 2}, optimizer=ADAMW)
-    )
+    write_run(tmp_path, data_of(tmp_path, engine="deepspeed", layout={**TWO, "zero_stage": 2}, optimizer=ADAMW))
     done = _cli(tmp_path, "parity", "run.yaml", "--json", "--steps", "6")
     assert done.returncode == 0, done.stderr + done.stdout
     answer = json.loads(done.stdout)

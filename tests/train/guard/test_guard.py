@@ -55,8 +55,7 @@ def same(mine: list[Any], other: list[Any]) -> bool:
 
 # Not to look is how it goes on a GPU: the decision stays on the device, and the optimizer obeys a flag.
 @pytest.mark.parametrize(
-    ("name", "look"),
-    [(name, look) for name in OPTIMIZERS for look in (True, False) if look or name != "foreach adamw"],
+    ("name", "look"), [(name, look) for name in OPTIMIZERS for look in (True, False) if look or name != "foreach adamw"]
 )
 @pytest.mark.parametrize("bad", [{0}, {1, 2}], ids=["the first", "two in a row"])
 def test_a_skipped_update_leaves_everything_as_it_was(name, look, bad):
@@ -69,9 +68,7 @@ def test_a_skipped_update_leaves_everything_as_it_was(name, look, bad):
         masters = [w.master for w in parallel.weights]
         optimizer = OPTIMIZERS[name](masters)
         poison = [1.0]
-        step = Step(
-            parallel, optimizer, lambda lo, t: cross_entropy(lo * poison[0], t, 0.0), mesh, 1.0, look=look
-        )
+        step = Step(parallel, optimizer, lambda lo, t: cross_entropy(lo * poison[0], t, 0.0), mesh, 1.0, look=look)
         for number in numbers:
             poison[0] = float("nan") if number in bad else 1.0
             before, held = [m.detach().clone() for m in masters], states(optimizer)
@@ -279,9 +276,7 @@ def test_a_bad_weight_is_named(tmp_path, layout):
     model = {"python": "guard_parts:with_a_bad_weight"}
     changes = merge(MOODY, {"model": model, "layout": layout, "train": {"guard": {"nonfinite": "stop"}}})
     rank = layout.get("devices", 1) - 1
-    with pytest.raises(
-        RunError, match=rf"stopped at step 1: .* in the weight 'blocks.1.up.weight' on rank {rank}"
-    ):
+    with pytest.raises(RunError, match=rf"stopped at step 1: .* in the weight 'blocks.1.up.weight' on rank {rank}"):
         run(run_data(tmp_path, **changes))
     state = read_state(find_checkpoint(tmp_path / "out"))
     assert (state["finite"], state["nonfinite"]) == (False, ["blocks.1.up.weight"])

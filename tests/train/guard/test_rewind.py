@@ -33,10 +33,7 @@ def spiky(folder: Path, kind: str = "row", odd: Any = ODD, **changes: Any) -> di
         pytest.param("row", {"layout": {"micro_batch": 4}, "checkpoint": {"at_end": True}}, id="one-saved"),
         pytest.param("stream", {"layout": {"micro_batch": 4}, **OWN}, id="one-own-streamed"),
         pytest.param(
-            "stream",
-            {"layout": ZERO3, **OWN, "checkpoint": {"at_end": True}},
-            id="zero3-own",
-            marks=pytest.mark.slow,
+            "stream", {"layout": ZERO3, **OWN, "checkpoint": {"at_end": True}}, id="zero3-own", marks=pytest.mark.slow
         ),
         pytest.param(
             "row",
@@ -56,9 +53,7 @@ def test_it_is_the_run_without_those_rows(tmp_path, kind, changes):
     found = [(e["step"], e["action"], e["to"], e["left_out"]) for e in events(stopped, "spike")]
     assert found == [(70, "rewound", 60, LEFT_OUT[0]), (73, "rewound", 60, LEFT_OUT[1])]
     out = run(mine).out_dir
-    assert len(events(out, "spike")) == (
-        2 if mine["checkpoint"]["at_end"] else 4
-    )  # from 60 it meets them again
+    assert len(events(out, "spike")) == (2 if mine["checkpoint"]["at_end"] else 4)  # from 60 it meets them again
     assert bits(out) == bits(control)
     assert_same_bits(weights(out, optimizer=True), weights(control, optimizer=True))
 

@@ -30,9 +30,7 @@ def judged(guard: Guard, loss: float, norm: float, clip: float = 0.0) -> tuple[l
 # How gradient norms of healthy runs are spread about their level: nearly normal, skewed, and drifting.
 SPREADS = {
     "lognormal 50%": lambda r, step: math.exp(0.5 * r.gauss(0, 1)),
-    "drifting": lambda r, step: (
-        (3 + 20 * math.exp(-step / 50) + step / 2000) * math.exp(0.15 * r.gauss(0, 1))
-    ),
+    "drifting": lambda r, step: (3 + 20 * math.exp(-step / 50) + step / 2000) * math.exp(0.15 * r.gauss(0, 1)),
     "constant": lambda r, step: 0.25,
 }
 

@@ -17,13 +17,7 @@ from scalewright.parallel.cross_entropy import cross_entropy
 
 
 def wrong_on_one(
-    logits: Tensor,
-    targets: Tensor,
-    how: str,
-    rank: int = 1,
-    at: int = 6,
-    folder: str = "",
-    pause: float = 0.02,
+    logits: Tensor, targets: Tensor, how: str, rank: int = 1, at: int = 6, folder: str = "", pause: float = 0.02
 ) -> Tensor:
     """Our own loss, and at its `at`-th call on `rank` what `how` names; each call waits a little."""
     wrong_on_one.calls = getattr(wrong_on_one, "calls", 0) + 1  # type: ignore[attr-defined]

@@ -64,9 +64,7 @@ CASES: dict[str, tuple[dict[int, Position | None], int, str]] = {
     "shape, and on": (  # it has left what the others are still in
         {
             **{r: at(r, REDUCE) for r in (0, 2, 3)},
-            1: Position(
-                1, 11, "step", "y.py:1", None, {"dp": 812}, {"dp": {812: ("all_reduce", (9,))}}, {"dp": "dp"}
-            ),
+            1: Position(1, 11, "step", "y.py:1", None, {"dp": 812}, {"dp": {812: ("all_reduce", (9,))}}, {"dp": "dp"}),
         },
         1,
         "all_reduce of 9 elements as number 812 of dp (y.py:1)",
@@ -109,11 +107,7 @@ CASES: dict[str, tuple[dict[int, Position | None], int, str]] = {
         1,
         "rank 1 is at slow.py:4 (after step 11, step); rank 0 waits in broadcast number 9 of tp",
     ),
-    "two of four stopped": (
-        {0: at(0, REDUCE), 1: None, 2: None, 3: at(3, REDUCE)},
-        1,
-        "rank 1 does not answer",
-    ),
+    "two of four stopped": ({0: at(0, REDUCE), 1: None, 2: None, 3: at(3, REDUCE)}, 1, "rank 1 does not answer"),
 }
 
 

@@ -216,9 +216,7 @@ def test_the_line_of_source_is_ours_or_the_users():
 
 
 def test_while_torch_compiles_the_phase_is_another(tmp_path):
-    code = compile(
-        "found = position(0, 3, 'step', thread, None, [])", "/x/torch/_dynamo/convert_frame.py", "exec"
-    )
+    code = compile("found = position(0, 3, 'step', thread, None, [])", "/x/torch/_dynamo/convert_frame.py", "exec")
     values: dict[str, Any] = {"position": position, "thread": threading.get_ident()}
     exec(code, values)
     assert values["found"].phase == "compile"
@@ -269,9 +267,7 @@ class Pair:
         return []
 
     def position(self, rank: int) -> Position:
-        call = (
-            Waiting("dp", "dp", "all_reduce", 7, (8,), "a.py:1", (0, 1)) if self.waits and rank == 0 else None
-        )
+        call = Waiting("dp", "dp", "all_reduce", 7, (8,), "a.py:1", (0, 1)) if self.waits and rank == 0 else None
         return Position(rank, 4, self.phases[rank], "a.py:1", call, {"dp": 7 if call else 6})
 
     def run(self, seconds: float, *, waits: bool) -> None:
@@ -300,9 +296,7 @@ def test_a_rank_that_is_only_slow_is_not_ended_before_others_waited_for_the_time
     assert len(events(tmp_path, "hang")) == 1
 
 
-@pytest.mark.parametrize(
-    "phases", [("save", "save"), (STEADY, "save"), ("start", "start"), (STEADY, "compile")]
-)
+@pytest.mark.parametrize("phases", [("save", "save"), (STEADY, "save"), ("start", "start"), (STEADY, "compile")])
 def test_slow_phases_are_no_hangs_for_a_share_of_their_timeout(tmp_path, monkeypatch, phases):
     """A quarter of 1800 s, also where the others are in the next step; stacks are dumped after it."""
     pair = Pair(tmp_path, monkeypatch)
@@ -318,24 +312,14 @@ def test_slow_phases_are_no_hangs_for_a_share_of_their_timeout(tmp_path, monkeyp
 
 # -- a connection that broke ---------------------------------------------------------------------------
 
-RESET = (
-    "[/pytorch/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:18345: Connection reset by peer. GLHF!"
-)
+RESET = "[/pytorch/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:18345: Connection reset by peer. GLHF!"
 
 
 @pytest.mark.parametrize(
     ("starter", "others", "words"),
     [
-        (
-            "torchrun",
-            [0],
-            r"rank 1's connection ended \(pid 4321 on node7\): it has failed or was killed; its own",
-        ),
-        (
-            "torchrun",
-            [0, 1],
-            "the connection to another rank ended: it has failed or was killed; its own error",
-        ),
+        ("torchrun", [0], r"rank 1's connection ended \(pid 4321 on node7\): it has failed or was killed; its own"),
+        ("torchrun", [0, 1], "the connection to another rank ended: it has failed or was killed; its own error"),
         ("local", [0], None),  # the launcher sees how the other one ended
     ],
 )

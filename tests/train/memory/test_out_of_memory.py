@@ -73,10 +73,7 @@ def test_a_run_says_where(place: str, phase: str, tmp_path: Path, monkeypatch: p
 
 def test_other_errors_pass_unchanged(tmp_path: Path) -> None:
     run = read_run(run_data(tmp_path), [])
-    with (
-        pytest.raises(RuntimeError, match="shapes") as caught,
-        memory_explained(run, 16, 0, torch.device("cpu")),
-    ):
+    with pytest.raises(RuntimeError, match="shapes") as caught, memory_explained(run, 16, 0, torch.device("cpu")):
         raise RuntimeError("shapes differ")
     assert not isinstance(caught.value, RunError)
 
@@ -89,6 +86,4 @@ def test_the_history_that_was_asked_for_is_named(tmp_path: Path, monkeypatch: py
     assert write_history(False, tmp_path, 3, torch.device("cuda")) is None
     assert write_history(True, tmp_path, 3, torch.device("cpu")) is None
     (tmp_path / "file").write_text("")
-    assert write_history(True, tmp_path / "file", 3, torch.device("cuda")) is None, (
-        "an error more helps nobody"
-    )
+    assert write_history(True, tmp_path / "file", 3, torch.device("cuda")) is None, "an error more helps nobody"

@@ -240,9 +240,7 @@ def test_what_a_run_chose_is_kept(again, saved, tmp_path):
     kept = keep_choices(RunSpec.parse(open_choices))
     assert (kept.layout.precision, kept.layout.zero_stage, kept.train.compile) == ("bf16", 2, True)
     assert kept.device == "cpu"
-    said = merge(
-        open_choices, {"layout": {"precision": "fp32", "zero_stage": 0}, "train": {"compile": False}}
-    )
+    said = merge(open_choices, {"layout": {"precision": "fp32", "zero_stage": 0}, "train": {"compile": False}})
     kept = keep_choices(RunSpec.parse(said))
     assert (kept.layout.precision, kept.layout.zero_stage, kept.train.compile) == ("fp32", 0, False)
     larger = merge(open_choices, {"layout": {"devices": 2}})  # its stage is derived anew
@@ -288,8 +286,6 @@ def test_compile_auto_is_for_gpus(saved):
     assert run.train.compile == "auto"
     assert state_of(Path(data["out_dir"]))["run"]["train"]["compile"] is False  # on a CPU
     for asked, kind, settled in (("auto", "cuda", True), ("auto", "mps", False), (False, "cuda", False)):
-        mesh: Any = SimpleNamespace(
-            device=torch.device(kind), rank=0, world=1, groups={}, group=lambda axis: None
-        )
+        mesh: Any = SimpleNamespace(device=torch.device(kind), rank=0, world=1, groups={}, group=lambda axis: None)
         given = run.replace(train={**run.train.dump(), "compile": asked})
         assert _on_devices(given, mesh, []).train.compile is settled

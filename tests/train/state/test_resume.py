@@ -85,9 +85,7 @@ def assert_bitwise(mine: str | Path, control: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("layout", "optimizer"),
-    [(ONE, LION), (ZERO0, MOMENTUM), (ZERO3, MUON)],
-    ids=["1-lion", "zero0-sgd", "zero3-muon"],
+    ("layout", "optimizer"), [(ONE, LION), (ZERO0, MOMENTUM), (ZERO3, MUON)], ids=["1-lion", "zero0-sgd", "zero3-muon"]
 )
 def test_killed_once(straight, tmp_path, layout, optimizer):
     """20 steps straight == 8 + kill -9 + 12. Steps 9 and 10 were done before the kill, and are done again."""

@@ -45,9 +45,7 @@ CASES = [
     pytest.param(ONE, {"model": OWN_MODEL, "optimizer": ADAMW}, id="one-model-adamw"),
     pytest.param(ONE, {"model": OWN_MODEL, "optimizer": OWN_OPTIMIZER}, id="one-model-own"),
     pytest.param(ZERO0, {"model": OWN_MODEL, "optimizer": ADAMW}, id="zero0-model-adamw"),
-    pytest.param(
-        ZERO1, {"model": VECTOR_MODEL, "optimizer": OWN_OPTIMIZER}, id="zero1-model-own", marks=slow
-    ),
+    pytest.param(ZERO1, {"model": VECTOR_MODEL, "optimizer": OWN_OPTIMIZER}, id="zero1-model-own", marks=slow),
     pytest.param(ZERO3, {"model": VECTOR_MODEL, "optimizer": OWN_OPTIMIZER}, id="zero3-model-own"),
     pytest.param(ZERO3, {"optimizer": OWN_OPTIMIZER}, id="zero3-own", marks=slow),
     pytest.param(PIPELINE, {"optimizer": OWN_OPTIMIZER}, id="pp2-own"),
@@ -196,9 +194,7 @@ def test_numbers_of_each_rank_need_the_ranks(tmp_path):
     local = {**OWN_OPTIMIZER, "python": "stateful:Local"}
     data = run_data(tmp_path, optimizer=local, layout=PIPELINE, **SAVES)
     run(data, steps=3)
-    held = [
-        rank["groups"][0]["held"]["now"] for rank in state_json(data["out_dir"])["optimizer_groups"]["ranks"]
-    ]
+    held = [rank["groups"][0]["held"]["now"] for rank in state_json(data["out_dir"])["optimizer_groups"]["ranks"]]
     assert held[0] != held[1]
     with pytest.raises(UserError, match="differs between the 2 ranks that saved it, and there are 1 now"):
         run({**data, "layout": {**ONE, "global_batch": 8, "precision": "fp32"}})
@@ -272,9 +268,7 @@ def test_values_survive_json(value):
         assert back == value
 
 
-@pytest.mark.parametrize(
-    "value", [object(), torch.zeros(5000), torch.zeros(1, dtype=torch.complex64), {1: 2}]
-)
+@pytest.mark.parametrize("value", [object(), torch.zeros(5000), torch.zeros(1, dtype=torch.complex64), {1: 2}])
 def test_what_has_no_plain_form(value):
     with pytest.raises(TypeError):
         encode(value)

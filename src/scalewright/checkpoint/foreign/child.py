@@ -17,11 +17,7 @@ from scalewright.checkpoint.foreign.confine import confine
 from scalewright.checkpoint.foreign.index import Index
 from scalewright.spec.errors import UserError
 
-READERS: dict[str, Callable[[Path], Index]] = {
-    "dcp": dcp.read,
-    "deepspeed": deepspeed.read,
-    "nanotron": nanotron.read,
-}
+READERS: dict[str, Callable[[Path], Index]] = {"dcp": dcp.read, "deepspeed": deepspeed.read, "nanotron": nanotron.read}
 
 
 def answer(kind: str, folder: Path) -> dict[str, object]:

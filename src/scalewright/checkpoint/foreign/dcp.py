@@ -71,9 +71,7 @@ def _read_chunks(folder: Path, index: Index, chunks: list[tuple[str, int, int, s
             saved = TorchFile(path, file, start, length)
             stored = saved.stored(saved.content)
             if stored is None or stored.shape != sizes:
-                raise damaged(
-                    path, f"the chunk of '{tensor[:100]}' at byte {start} has another shape than {sizes}"
-                )
+                raise damaged(path, f"the chunk of '{tensor[:100]}' at byte {start} has another shape than {sizes}")
             if stored.dtype != index.tensors[tensor]["dtype"]:
                 raise damaged(path, f"the chunk of '{tensor[:100]}' at byte {start} has another type")
             index.piece(tensor, offsets, name, stored)

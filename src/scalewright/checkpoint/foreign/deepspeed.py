@@ -212,9 +212,7 @@ def _shapes(saved: _Saved) -> list[dict[str, Shape]]:
 def _in_order(folder: Path, pattern: str) -> Iterator[Path]:
     """Files by the numbers in their names: rank 10 behind rank 9."""
     numbers = re.compile(r"\d+")
-    return iter(
-        sorted(folder.glob(pattern), key=lambda p: ([int(n) for n in numbers.findall(p.name)], p.name))
-    )
+    return iter(sorted(folder.glob(pattern), key=lambda p: ([int(n) for n in numbers.findall(p.name)], p.name)))
 
 
 def _get(record: Any, key: str, default: Any) -> Any:

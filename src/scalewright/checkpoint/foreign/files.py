@@ -26,9 +26,7 @@ from scalewright.checkpoint.foreign.index import ITEM_BYTES, Shape, contiguous
 from scalewright.spec.common.untrusted import inside, parse_json
 from scalewright.spec.errors import RunError, UserError
 
-START = (
-    "import sys; sys.path.insert(0, sys.argv.pop(1)); from scalewright.checkpoint.foreign.child import main; "
-)
+START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from scalewright.checkpoint.foreign.child import main; "
 LEAST_MEMORY, MEMORY_PER_BYTE = 2 << 30, 60  # of the reader, by the bytes of what it parses
 LEAST_SECONDS, BYTES_PER_SECOND = 60, 200_000  # Python reads some 2 million opcodes a second
 ANSWER_BYTES = 1 << 30
@@ -72,8 +70,7 @@ class ForeignFiles:
             self.facts = dict(answer["index"]["facts"])
             files = [str(name) for name in answer["index"]["files"]]
             self.tensors = {
-                str(name): self._tensor(str(name), entry, files)
-                for name, entry in answer["index"]["tensors"].items()
+                str(name): self._tensor(str(name), entry, files) for name, entry in answer["index"]["tensors"].items()
             }
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
             if isinstance(error, UserError):
@@ -93,8 +90,7 @@ class ForeignFiles:
         for piece in tensor.pieces:
             first = tuple(max(o, p) for o, p in zip(offsets, piece.offsets, strict=True))
             ends = tuple(
-                min(o + n, p + m)
-                for o, n, p, m in zip(offsets, sizes, piece.offsets, piece.sizes, strict=True)
+                min(o + n, p + m) for o, n, p, m in zip(offsets, sizes, piece.offsets, piece.sizes, strict=True)
             )
             common = tuple(end - begin for begin, end in zip(first, ends, strict=True))
             if any(n <= 0 for n in common):
@@ -144,9 +140,7 @@ class ForeignFiles:
         width = ITEM_BYTES[tensor.dtype]
         for piece in tensor.pieces:
             aligned = len(piece.offsets) == len(piece.sizes) == len(piece.strides) == len(whole)
-            if not aligned or any(
-                o + n > m for o, n, m in zip(piece.offsets, piece.sizes, whole, strict=True)
-            ):
+            if not aligned or any(o + n > m for o, n, m in zip(piece.offsets, piece.sizes, whole, strict=True)):
                 raise self._problem(f"tensor '{name[:100]}' has a piece outside of its {list(tensor.shape)}")
             extent = _extent(piece.sizes, piece.strides)
             inside_file = piece.start >= 0 and piece.start + extent * width <= self._size(piece.file)

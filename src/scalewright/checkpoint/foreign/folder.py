@@ -111,14 +111,8 @@ class ForeignFolder:
         self.spec = model_of(folder, self.files.facts, model)
         views = _views(self.files)
         self.trainer, prefix = self._table(views)
-        table = (
-            locations(self.spec)
-            if self.trainer == "huggingface"
-            else NAMINGS[self.trainer].locations(self.spec)
-        )
-        self._known = {
-            name.removeprefix(prefix): view for name, view in views.items() if name.startswith(prefix)
-        }
+        table = locations(self.spec) if self.trainer == "huggingface" else NAMINGS[self.trainer].locations(self.spec)
+        self._known = {name.removeprefix(prefix): view for name, view in views.items() if name.startswith(prefix)}
         self._check(table)
         self._reader = HuggingFaceFolder(folder, self.spec, {"": Views(self._known)}, table)
         self._pairs = self._has_pairs()
@@ -177,11 +171,7 @@ class ForeignFolder:
     def _fit(self, name: str, part: Location, ours: str) -> None:
         """Compares a shape; a padded vocabulary loses its padding."""
         view = self._known[name]
-        padded = (
-            self.trainer in NAMINGS
-            and NAMINGS[self.trainer].padded
-            and ours in ("embed.weight", "head.weight")
-        )
+        padded = self.trainer in NAMINGS and NAMINGS[self.trainer].padded and ours in ("embed.weight", "head.weight")
         if padded and view.shape[1:] == part.shape[1:] and view.shape[0] > part.shape[0]:
             self._known[name] = replace(view, shape=part.shape)
         elif view.shape != part.shape:
@@ -194,10 +184,7 @@ class ForeignFolder:
         if self.trainer in NAMINGS:
             heads, embeds = (NAMINGS[self.trainer].names(name) for name in ("head.weight", "embed.weight"))
         else:
-            heads, embeds = (
-                ["lm_head.weight", "embed_out.weight"],
-                [locations(self.spec)["embed.weight"].name],
-            )
+            heads, embeds = (["lm_head.weight", "embed_out.weight"], [locations(self.spec)["embed.weight"].name])
         copies = {name for name in heads if name in self._known}
         for name in copies:
             head, embed = self._known[name], self._known[embeds[0]]

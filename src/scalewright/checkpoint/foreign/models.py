@@ -46,9 +46,7 @@ def _from_settings(facts: Mapping[str, Any], where: str) -> ModelSpec:
     try:
         config = _from_megatron(facts, where) if megatron else _from_nanotron(facts)
     except (KeyError, TypeError, ZeroDivisionError) as error:
-        raise UserError(
-            f"its settings don't make a model ({error!r})", where, "name the model with --model"
-        ) from None
+        raise UserError(f"its settings don't make a model ({error!r})", where, "name the model with --model") from None
     return read_huggingface(config, where, "megatron" if megatron else "nanotron")
 
 
@@ -93,9 +91,7 @@ def _from_megatron(facts: Mapping[str, Any], where: str) -> dict[str, object]:
     expected = {**_EXPECTED, **(_EXPECTED_OF_EXPERTS if facts.get("num_experts") else {})}
     for key, values in expected.items():
         if facts.get(key, values[-1]) not in values:
-            raise UserError(
-                f"Megatron's argument {key} is {facts[key]!r} here", where, "name the model with --model"
-            )
+            raise UserError(f"Megatron's argument {key} is {facts[key]!r} here", where, "name the model with --model")
     heads, hidden = facts["num_attention_heads"], facts["hidden_size"]
     bias, norms = bool(facts.get("add_qkv_bias")), bool(facts.get("qk_layernorm"))
     grouped = facts.get("group_query_attention", False)

@@ -140,9 +140,7 @@ class Naming:
         if spec.family not in self.families:
             known = ", ".join(sorted(self.families))
             what = f"{self.title} checkpoints of the family '{spec.family}' aren't read"
-            raise UserError(
-                what, f"model '{spec.name}'", f"save it in Hugging Face's format there (read: {known})"
-            )
+            raise UserError(what, f"model '{spec.name}'", f"save it in Hugging Face's format there (read: {known})")
         by_name = {t.name: self._location(spec, t.name, t.shape) for t in tensors(spec)}
         for tensor in tensors(spec):
             if tensor.tied_to is not None:
@@ -151,9 +149,7 @@ class Naming:
 
     def _location(self, spec: ModelSpec, name: str, shape: tuple[int, ...]) -> Location:
         names = self.names(name)
-        module = (
-            name.rsplit(".", 1)[0].split(".", 2)[-1] if name.startswith("layers.") else name.rsplit(".", 1)[0]
-        )
+        module = name.rsplit(".", 1)[0].split(".", 2)[-1] if name.startswith("layers.") else name.rsplit(".", 1)[0]
         if not names:
             raise UserError(
                 f"'{name}' has no name in {self.title} checkpoints", f"model '{spec.name}'", "check --model"

@@ -24,9 +24,7 @@ from scalewright.checkpoint.foreign.torch_file import damaged
 from scalewright.spec.common.untrusted import inside, open_regular, parse_json, read_json
 
 METADATA, CONFIG, MODEL = "checkpoint_metadata.json", "model_config.json", "model"
-FILE = re.compile(
-    r"model_(?P<kind>\w+?)(?:_pp-rank-\d+-of-\d+_tp-rank-(?P<rank>\d+)-of-(?P<ranks>\d+))?\.safetensors"
-)
+FILE = re.compile(r"model_(?P<kind>\w+?)(?:_pp-rank-\d+-of-\d+_tp-rank-(?P<rank>\d+)-of-(?P<ranks>\d+))?\.safetensors")
 HEADER_BYTES = 1 << 20
 WHOLE = re.compile(r"(?<!int)\b\d+")  # also in "(np.int64(80), 48)", as numpy 2 prints it
 
@@ -54,9 +52,7 @@ def read(folder: Path) -> Index:
             continue
         try:
             shape = tuple(map(int, WHOLE.findall(metadata["unsharded_shape"])))
-            pairs = [
-                _pair(text, stored.shape, shape) for text in metadata["local_global_slices_pairs"].split(";")
-            ]
+            pairs = [_pair(text, stored.shape, shape) for text in metadata["local_global_slices_pairs"].split(";")]
         except (KeyError, ValueError, AttributeError, TypeError):
             raise damaged(path, "its metadata don't say which part of the tensor it has") from None
         if name not in index.tensors:

@@ -116,19 +116,10 @@ class TorchFile:
             self._zip = zipfile.ZipFile(Window(file, start, length))
             self._entries = {info.filename.partition("/")[2]: info for info in self._zip.infolist()}
             self.content = records(self._zip.read(self._entry("data.pkl", PICKLE_BYTES)), path)
-            order = (
-                self._zip.read(self._entry("byteorder", 16)) if "byteorder" in self._entries else b"little"
-            )
+            order = self._zip.read(self._entry("byteorder", 16)) if "byteorder" in self._entries else b"little"
         except UserError:
             raise
-        except (
-            OSError,
-            ValueError,
-            KeyError,
-            zipfile.BadZipFile,
-            NotImplementedError,
-            RuntimeError,
-        ) as error:
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
             raise damaged(path, f"no file of torch.save ({error})") from None
         if order != b"little":
             raise damaged(path, "its numbers are big-endian")

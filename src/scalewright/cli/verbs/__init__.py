@@ -9,12 +9,7 @@ import typer
 from scalewright.cli.app import Verbs
 from scalewright.cli.verbs import bench, presets
 from scalewright.cli.verbs.accept import accept
-from scalewright.cli.verbs.checkpoint import (
-    diff_checkpoints,
-    list_checkpoints,
-    prune_checkpoints,
-    verify_checkpoints,
-)
+from scalewright.cli.verbs.checkpoint import diff_checkpoints, list_checkpoints, prune_checkpoints, verify_checkpoints
 from scalewright.cli.verbs.compare import compare
 from scalewright.cli.verbs.convert import convert
 from scalewright.cli.verbs.demo import demo

@@ -55,9 +55,7 @@ def accept(
     with only_answer(json), working("accepting") as tell:
         kind, _ = device_kind(spec)
         cluster = find_cluster(spec.cluster, spec.layout.devices)
-        result = check(
-            spec, cluster, context, device=kind, folder=folder, environ=present_environment(), tell=tell
-        )
+        result = check(spec, cluster, context, device=kind, folder=folder, environ=present_environment(), tell=tell)
     if context.rank == 0:
         if not keep:
             remove_checkpoints(folder)
@@ -78,7 +76,5 @@ def show(result: Acceptance, page: Path) -> None:
         if check.how and check.severity in ("warn", "problem"):
             print(f"            → {check.how}")
     bad = [check.rule for check in result.checks if check.severity == "problem"]
-    print(
-        f"\n{'NOT ACCEPTED: ' + ', '.join(bad) + ' failed' if bad else 'accepted'} in {result.seconds:.0f} s"
-    )
+    print(f"\n{'NOT ACCEPTED: ' + ', '.join(bad) + ' failed' if bad else 'accepted'} in {result.seconds:.0f} s")
     print(f"the page is {page}")

@@ -204,19 +204,12 @@ def everything(
 def calibrate(
     runs: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="RUN_DIR|LOG...", help="Folders that train wrote; with --fit other trainers' logs."
-        ),
+        typer.Argument(metavar="RUN_DIR|LOG...", help="Folders that train wrote; with --fit other trainers' logs."),
     ],
-    cluster: Annotated[
-        str, typer.Option(metavar="CLUSTER", help="The profile to correct; with --fit any cluster.")
-    ],
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where to write the corrected one.")
-    ] = None,
+    cluster: Annotated[str, typer.Option(metavar="CLUSTER", help="The profile to correct; with --fit any cluster.")],
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where to write the corrected one.")] = None,
     fit: Annotated[
-        bool,
-        typer.Option("--fit", help="Fit the planner's constants to the logs of a trainer on this cluster."),
+        bool, typer.Option("--fit", help="Fit the planner's constants to the logs of a trainer on this cluster.")
     ] = False,
     force: Force = False,
     json: Json = False,

@@ -65,9 +65,7 @@ def prune_checkpoints(
     keep: Annotated[
         int | None, typer.Option(min=1, help="How many of the newest stay; by default checkpoint.keep.")
     ] = None,
-    keep_every: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Also keep steps that are multiples of N.")
-    ] = 0,
+    keep_every: Annotated[int, typer.Option(min=0, metavar="N", help="Also keep steps that are multiples of N.")] = 0,
     dry_run: Annotated[bool, typer.Option(help="Show what would go, and remove nothing.")] = False,
     json: Json = False,
 ) -> None:
@@ -93,9 +91,7 @@ def prune_checkpoints(
             sound = next((folder for folder in whole if not verify(folder)), None)
         if sound is None:
             raise UserError("no checkpoint here is whole: none is removed", str(root), "restore one first")
-        old = {
-            p for p in superfluous(whole, keep or _kept_by(home)) if not keep_every or _number(p) % keep_every
-        }
+        old = {p for p in superfluous(whole, keep or _kept_by(home)) if not keep_every or _number(p) % keep_every}
         unfinished = set(_folders(run)) - set(whole)
         rows = [_row(folder) for folder in _folders(run)]
         gone = [row for row in rows if Path(row["path"]) in old - {sound} | unfinished]
@@ -106,9 +102,7 @@ def prune_checkpoints(
                 raise RunError(f"cannot remove {row['path']}: {error.strerror}") from None
     if json:
         kept = [row for row in rows if row not in gone]
-        print_json(
-            {"dry_run": dry_run, "removed": gone, "kept": kept, "bytes": sum(row["bytes"] for row in gone)}
-        )
+        print_json({"dry_run": dry_run, "removed": gone, "kept": kept, "bytes": sum(row["bytes"] for row in gone)})
         return
     for row in rows:
         verb = ("would go" if dry_run else "removed") if row in gone else "stays"
@@ -143,9 +137,7 @@ def diff_checkpoints(first: Run, second: Run, json: Json = False) -> None:
     equal = not parts and not different
     if json:
         paths = {"first": str(folders[0]), "second": str(folders[1])}
-        print_json(
-            {**paths, "equal": equal, "tensors_equal": not different, "settings": parts, "tensors": different}
-        )
+        print_json({**paths, "equal": equal, "tensors_equal": not different, "settings": parts, "tensors": different})
     else:
         for part, values in parts.items():
             shown = [
@@ -195,9 +187,7 @@ def _folders(run: Path) -> list[Path]:
         folders = [p for p in root.iterdir() if STEP_FOLDER.match(p.name)] if root.is_dir() else []
         if folders:
             return sorted(folders, key=_number, reverse=True)
-    raise UserError(
-        "no checkpoint there", str(run), "give a run's folder, or set checkpoint.every in its run file"
-    )
+    raise UserError("no checkpoint there", str(run), "give a run's folder, or set checkpoint.every in its run file")
 
 
 def _number(folder: Path) -> int:

@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 
 
 def compare(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN_DIR...", help="Folders of runs, or of folders of runs.")
-    ],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN_DIR...", help="Folders of runs, or of folders of runs.")],
     json: Json = False,
 ) -> None:
     """Compare runs: settings that differ, losses, speed, memory.
@@ -52,9 +50,7 @@ def _show(comparison: Comparison) -> None:
             print(f"{entry.name}: {problem}")
     if comparison.differences:
         print()
-        differing = [
-            [key, *(setting(value) for value in values)] for key, values in comparison.differences.items()
-        ]
+        differing = [[key, *(setting(value) for value in values)] for key, values in comparison.differences.items()]
         print_table(["what differs", *names], differing)
     else:
         print("\nall settings are the same")

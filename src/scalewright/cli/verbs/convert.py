@@ -18,19 +18,14 @@ def convert(
     source: Annotated[
         Path,
         typer.Argument(
-            metavar="SOURCE",
-            help="A checkpoint, a run's folder, a Hugging Face folder, or another trainer's.",
+            metavar="SOURCE", help="A checkpoint, a run's folder, a Hugging Face folder, or another trainer's."
         ),
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write.")],
-    dtype: Annotated[
-        str | None, choice("dtype", DTYPES, "Of the Hugging Face folder; default float32.")
-    ] = None,
+    dtype: Annotated[str | None, choice("dtype", DTYPES, "Of the Hugging Face folder; default float32.")] = None,
     model: Annotated[
         str | None,
-        typer.Option(
-            metavar="MODEL", help="Of another trainer's checkpoint that doesn't have it (torchtitan)."
-        ),
+        typer.Option(metavar="MODEL", help="Of another trainer's checkpoint that doesn't have it (torchtitan)."),
     ] = None,
     no_verify: NoVerify = False,
     check: Annotated[

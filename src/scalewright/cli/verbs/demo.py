@@ -11,9 +11,7 @@ from scalewright.cli.options import Json
 
 
 def demo(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where everything is written.")] = Path(
-        "runs/demo"
-    ),
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where everything is written.")] = Path("runs/demo"),
     json: Json = False,
 ) -> None:
     """The main job in one command: text to trained model.

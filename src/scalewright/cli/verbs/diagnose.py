@@ -37,9 +37,7 @@ def diagnose(
             help="Of a log: the configuration, script or command line of its run, as `read` takes it.",
         ),
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="The model, where a log doesn't state it.")
-    ] = None,
+    model: Annotated[str | None, typer.Option(metavar="MODEL", help="The model, where a log doesn't state it.")] = None,
     cluster: Annotated[
         str | None,
         typer.Option(
@@ -61,14 +59,11 @@ def diagnose(
         ),
     ] = None,
     against: Annotated[
-        Path | None,
-        typer.Option(metavar="OTHER", help="Another run, trace or log, an earlier --json, or a plan's."),
+        Path | None, typer.Option(metavar="OTHER", help="Another run, trace or log, an earlier --json, or a plan's.")
     ] = None,
     fail_if_slower: Annotated[
         float | None,
-        typer.Option(
-            metavar="PCT", help="Exit with 1 where a step is slower than OTHER's by more than this."
-        ),
+        typer.Option(metavar="PCT", help="Exit with 1 where a step is slower than OTHER's by more than this."),
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="As text for a ticket.")] = False,
     html: Annotated[
@@ -76,9 +71,7 @@ def diagnose(
     ] = None,
     perfetto: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="As a trace for ui.perfetto.dev; with --against PLAN its parts, too."
-        ),
+        typer.Option(metavar="FILE", help="As a trace for ui.perfetto.dev; with --against PLAN its parts, too."),
     ] = None,
     everything: All = False,
     force: Force = False,

@@ -17,16 +17,13 @@ if TYPE_CHECKING:
 
 def emit(
     trainer: Annotated[
-        str,
-        typer.Argument(metavar="TRAINER", help="megatron, torchtitan, deepspeed, accelerate, nanotron, ..."),
+        str, typer.Argument(metavar="TRAINER", help="megatron, torchtitan, deepspeed, accelerate, nanotron, ...")
     ],
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run file, or what `plan --json` printed.")],
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE...", help="Keys to change, such as layout.tp=2.")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where to write; default: NAME-TRAINER.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to write; default: NAME-TRAINER.")] = None,
     show: Annotated[bool, typer.Option("--print", help="Print the files and write nothing.")] = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit with 1 when a setting was dropped or changed.")

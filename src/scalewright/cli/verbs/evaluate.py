@@ -19,29 +19,19 @@ if TYPE_CHECKING:
 
 def evaluate(
     model: Annotated[
-        Path,
-        typer.Argument(metavar="MODEL_OR_RUN", help="A run's folder, a checkpoint or a Hugging Face folder."),
+        Path, typer.Argument(metavar="MODEL_OR_RUN", help="A run's folder, a checkpoint or a Hugging Face folder.")
     ],
-    data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Prepared data; default: the run's own.")
-    ] = None,
-    seq_len: Annotated[
-        int | None, typer.Option(min=2, help="Tokens per sequence; default: the run's own.")
-    ] = None,
+    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Prepared data; default: the run's own.")] = None,
+    seq_len: Annotated[int | None, typer.Option(min=2, help="Tokens per sequence; default: the run's own.")] = None,
     batches: Annotated[
         int | None, typer.Option(min=1, help="Batches of the run's size; default: as the run, else 16 of 1.")
     ] = None,
     tasks: Annotated[
-        str | None,
-        typer.Option(metavar="NAME,...", help="Tasks of lm-evaluation-harness, in the place of a loss."),
+        str | None, typer.Option(metavar="NAME,...", help="Tasks of lm-evaluation-harness, in the place of a loss.")
     ] = None,
-    task_path: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A folder with task files of your own.")
-    ] = None,
+    task_path: Annotated[Path | None, typer.Option(metavar="DIR", help="A folder with task files of your own.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only so many documents of each task.")] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Rows at a time, for tasks; 8 unless said.")
-    ] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Rows at a time, for tasks; 8 unless said.")] = None,
     device: Device = "cpu",
     trust_code: TrustCode = False,
     no_verify: NoVerify = False,
@@ -72,9 +62,7 @@ def evaluate(
         return
     per_byte = figures["bits_per_byte"]
     print(f"loss           {figures['loss']:.4f} nats per token")
-    print(
-        "bits per byte  " + (f"{per_byte:.4f}" if per_byte is not None else "unknown: the data has no text")
-    )
+    print("bits per byte  " + (f"{per_byte:.4f}" if per_byte is not None else "unknown: the data has no text"))
     print(f"over           {_over(figures)}")
 
 
@@ -155,9 +143,7 @@ def _run_of(model: Path) -> RunSpec | None:
     from scalewright.spec.run import RunSpec
 
     if not model.exists():
-        raise UserError(
-            "no such folder", str(model), "give a run's folder, a checkpoint or a Hugging Face folder"
-        )
+        raise UserError("no such folder", str(model), "give a run's folder, a checkpoint or a Hugging Face folder")
     for folder in (model, *model.resolve().parents[:2]):
         if (folder / "run.yaml").is_file() and (folder / "checkpoints").is_dir():
             return RunSpec.parse(read_yaml(folder / "run.yaml"), str(folder / "run.yaml"))
@@ -172,9 +158,7 @@ def _data(model: Path, run: RunSpec | None, data: Path | None, seq_len: int | No
         length = seq_len or (source.seq_len if isinstance(source, DataSpec) else 1024)
         return DataSpec.parse({"train": str(data), "valid": str(data), "seq_len": length}, "--data")
     if source is None or (isinstance(source, DataSpec) and not source.valid):
-        raise UserError(
-            "no validation data is known", str(model), "add --data DIR, a folder that `prepare` wrote"
-        )
+        raise UserError("no validation data is known", str(model), "add --data DIR, a folder that `prepare` wrote")
     if isinstance(source, DataSpec) and seq_len is not None:
         return source.replace(seq_len=seq_len)
     return source
@@ -203,6 +187,4 @@ def _check_tokenizer(model: Path, path: Path | None) -> None:
     shared = min(words.get_vocab_size(), known.get_vocab_size())
     if any(words.id_to_token(number) != known.id_to_token(number) for number in range(shared)):
         fix = f"prepare the data with --tokenizer {folder}, or add --no-verify"
-        raise UserError(
-            "the data's tokenizer is not the model's: the same ids are other words", str(path), fix
-        )
+        raise UserError("the data's tokenizer is not the model's: the same ids are other words", str(path), fix)

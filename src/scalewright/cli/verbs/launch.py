@@ -38,13 +38,9 @@ def launch(
     ],
     run: RunFile,
     overrides: Overrides = None,
-    show: Annotated[
-        bool, typer.Option("--print", help="Show the files, and write and start nothing.")
-    ] = False,
+    show: Annotated[bool, typer.Option("--print", help="Show the files, and write and start nothing.")] = False,
     submit: Annotated[bool, typer.Option("--submit", help="Start it, too.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Have the scheduler check it, and start nothing.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Have the scheduler check it, and start nothing.")] = False,
     nodes: Annotated[
         int | None, typer.Option(min=1, help="Machines; default: launch.nodes, or as the layout needs.")
     ] = None,
@@ -74,9 +70,7 @@ def launch(
     from scalewright.spec.run import load_run
 
     if sum((show, submit, dry_run)) > 1:
-        raise UserError(
-            "--print, --submit and --dry-run are three things", "scalewright launch", "give one of them"
-        )
+        raise UserError("--print, --submit and --dry-run are three things", "scalewright launch", "give one of them")
     write = find_target(target)
     spec = load_run(run, overrides or [])
     job = make_job(spec, run.as_posix(), overrides or [], profile, nodes, target)
@@ -136,9 +130,7 @@ def _run(command: list[str], target: str, dry_run: bool) -> int:
         ) from None
 
 
-def _show(
-    written: Written, paths: dict[str, str], command: list[str], findings: list[Finding], *, ran: bool
-) -> None:
+def _show(written: Written, paths: dict[str, str], command: list[str], findings: list[Finding], *, ran: bool) -> None:
     """The files' text or their paths, what was assumed, what looks wrong, and how to go on."""
     if not paths:
         several = len(written.files) > 1

@@ -46,13 +46,10 @@ def plan(
     global_batch: Annotated[int | None, typer.Option(help="Sequences of a step.")] = None,
     global_batch_tokens: Annotated[int | None, typer.Option(help="The same, in tokens.")] = None,
     objective: Annotated[str, choice("objective", AIMS, "What is best.")] = "time",
-    fix: Annotated[
-        str | None, typer.Option(metavar="KEY=VALUE,...", help="Hold axes: tp=8,pp=4 or tp=[4,8].")
-    ] = None,
+    fix: Annotated[str | None, typer.Option(metavar="KEY=VALUE,...", help="Hold axes: tp=8,pp=4 or tp=[4,8].")] = None,
     precision: Annotated[str, typer.Option(help="auto, fp32, tf32, bf16, fp16, fp8, ...")] = "auto",
     memory_headroom: Annotated[
-        float | None,
-        typer.Option(help="Share of the memory to leave free; default: what p90 of the prediction needs."),
+        float | None, typer.Option(help="Share of the memory to leave free; default: what p90 of the prediction needs.")
     ] = None,
     margin: Annotated[
         float, typer.Option(help="The simplest layout comes first within this share of the fastest.")
@@ -64,8 +61,7 @@ def plan(
     near: Annotated[
         str | None,
         typer.Option(
-            metavar="KEY=VALUE,...",
-            help="Your layout: what would beat it, changes ranked by gain. tp=4,pp=2.",
+            metavar="KEY=VALUE,...", help="Your layout: what would beat it, changes ranked by gain. tp=4,pp=2."
         ),
     ] = None,
     scaling: Annotated[
@@ -99,9 +95,7 @@ def plan(
     scalewright plan llama-3.1-8b --cluster dgx-h100 --nodes 8 --seq-len 8192 --global-batch 512 --near tp=8
     scalewright plan --from pretrain_llama.sh --cluster dgx-h100 --emit
     """
-    how = (
-        "write `scalewright plan MODEL --cluster C --devices N --seq-len S --global-batch B`, or --from FILE"
-    )
+    how = "write `scalewright plan MODEL --cluster C --devices N --seq-len S --global-batch B`, or --from FILE"
     if near is not None and from_ is not None:
         raise UserError("--near and --from are both given", "--near", "leave it out: FILE has your layout")
     asked = read_question(from_, model) if from_ is not None else model

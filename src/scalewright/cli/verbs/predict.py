@@ -52,26 +52,21 @@ From = Annotated[
     ),
 ]
 Framework = Annotated[
-    str | None,
-    typer.Option(help="Whose step time: scalewright, megatron, torchtitan, nanotron, deepspeed, nemo, ..."),
+    str | None, typer.Option(help="Whose step time: scalewright, megatron, torchtitan, nanotron, deepspeed, nemo, ...")
 ]
 Version = Annotated[str | None, typer.Option("--software-version", help="Its release, such as 25.11.")]
-Options = Annotated[
-    str | None, typer.Option(metavar="KEY=VALUE;...", help="Its switches, such as compile=1.")
-]
+Options = Annotated[str | None, typer.Option(metavar="KEY=VALUE;...", help="Its switches, such as compile=1.")]
 OptimizerName = Annotated[
     str | None, typer.Option("--optimizer", metavar="|".join(NAMES), help="A run file's optimizer.name.")
 ]
 Diloco = Annotated[
-    str | None,
-    typer.Option("--diloco", metavar="KEY=VALUE,...", help="A run file's diloco: inner_steps=50,overlap=1."),
+    str | None, typer.Option("--diloco", metavar="KEY=VALUE,...", help="A run file's diloco: inner_steps=50,overlap=1.")
 ]
 Tokens = Annotated[float | None, typer.Option(help="Tokens of the whole run: gives days and device-hours.")]
 Price = Annotated[float | None, typer.Option(help="Of one device for an hour: gives the cost, too.")]
 Currency = Annotated[str | None, typer.Option(help="Of the price: USD, EUR, ...", metavar="CODE")]
 Goodput = Annotated[
-    float | None,
-    typer.Option(help="Share of the time that isn't lost to failures; default: by the number of devices."),
+    float | None, typer.Option(help="Share of the time that isn't lost to failures; default: by the number of devices.")
 ]
 
 
@@ -83,9 +78,7 @@ def predict(
     devices: Annotated[int | None, typer.Option(help="All devices.")] = None,
     nodes: Annotated[int | None, typer.Option(help="The same, in the cluster's nodes.")] = None,
     tp: Annotated[int | None, typer.Option(help="Tensor parallel size.")] = None,
-    sp: Annotated[
-        bool | None, typer.Option("--sp/--no-sp", help="Sequence parallel; on with tp > 1.")
-    ] = None,
+    sp: Annotated[bool | None, typer.Option("--sp/--no-sp", help="Sequence parallel; on with tp > 1.")] = None,
     pp: Annotated[int | None, typer.Option(help="Pipeline parallel size.")] = None,
     virtual_stages: Annotated[int | None, typer.Option(help="Model chunks of a pipeline rank.")] = None,
     schedule: Annotated[str | None, typer.Option(help="gpipe, 1f1b, interleaved, zb-h1, zbv, ...")] = None,
@@ -99,13 +92,9 @@ def predict(
     micro_batch: Annotated[int | None, typer.Option(help="Sequences of a rank's forward.")] = None,
     global_batch: Annotated[int | None, typer.Option(help="Sequences of a step.")] = None,
     global_batch_tokens: Annotated[int | None, typer.Option(help="The same, in tokens.")] = None,
-    recompute: Annotated[
-        str | None, typer.Option(help="none, selective, full, every=2 or budget=0.5.")
-    ] = None,
+    recompute: Annotated[str | None, typer.Option(help="none, selective, full, every=2 or budget=0.5.")] = None,
     precision: Annotated[str | None, typer.Option(help="auto, fp32, tf32, bf16, fp16, fp8, ...")] = None,
-    offload: Annotated[
-        str | None, typer.Option(help="none, optimizer, parameters, activations or all.")
-    ] = None,
+    offload: Annotated[str | None, typer.Option(help="none, optimizer, parameters, activations or all.")] = None,
     layout: Annotated[
         str | None, typer.Option(metavar="KEY=VALUE,...", help="The same keys in one flag: tp=8,pp=4.")
     ] = None,
@@ -236,9 +225,7 @@ def _counts(text: str) -> list[int]:
     try:
         return [int(part) for part in text.strip("[] ").split(",")]
     except ValueError:
-        raise UserError(
-            f"stage-layers is '{text}'", "--stage-layers", "give whole numbers: 10,11,11,10"
-        ) from None
+        raise UserError(f"stage-layers is '{text}'", "--stage-layers", "give whole numbers: 10,11,11,10") from None
 
 
 def option_words(text: str | None) -> dict[str, str]:

@@ -19,8 +19,7 @@ def prepare(
     inputs: Annotated[
         list[str],
         typer.Argument(
-            metavar="INPUT",
-            help="Text, JSONL or parquet files, folders; or shakespeare, python-stdlib, wikitext-2.",
+            metavar="INPUT", help="Text, JSONL or parquet files, folders; or shakespeare, python-stdlib, wikitext-2."
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the shards go.")],
@@ -28,9 +27,7 @@ def prepare(
     tokenizer: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Take this tokenizer.json instead of training one.")
     ] = None,
-    valid_fraction: Annotated[
-        float | None, typer.Option(help="Share kept for validation; default 0.1.")
-    ] = None,
+    valid_fraction: Annotated[float | None, typer.Option(help="Share kept for validation; default 0.1.")] = None,
     text_key: Annotated[str, typer.Option(help="Where the text stands in JSONL and parquet.")] = "text",
     eod: Annotated[str | None, typer.Option(help="The token that ends a document; default: found.")] = None,
     bos: Annotated[
@@ -39,15 +36,12 @@ def prepare(
     special_tokens: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="TOKEN|FILE",
-            help="Add to the tokenizer: a token, or a file with one a line; again for more.",
+            metavar="TOKEN|FILE", help="Add to the tokenizer: a token, or a file with one a line; again for more."
         ),
     ] = None,
     workers: Annotated[int | None, typer.Option(help="Processes; default: one per core.")] = None,
     stats: Annotated[bool, typer.Option("--stats", help="Show how long the documents are.")] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Delete what an earlier prepare left there.")
-    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete what an earlier prepare left there.")] = False,
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Leave out lines of JSON that hold no text, and list them.")
     ] = False,

@@ -32,9 +32,7 @@ def _cluster_names() -> list[str]:
 def models(
     name: Annotated[
         str | None,
-        typer.Argument(
-            metavar="MODEL", help="Show this one whole.", autocompletion=starting_with(_model_names)
-        ),
+        typer.Argument(metavar="MODEL", help="Show this one whole.", autocompletion=starting_with(_model_names)),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -83,9 +81,7 @@ def _model_row(spec: ModelSpec) -> dict[str, Any]:
 def clusters(
     name: Annotated[
         str | None,
-        typer.Argument(
-            metavar="CLUSTER", help="Show this one whole.", autocompletion=starting_with(_cluster_names)
-        ),
+        typer.Argument(metavar="CLUSTER", help="Show this one whole.", autocompletion=starting_with(_cluster_names)),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -134,9 +130,7 @@ def _cluster_row(name: str, spec: ClusterSpec) -> dict[str, Any]:
 
 def new(
     params: Annotated[float, typer.Option(help="Parameters wanted, such as 13e9.")],
-    like: Annotated[
-        str, typer.Option(help="The family, or a preset of it, whose shape to follow.")
-    ] = "llama",
+    like: Annotated[str, typer.Option(help="The family, or a preset of it, whose shape to follow.")] = "llama",
     vocab: Annotated[int, typer.Option(help="Vocabulary size.")] = 65536,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it there, not to stdout.")] = None,
     force: Force = False,

@@ -17,8 +17,7 @@ def read(
         str | None, typer.Argument(metavar="FILE", help="A script, YAML, JSON, TOML or Python configuration.")
     ] = None,
     overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY=VALUE...", help="Keys to change, such as layout.devices=64."),
+        list[str] | None, typer.Argument(metavar="KEY=VALUE...", help="Keys to change, such as layout.devices=64.")
     ] = None,
     argv: Annotated[
         str | None, typer.Option(metavar='"..."', help="A pasted command line, in place of a file.")

@@ -12,14 +12,11 @@ from scalewright.cli.output import print
 
 def record(
     command: Annotated[
-        list[str],
-        typer.Argument(metavar="COMMAND...", help="The training, as you start it: torchrun train.py ..."),
+        list[str], typer.Argument(metavar="COMMAND...", help="The training, as you start it: torchrun train.py ...")
     ],
     steps: Annotated[int, typer.Option(min=1, metavar="K", help="Optimizer steps to trace.")] = 3,
     after: Annotated[int, typer.Option(min=1, metavar="N", help="Optimizer steps before them.")] = 10,
-    ranks: Annotated[
-        str | None, typer.Option(metavar="R,R,...", help="The ranks to trace; default: all.")
-    ] = None,
+    ranks: Annotated[str | None, typer.Option(metavar="R,R,...", help="The ranks to trace; default: all.")] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder for the traces.")] = Path("traces"),
 ) -> None:
     """Trace some steps of any training on PyTorch, without a change of its code.
@@ -40,9 +37,7 @@ def record(
     result = run(command, steps, after, _ranks(ranks), out)
     if result.files:
         traces = counted(len(result.files), "traces") if len(result.files) > 1 else "a trace"
-        print(
-            f"{traces} of steps {after + 1} to {after + steps}: scalewright diagnose {out}", file=sys.stderr
-        )
+        print(f"{traces} of steps {after + 1} to {after + steps}: scalewright diagnose {out}", file=sys.stderr)
     if result.code:
         raise typer.Exit(result.code if result.code > 0 else 128 - result.code)
 

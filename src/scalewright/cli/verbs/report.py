@@ -65,9 +65,7 @@ def _folders(subjects: list[Path]) -> list[Path]:
     files = [path for path in subjects if path.is_file() or (path.suffix in PLANS and not path.is_dir())]
     for path in files:
         if path.suffix in PLANS:
-            raise UserError(
-                "a plan's page is about one plan", str(path), "give it alone; several runs are folders"
-            )
+            raise UserError("a plan's page is about one plan", str(path), "give it alone; several runs are folders")
     folders = [path for path in subjects if path not in files]
     if not folders:
         raise UserError("no run is here", str(files[0]), "give the out_dir of a run, or a folder of several")

@@ -19,13 +19,9 @@ Row = dict[str, object]
 def score(
     file: Annotated[
         str | None,
-        typer.Argument(
-            metavar="FILE", help="Runs as CSV or JSON lines, - is stdin; else the 2,449 bundled ones."
-        ),
+        typer.Argument(metavar="FILE", help="Runs as CSV or JSON lines, - is stdin; else the 2,449 bundled ones."),
     ] = None,
-    oom: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Layouts that ran out of memory, as CSV.")
-    ] = None,
+    oom: Annotated[str | None, typer.Option(metavar="FILE", help="Layouts that ran out of memory, as CSV.")] = None,
     fit: Annotated[
         int | None, typer.Option(metavar="K", min=1, help="Fit a profile on K of the runs, score the rest.")
     ] = None,
@@ -105,9 +101,7 @@ def _left_out(runs: Runs) -> tuple[Any, dict[str, float]]:
 
     timed = np.isfinite(runs.seconds) & ~runs.apart & ~runs.converted
     if len(set(runs.source[timed])) < 3:
-        raise UserError(
-            "fewer than three sources", "--left-out", "give a table of several, with `source` filled"
-        )
+        raise UserError("fewer than three sources", "--left-out", "give a table of several, with `source` filled")
     predicted = {kind: left_out(runs, kind) for kind in LEFT_OUT}
     return predicted["source"], {kind: mean_error(runs, seconds) for kind, seconds in predicted.items()}
 

@@ -21,12 +21,10 @@ if TYPE_CHECKING:
 def sweep(
     run: Annotated[Path, typer.Argument(metavar="RUN.yaml", help="The run file.")],
     values: Annotated[
-        list[str],
-        typer.Argument(metavar="KEY=VALUE,…", help="Values to try, such as optimizer.lr=1e-4,3e-4."),
+        list[str], typer.Argument(metavar="KEY=VALUE,…", help="Values to try, such as optimizer.lr=1e-4,3e-4.")
     ],
     jobs: Annotated[
-        int | None,
-        typer.Option(min=1, help="Runs at a time; default: what this machine has cores or GPUs for."),
+        int | None, typer.Option(min=1, help="Runs at a time; default: what this machine has cores or GPUs for.")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -60,11 +58,7 @@ def _tell(done: int, total: int, row: Row) -> None:
     """One line as a run ends, on stderr; the table at the end has the whole error."""
     loss = row.valid_loss if row.valid_loss is not None else row.loss
     word = row.error.split("; ")[0] if row.error else (f"loss {loss:.4f}" if loss is not None else row.status)
-    print(
-        f"{done}/{total}  {row.run}: {word}{'' if row.again else ' (finished before)'}",
-        file=sys.stderr,
-        flush=True,
-    )
+    print(f"{done}/{total}  {row.run}: {word}{'' if row.again else ' (finished before)'}", file=sys.stderr, flush=True)
 
 
 def _show(result: Sweep) -> None:

@@ -23,15 +23,12 @@ def train(
         bool, typer.Option("--simulate", help="Take CPU processes for devices that aren't here.")
     ] = False,
     dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Show what each rank would hold, send and compute; needs no devices."),
+        bool, typer.Option("--dry-run", help="Show what each rank would hold, send and compute; needs no devices.")
     ] = False,
     force: Force = False,
     memory_check: Annotated[
         bool,
-        typer.Option(
-            "--memory-check/--no-memory-check", help="Refuse a run that needs more memory than is free here."
-        ),
+        typer.Option("--memory-check/--no-memory-check", help="Refuse a run that needs more memory than is free here."),
     ] = True,
     json: Json = False,
 ) -> None:
@@ -110,13 +107,9 @@ def write_failed_page(run: Path, overrides: list[str]) -> None:
 def missing_run(run: Path) -> UserError:
     """The error for a run file that isn't there, with the files beside it that have nearly its name."""
     if "=" in run.name:
-        return UserError(
-            "RUN.yaml is missing", "scalewright train", f"write `scalewright train RUN.yaml {run}`"
-        )
+        return UserError("RUN.yaml is missing", "scalewright train", f"write `scalewright train RUN.yaml {run}`")
     if run.is_dir():
-        return UserError(
-            "this is a folder, not a run file", str(run), f"name a file, such as {run / 'run.yaml'}"
-        )
+        return UserError("this is a folder, not a run file", str(run), f"name a file, such as {run / 'run.yaml'}")
     places = (run.parent if run.parent.is_dir() else Path(), Path())
     files = {str(path) for place in places for path in place.glob("*.y*ml") if path.suffix in SUFFIXES}
     near = nearest(str(run), files) or sorted(files)[:3]

@@ -165,7 +165,5 @@ def _parts(answer: Mapping[str, Any], planned: Mapping[str, float]) -> list[dict
     rows = []
     for part, keys in SAME.items():
         then = sum(planned.get(key, 0.0) for key in keys)
-        rows.append(
-            {"part": part, "before_s": then, "now_s": measured[part], "change_s": measured[part] - then}
-        )
+        rows.append({"part": part, "before_s": then, "now_s": measured[part], "change_s": measured[part] - then})
     return rows

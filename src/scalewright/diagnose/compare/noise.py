@@ -109,9 +109,7 @@ def losses_apart(before: Mapping[int, float], now: Mapping[int, float]) -> dict[
 
 def by_step(steps: Sequence[Mapping[str, Any]]) -> dict[int, float]:
     """The losses of a log by their steps; the last one where a restart went over a step again."""
-    return {
-        step["step"]: step["loss"] for step in steps if step["loss"] is not None and step["step"] is not None
-    }
+    return {step["step"]: step["loss"] for step in steps if step["loss"] is not None and step["step"] is not None}
 
 
 def _noise(apart: np.ndarray) -> float:

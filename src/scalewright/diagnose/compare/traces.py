@@ -115,9 +115,7 @@ def _seconds(answer: Answer, stepped: bool) -> dict[str, float]:
 
 def _idle(answer: Answer, seconds: float) -> dict[str, float]:
     whole = sum(answer["idle_causes_pct"].values())
-    return {
-        cause: seconds * share / whole if whole else 0.0 for cause, share in answer["idle_causes_pct"].items()
-    }
+    return {cause: seconds * share / whole if whole else 0.0 for cause, share in answer["idle_causes_pct"].items()}
 
 
 def _kinds(answer: Answer, other: Answer) -> dict[str, float]:

@@ -79,9 +79,7 @@ def find_hang(dumps: Sequence[Dump]) -> Hang:
     gone = sorted(world - set(by_rank))
     warnings = [f"no dump of rank {', '.join(map(str, gone))}"] if gone else []
     if not findings and (stuck := _all_in(members, by_rank)):
-        warnings.append(
-            f"every rank with a dump is in {stuck}: it was under way, or a rank without a dump never came"
-        )
+        warnings.append(f"every rank with a dump is in {stuck}: it was under way, or a rank without a dump never came")
     return Hang(findings, root, warnings)
 
 
@@ -109,9 +107,7 @@ def _group(group: str, ranks: list[int], by_rank: dict[int, Dump]) -> list[Group
             if entry.group == group and not entry.point_to_point:
                 entries.setdefault(entry.number, {})[rank] = entry
                 last[rank] = max(last.get(rank, 0), entry.number)
-    about = next(
-        (by_rank[rank].about[group] for rank in ranks if rank in by_rank and group in by_rank[rank].about), ""
-    )
+    about = next((by_rank[rank].about[group] for rank in ranks if rank in by_rank and group in by_rank[rank].about), "")
     for number in sorted(entries):
         here = entries[number]
         kinds = Counter(_signature(entry) for entry in here.values())
@@ -127,9 +123,7 @@ def _group(group: str, ranks: list[int], by_rank: dict[int, Dump]) -> list[Group
             absent = tuple(rank for rank in missing if rank not in by_rank)
             kind, culprits = ("absent", absent) if absent else ("missing", missing)
             what = here[waiting[0]].what
-            return [
-                GroupFault(kind, group, about, number, culprits, waiting, what, _frames(by_rank, culprits))
-            ]
+            return [GroupFault(kind, group, about, number, culprits, waiting, what, _frames(by_rank, culprits))]
     return []
 
 
@@ -137,9 +131,7 @@ def _all_in(members: dict[str, list[int]], by_rank: dict[int, Dump]) -> str:
     """The collective that every rank of a group is in, with no rank missing; empty where there is none."""
     for group, ranks in members.items():
         pending = [
-            [e for e in by_rank[rank].entries if e.group == group and not e.done]
-            for rank in ranks
-            if rank in by_rank
+            [e for e in by_rank[rank].entries if e.group == group and not e.done] for rank in ranks if rank in by_rank
         ]
         if len(pending) > 1 and all(pending):
             return f"{pending[0][0].name} #{pending[0][0].number} of group {group}"

@@ -79,9 +79,7 @@ def spikes(steps: Sequence[Step]) -> list[Spike]:
     for place in high.tolist():
         if place == last + 1 and result:
             before = result[-1]
-            result[-1] = Spike(
-                before.step, max(before.loss, float(loss[place])), before.usual, before.length + 1
-            )
+            result[-1] = Spike(before.step, max(before.loss, float(loss[place])), before.usual, before.length + 1)
         else:
             result.append(Spike(rows[place].step, float(loss[place]), float(level[place]), 1))
         last = place
@@ -216,8 +214,7 @@ def _spikes(log: Log) -> Verdict | None:
         f"from {decimal(spike.usual)}"
         for spike in largest
     ]
-    line = (
-        f"{counted(len(high), 'spikes')} of the loss, more than 8 deviations above the running median: "
-        + "; ".join(named)
+    line = f"{counted(len(high), 'spikes')} of the loss, more than 8 deviations above the running median: " + "; ".join(
+        named
     )
     return _cause("loss spikes", [line], 0.7)

@@ -34,9 +34,7 @@ COLUMNS = {
     "devices": "n_devices", "virtual_stages": "vpp", "micro_batch": "mbs", "global_batch": "gbs",
     "seq_len": "seq",
 } | {key: key for key in ("tp", "pp", "cp", "ep", "precision", "recompute", *DIMS)}  # fmt: skip
-KEYS = {*COLUMNS, "sp", "zero_stage", "dp_replicate", "schedule", "etp", "nodes", "global_batch_tokens"} - {
-    *DIMS
-}
+KEYS = {*COLUMNS, "sp", "zero_stage", "dp_replicate", "schedule", "etp", "nodes", "global_batch_tokens"} - {*DIMS}
 SIZES = ("devices", "tp", "pp", "cp", "ep", "micro_batch", "global_batch")  # that logs state, and ran
 ANY_CLUSTER = "dgx-h100"  # sizes are checked; only `nodes` asks how many devices are in one
 FLAG = {"model": "--model MODEL", "device": "--cluster CLUSTER", "devices": "--layout devices=N",
@@ -85,9 +83,7 @@ def _predicted(log: Log, row: Mapping[str, Any], facts: Facts, given: Given) -> 
     return prediction | {"assumed": [*run.notes(facts), *prediction["assumed"]]}
 
 
-def _by_configuration(
-    log: Log, measured: Usual, given: Given, run: Question
-) -> tuple[dict[str, object] | None, str]:
+def _by_configuration(log: Log, measured: Usual, given: Given, run: Question) -> tuple[dict[str, object] | None, str]:
     """The same of a run whose configuration is given: only the kind of device may be absent."""
     cluster = _place(log.facts, given)
     if cluster is None:
@@ -196,9 +192,7 @@ def _layout(layout: Mapping[str, Any], place: str | None, seq_len: int | None) -
         if key in layout and other is None:
             raise UserError(f"{key} needs {flag}, as the log doesn't state it", "--layout", f"add {flag}")
     if not isinstance(layout.get("recompute", ""), str):
-        raise UserError(
-            "recompute is compared as a word", "--layout recompute", "use none, selective or full"
-        )
+        raise UserError("recompute is compared as a word", "--layout recompute", "use none, selective or full")
     return resolve_sizes(layout, load_cluster(place or ANY_CLUSTER), seq_len or 1)
 
 
@@ -231,9 +225,7 @@ def _absent(facts: Facts, place: str | None, measured: Usual, given: Given) -> l
 
 def _has_model(facts: Facts) -> bool:
     """Whether a log names a preset or states a shape; a path that it names isn't opened."""
-    return (
-        is_preset(_model_name(str(facts.get("model", "")))) or {"layers", "hidden", "heads"} <= facts.keys()
-    )
+    return is_preset(_model_name(str(facts.get("model", "")))) or {"layers", "hidden", "heads"} <= facts.keys()
 
 
 def _model_name(name: str) -> str:

@@ -77,9 +77,7 @@ def _world(text: str) -> Facts:
 
 def _groups(text: str) -> Facts:
     """The size of an axis from the ranks of its first group: NeMo prints them all."""
-    match = re.search(
-        r"All (tensor|pipeline|context|expert) (?:model )?parallel group ranks: \[\[([\d, ]*)\]", text
-    )
+    match = re.search(r"All (tensor|pipeline|context|expert) (?:model )?parallel group ranks: \[\[([\d, ]*)\]", text)
     axes = {"tensor": "tp", "pipeline": "pp", "context": "cp", "expert": "ep"}
     return {axes[match[1]]: match[2].count(",") + 1} if match else {}
 
@@ -98,9 +96,7 @@ def _mesh(text: str) -> Facts:
     devices = 1
     for size in sizes:
         devices *= size
-    return {"devices": devices} | {
-        name: size for name, size in zip(names, sizes, strict=False) if name in LAYOUT
-    }
+    return {"devices": devices} | {name: size for name, size in zip(names, sizes, strict=False) if name in LAYOUT}
 
 
 def _folder(text: str) -> Facts:
@@ -136,9 +132,7 @@ def _tpu(text: str) -> Facts:
 
 
 def _nvidia(text: str) -> Facts:
-    match = re.search(
-        r"(NVIDIA (?:GeForce )?[A-Z][\w-]{1,30}(?: \d{1,4}GB| HBM\d\w?| PCIe| NVL| SXM\d){0,3})\b", text
-    )
+    match = re.search(r"(NVIDIA (?:GeForce )?[A-Z][\w-]{1,30}(?: \d{1,4}GB| HBM\d\w?| PCIe| NVL| SXM\d){0,3})\b", text)
     return {"device": match[1]} if match else {}
 
 
@@ -186,7 +180,4 @@ FACTS: tuple[Fact, ...] = (
     Fact("train_steps_per_second", _steps_per_second),
     Fact("DeepSpeed info: version=", _plain(r"version=([\w.+-]{1,40})", "version", convert=str.strip)),
 )  # fmt: skip
-AGAIN = (
-    "- arguments -",
-    "***** Running training *****",
-)  # a run that begins, once more where steps came before
+AGAIN = ("- arguments -", "***** Running training *****")  # a run that begins, once more where steps came before

@@ -19,9 +19,7 @@ from scalewright.diagnose.traces.unpack import Unpacked
 
 LONGEST = 1 << 15  # bytes of a line that are looked at: a command line with all its flags is shorter
 # Whose line it is: srun's task number, mpirun's, a launcher's `[rank0]:` or `[default0]:`, `job/0 `.
-SOURCE = re.compile(
-    r"(?:\[\d{1,6},\d{1,6}\]<std\w{3}>: ?|\d{1,6}: |\[(?:rank|default)\d{1,6}\]: ?|\S{1,40}/\d{1,6} )*"
-)
+SOURCE = re.compile(r"(?:\[\d{1,6},\d{1,6}\]<std\w{3}>: ?|\d{1,6}: |\[(?:rank|default)\d{1,6}\]: ?|\S{1,40}/\d{1,6} )*")
 BEGINS = frozenset("[0123456789")  # its first characters, but for `job/0 `'s
 
 

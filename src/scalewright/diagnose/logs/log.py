@@ -83,10 +83,7 @@ def read_trainer_state(path: Path) -> tuple[list[Step], Facts, list[str]] | None
 
 OVERFLOW, MEMORY, ENGINE = "OVERFLOW! Rank 0 Skipping step", "memory (MB)", "[deepspeed]"
 NCCL = (" NCCL INFO ", " NCCL WARN ")
-MARKS = (
-    *(form.mark for form in FORMS), *(fact.mark for fact in FACTS), *MARKS, *AGAIN,
-    OVERFLOW, MEMORY, ENGINE,
-)  # fmt: skip
+MARKS = (*(form.mark for form in FORMS), *(fact.mark for fact in FACTS), *MARKS, *AGAIN, OVERFLOW, MEMORY, ENGINE)
 WITHIN = 64 << 20  # bytes in which a log of training has its first step
 AFTER = re.compile(r"after (\d{1,12}) iterations\) memory \(MB\).{0,200}?max allocated: " + r"([\d.]{1,30})")
 BRIDGE = re.compile(r"learning rate: \d\.\d{6}E[-+]\d+ \|")
@@ -185,9 +182,8 @@ class Reader:
         if others:
             notes.append(f"lines of {' and '.join(others)} repeat the same steps, and were left out")
         return Log(
-            self._framework(form), facts, steps.all, steps.restarts, self.overflows, self.again, notes=notes,
-            run=run,
-        )  # fmt: skip
+            self._framework(form), facts, steps.all, steps.restarts, self.overflows, self.again, notes=notes, run=run
+        )
 
     def _run(self) -> Question | None:
         """The run of all its arguments; None where some are absent, or none such can be."""

@@ -101,7 +101,6 @@ class Steps:
     def _late(self, order: float | None, loss: float | None, clock: float | None) -> bool:
         """Whether a rank prints a recent step once more: with the same loss, and not long after it."""
         return any(
-            (order, loss) == (number, before)
-            and (clock is None or printed is None or abs(clock - printed) <= LATE)
+            (order, loss) == (number, before) and (clock is None or printed is None or abs(clock - printed) <= LATE)
             for number, before, printed in self._recent
         )

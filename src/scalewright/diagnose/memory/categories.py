@@ -24,16 +24,7 @@ from functools import cached_property
 from scalewright.diagnose.memory.blocks import BEFORE, Life, levels
 from scalewright.diagnose.memory.stacks import BACKWARD, FORWARD, SETTING_UP, STEP, UNKNOWN, Stack, Stacks
 
-CATEGORIES = (
-    "parameters",
-    "gradients",
-    "optimizer",
-    "activations",
-    "communication",
-    "loss",
-    "temporary",
-    "other",
-)
+CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "communication", "loss", "temporary", "other")
 PARAMETERS, GRADIENTS, OPTIMIZER, ACTIVATIONS, COMMUNICATION, LOSS, TEMPORARY, OTHER = range(len(CATEGORIES))
 SMALL_LOSS = 1 << 20  # bytes below which a tensor of the loss doesn't tell the logits' size
 STATES = 2  # of Adam: two a parameter
@@ -84,9 +75,7 @@ def judge(blocks: Sequence[Life]) -> Judged:
     stacks = [reader.read(block.frames) for block in blocks]
     stacked = any(stack.python for stack in stacks)
     names = [_phase(block, stack, stacked) for block, stack in zip(blocks, stacks, strict=True)]
-    in_order = sorted(
-        (block.born, name) for block, name in zip(blocks, names, strict=True) if block.born > BEFORE
-    )
+    in_order = sorted((block.born, name) for block, name in zip(blocks, names, strict=True) if block.born > BEFORE)
     phases = Phases([born for born, _ in in_order], [name for _, name in in_order])
     category = [OTHER] * len(blocks)
     if stacked:
@@ -142,9 +131,7 @@ def _logits(blocks: Sequence[Life], stacks: Sequence[Stack], phase: Sequence[str
     if largest < SMALL_LOSS:
         return set()
     sizes = {largest // 2, largest, 2 * largest}
-    order = sorted(
-        (row for row, block in enumerate(blocks) if block.born >= 0), key=lambda row: blocks[row].born
-    )
+    order = sorted((row for row, block in enumerate(blocks) if block.born >= 0), key=lambda row: blocks[row].born)
     result: set[int] = set()
     ahead: int | None = None  # the last tensor of that size in the forward
     after = False  # between a loss and the end of its backward's first tensors

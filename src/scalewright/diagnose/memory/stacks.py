@@ -48,10 +48,7 @@ NAMES = _compiled(  # of Python's functions
     (Mark.LOSS, r"cross_entropy|log_softmax|nll_loss|logits|compute_loss|loss_f|lossfun|^loss$"),
     (Mark.COMMUNICATION, r"all_?gather|reduce_?scatter|all_?reduce|all_to_all|unshard|batch_isend|irecv"),
     (Mark.BACKWARD, r"^backward$|^_engine_run_backward$|^unpack_hook$"),
-    (
-        Mark.SETUP,
-        r"^(?:__init__|_apply|reset_parameters|load_state_dict|init_weights|to_empty|from_pretrained)$",
-    ),
+    (Mark.SETUP, r"^(?:__init__|_apply|reset_parameters|load_state_dict|init_weights|to_empty|from_pretrained)$"),
     (Mark.RUN, r"^(?:forward|_call_impl|backward|step)$"),
     (Mark.MODEL, r"^forward$"),
 )
@@ -62,8 +59,7 @@ FILES = _compiled(
     (Mark.SHARDED, r"/distributed/(?:fsdp|_composable/fsdp)|/deepspeed/runtime/zero"),
 )
 NATIVE = _compiled(
-    (Mark.BACKWARD, r"autograd::(?:Engine|Node|generated)"),
-    (Mark.COMMUNICATION, r"c10d::|ProcessGroup|Reducer|nccl"),
+    (Mark.BACKWARD, r"autograd::(?:Engine|Node|generated)"), (Mark.COMMUNICATION, r"c10d::|ProcessGroup|Reducer|nccl")
 )
 LIBRARY = re.compile(r"(?:^|/)(?:torch|site-packages|dist-packages|lib/python[\d.]+)/|^<", re.IGNORECASE)
 NATIVE_ONLY = "(no frame of Python)"
@@ -146,11 +142,7 @@ def owner(frames: object) -> str:
     if not isinstance(frames, (list, tuple)):
         return NATIVE_ONLY
     python = [
-        (
-            str(frame.get("name", "?")),
-            str(frame.get("filename", "")).replace("\\", "/"),
-            frame.get("line", "?"),
-        )
+        (str(frame.get("name", "?")), str(frame.get("filename", "")).replace("\\", "/"), frame.get("line", "?"))
         for frame in frames
         if isinstance(frame, Mapping) and str(frame.get("filename", "")).endswith(".py")
     ]

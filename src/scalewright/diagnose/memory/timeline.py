@@ -32,9 +32,7 @@ from scalewright.diagnose.traces.unpack import Unpacked
 from scalewright.diagnose.verdict import Verdict
 from scalewright.spec.common.pickles import NotPlainData
 
-START = re.compile(
-    rb"\[\s{0,9}\[\s{0,9}-?\d{1,20}\s{0,9},\s{0,9}[1-4]\s{0,9},\s{0,9}-?\d{1,20}\s{0,9},\s{0,9}\d\s*\]"
-)
+START = re.compile(rb"\[\s{0,9}\[\s{0,9}-?\d{1,20}\s{0,9},\s{0,9}[1-4]\s{0,9},\s{0,9}-?\d{1,20}\s{0,9},\s{0,9}\d\s*\]")
 GROUPS = (PARAMETERS, OPTIMIZER, OTHER, TEMPORARY, ACTIVATIONS, GRADIENTS, TEMPORARY, OTHER)  # by PyTorch's
 BEFORE = -1  # the time of what was there before
 LIMIT = 1 << 30  # bytes of JSON

@@ -58,14 +58,14 @@ def traced_memory(trace: Trace) -> dict[str, Any] | None:
         "since_the_recording": not absolute,
         "reserved_bytes": int(reserved.max()) if (reserved >= 0).all() else None,
         "by_phase": held.by_phase if held else None,
-        "top_stacks": [
-            {"owner": owner, "bytes": size} for owner, size in list(held.by_owner.items())[:OWNERS]
-        ] if held else [],
+        "top_stacks": [{"owner": owner, "bytes": size} for owner, size in list(held.by_owner.items())[:OWNERS]]
+        if held
+        else [],
         "curve": {
             "time_s": [(int(events.start[mine[row]]) - start) / 1e9 for row in rows],
             "allocated_bytes": [int(level[row]) for row in rows],
         },
-    }  # fmt: skip
+    }
 
 
 def _device(events: MemoryEvents) -> np.ndarray:
@@ -97,13 +97,7 @@ def _held(trace: Trace, events: MemoryEvents, rows: np.ndarray, peak: int) -> He
     by_phase["before"] = by_owner[BEFORE]
     for name, size in zip(names, events.size[held].tolist(), strict=True):
         low = name.lower()
-        phase = (
-            "backward"
-            if low.startswith(BACKWARD)
-            else "optimizer"
-            if low.startswith(OPTIMIZER)
-            else "forward"
-        )
+        phase = "backward" if low.startswith(BACKWARD) else "optimizer" if low.startswith(OPTIMIZER) else "forward"
         by_owner[name] = by_owner.get(name, 0) + size
         by_phase[phase] += size
     return Held(dict(sorted(by_owner.items(), key=lambda item: -item[1])), by_phase)

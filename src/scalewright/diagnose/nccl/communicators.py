@@ -113,11 +113,7 @@ class Communicators:
     def _join(self, source: Source, rank: int, ranks: int, rest: Mapping[str, str]) -> Communicator:
         name = rest.get("commId") or ""
         if name.strip("0x") == "":
-            name = (
-                f"split {rest['splitCount']} color {rest['color']}"
-                if rest.keys() >= {"splitCount", "color"}
-                else ""
-            )
+            name = f"split {rest['splitCount']} color {rest['color']}" if rest.keys() >= {"splitCount", "color"} else ""
         same = self._by_id.get((name, ranks)) if name else self._of_size(source, rank, ranks)
         if same is None or (rank in same.members and same.members[rank].host != source.host):
             same = Communicator(name or f"{len(self.all)}", ranks)

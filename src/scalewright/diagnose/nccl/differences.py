@@ -72,9 +72,7 @@ def _interfaces(run: Summary) -> Verdict | None:
 
 
 def _adapters(run: Summary) -> Verdict | None:
-    listed = {
-        host: ", ".join(sorted(name for name, _ in some.values())) for host, some in run.log.adapters.items()
-    }
+    listed = {host: ", ".join(sorted(name for name, _ in some.values())) for host, some in run.log.adapters.items()}
     return _odd(
         "hosts have different adapters", "adapters", listed,
         "check the links of the hosts that have fewer (`ibstat`), and NCCL_IB_HCA", 0.6,
@@ -97,10 +95,7 @@ def _channels(run: Summary) -> Verdict | None:
     counts = Counter(run.world.channels.values()) if run.world else Counter[int]()
     if len(counts) < 2 or run.world is None:
         return None
-    ranks = {
-        count: [str(rank) for rank, its in sorted(run.world.channels.items()) if its == count]
-        for count in counts
-    }
+    ranks = {count: [str(rank) for rank, its in sorted(run.world.channels.items()) if its == count] for count in counts}
     evidence = [f"{count} channels on ranks {names(ranks[count])}" for count, _ in counts.most_common()]
     fix = "set NCCL_MIN_NCHANNELS and NCCL_MAX_NCHANNELS alike on all ranks, or unset them"
     return Verdict("ranks have different numbers of channels", evidence, fix, 0.6)

@@ -148,11 +148,7 @@ def plain_version(text: str) -> str:
     ('2.7.8+cuda10.2', '2.10.3')
     """
     parts = text.split(".")
-    if (
-        len(parts) == 3
-        and all(part.isdecimal() and len(part) < 3 for part in parts)
-        and int(parts[0]) >= OLD_CODE
-    ):
+    if len(parts) == 3 and all(part.isdecimal() and len(part) < 3 for part in parts) and int(parts[0]) >= OLD_CODE:
         code = int(parts[0]) * 1000 + int(parts[1]) * 100 + int(parts[2])
         return f"{code // 10000}.{code % 10000 // 100}.{code % 100}"
     return text

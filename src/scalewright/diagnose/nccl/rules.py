@@ -40,15 +40,10 @@ def _error(message: Message) -> Verdict:
     evidence = [f"{message.file}, line {message.line}: {message.text}"]
     if message.count > 1 or message.hosts:
         times = "once" if message.count == 1 else f"{message.count:,} times"
-        evidence.append(
-            f"printed {times}" + (f", by {names(sorted(message.hosts))}" if message.hosts else "")
-        )
+        evidence.append(f"printed {times}" + (f", by {names(sorted(message.hosts))}" if message.hosts else ""))
     if message.peers:
         evidence.append(f"the other end: {names(sorted(message.peers))}")
-    fix = (
-        message.problem.fix
-        or "NCCL's own words: its documentation's chapter on troubleshooting has most of them"
-    )
+    fix = message.problem.fix or "NCCL's own words: its documentation's chapter on troubleshooting has most of them"
     return Verdict(message.problem.name, evidence, fix,
                    0.9 if message.problem.gravity == CAUSE and message.problem.any_of else 0.5)  # fmt: skip
 

@@ -43,11 +43,7 @@ def _why_sockets(log: Log) -> tuple[list[str], str, float]:
     wanted = [*log.environment.get("NCCL_IB_HCA", ())]
     if missing and wanted:
         named = f"NCCL_IB_HCA names {names(wanted)}, and NET/IB found no device of that name"
-        return (
-            [named, missing],
-            "unset NCCL_IB_HCA, or name adapters that `ibv_devices` lists on every node",
-            0.95,
-        )
+        return ([named, missing], "unset NCCL_IB_HCA, or name adapters that `ibv_devices` lists on every node", 0.95)
     failed = printed(log, "adapter can't be opened")
     if missing or failed:
         how = "check that the nodes have adapters (`ibv_devinfo`) and that the container sees /dev/infiniband"
@@ -125,11 +121,7 @@ def _wrong_interface(run: Summary) -> Verdict | None:
     }
     if not wrong or run.nodes == 1:
         return None
-    sure = (
-        0.9
-        if run.many_nodes or run.log.messages.keys() & {"connection refused", "connection timed out"}
-        else 0.5
-    )
+    sure = 0.9 if run.many_nodes or run.log.messages.keys() & {"connection refused", "connection timed out"} else 0.5
     interface = next(iter(wrong.values()))
     use = "uses" if len(wrong) == 1 else "use"
     return Verdict(
@@ -152,9 +144,7 @@ def _network_within(run: Summary) -> Verdict | None:
     over = sum(count for way, count in run.within.items() if way.kind == "NET")
     if not over:
         return None
-    evidence = [
-        f"{over:,} of {sum(run.within.values()):,} links between GPUs of one host go over the network"
-    ]
+    evidence = [f"{over:,} of {sum(run.within.values()):,} links between GPUs of one host go over the network"]
     disabled = setting(run.log, "NCCL_SHM_DISABLE", "1")
     return Verdict(
         "the network within a node", evidence + [disabled] * bool(disabled),
@@ -170,10 +160,7 @@ def _shared_memory(run: Summary) -> Verdict | None:
     if not over and not disabled:
         return None
     evidence = [f"{over:,} of {whole:,} links within a node go through the host's memory"] if over else []
-    fix, confidence = (
-        "see `nvidia-smi topo -p2p r`: virtualisation (ACS, IOMMU) and consumer GPUs forbid P2P",
-        0.7,
-    )
+    fix, confidence = ("see `nvidia-smi topo -p2p r`: virtualisation (ACS, IOMMU) and consumer GPUs forbid P2P", 0.7)
     if disabled:
         evidence.append(disabled)
         fix, confidence = f"unset {disabled.split()[0]}", 0.95

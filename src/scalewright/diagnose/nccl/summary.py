@@ -54,9 +54,7 @@ def summary(log: Log) -> Summary:
     channels = world.most_channels() if world else None
     if channels is None:
         pending = [
-            count
-            for communicator in log.communicators.waiting()
-            if (count := communicator.most_channels()) is not None
+            count for communicator in log.communicators.waiting() if (count := communicator.most_channels()) is not None
         ]
         channels = max(pending, default=None)
     return Summary(
@@ -125,9 +123,7 @@ def _gdr(log: Log, ways: list[Via]) -> bool | None:
     marks = [way.gdr for way in ways if way.kind == "NET"]
     # Rings of one node have nothing to say about the network.
     rings = [
-        communicator
-        for communicator in log.communicators.all
-        if (communicator.nodes or len(communicator.hosts)) > 1
+        communicator for communicator in log.communicators.all if (communicator.nodes or len(communicator.hosts)) > 1
     ]
     stated = [ring.gdr for ring in rings if ring.gdr is not None]
     if any(marks):

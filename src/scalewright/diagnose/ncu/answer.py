@@ -92,9 +92,7 @@ def _latency(values: Mapping[str, float], near: str) -> Bound:
     if theoretical and achieved is not None and achieved < UNEVEN * theoretical:
         why = f"{near}: {achieved:.0f}% of the warps are there where {theoretical:.0f}% fit"
         return Bound("latency", why, "blocks of even length, more waves, or a persistent kernel")
-    return Bound(
-        "latency", near, "more independent work a thread (larger tiles, vectorised loads, pipelining)"
-    )
+    return Bound("latency", near, "more independent work a thread (larger tiles, vectorised loads, pipelining)")
 
 
 def _level(values: Mapping[str, float]) -> str:

@@ -55,18 +55,7 @@ BY_NAME: dict[str, tuple[str, ...]] = {
     for names in METRICS.values()
     for name in names
 }
-PREFIX = {
-    "n": 1e-9,
-    "u": 1e-6,
-    "µ": 1e-6,
-    "m": 1e-3,
-    "": 1.0,
-    "k": 1e3,
-    "K": 1e3,
-    "M": 1e6,
-    "G": 1e9,
-    "T": 1e12,
-}
+PREFIX = {"n": 1e-9, "u": 1e-6, "µ": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 SECONDS = ("seconds", "second", "sec", "s")
 BYTES_PER_SECOND = ("byte/second", "byte/s", "B/s")
 

@@ -112,8 +112,7 @@ def _activity(table: Table, stage: int, replica: int) -> Activity:
         mask = [operation.stage == stage and (operation.name in COMMUNICATES) == communicates
                 for operation in table.operations]  # fmt: skip
         start, end = (
-            np.rint(1e9 * (times[mask, :, place] + laid)).astype(np.int64).ravel()
-            for times in (table.start, table.end)
+            np.rint(1e9 * (times[mask, :, place] + laid)).astype(np.int64).ravel() for times in (table.start, table.end)
         )
         return intervals.union(start, end)
 

@@ -66,18 +66,14 @@ def _stage(asked: WhatIf, slow: Slowdown, needs: np.ndarray) -> Verdict | None:
     even = needs.copy()
     for name, mean in means.items():
         for place, stage in enumerate(table.stages):
-            rows = [
-                row for row, some in enumerate(table.operations) if some.name == name and some.stage == stage
-            ]
+            rows = [row for row, some in enumerate(table.operations) if some.name == name and some.stage == stage]
             even[rows] *= mean.mean() / max(mean[place], 1e-12)
     before = asked.time(needs)
     gain = 100 * (before - asked.time(even)) / slow.needed_s
     lost = before - slow.usual_s
     if len(table.stages) < 2 or gain < LEAST_GAIN or 100 * lost < LEAST_GAIN * before:
         return None
-    if (
-        before - asked.time(np.where(asked.of_stage(table.stages[longest]), asked.usual, needs))
-    ) / lost < HALF:
+    if (before - asked.time(np.where(asked.of_stage(table.stages[longest]), asked.usual, needs))) / lost < HALF:
         return None
     last = longest == len(table.stages) - 1
     others = np.delete(work, longest).mean()

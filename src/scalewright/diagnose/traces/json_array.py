@@ -23,9 +23,7 @@ Event = TypeVar("Event")
 ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
 BARE = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[")  # PyTorch 1.8 and other profilers: a list and nothing else
 END = re.compile(rb"\s*\]")
-NEXT = re.compile(
-    rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id)")'
-)  # where an event begins, after damage
+NEXT = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id)")')  # where an event begins, after damage
 FOLLOWED = re.compile(rb"\s*[,\]]")
 FAULT = re.compile(r"\(byte (\d+)\)")
 SEPARATORS = b", \t\r\n"

@@ -83,11 +83,7 @@ class Growing:
                 continue  # not of this form: another event with the word in it
             args = event.args
             words = (args.device_type, args.device, args.size, args.total, args.reserved, args.address)
-            if (
-                not event.ts.is_finite()
-                or abs(event.ts) > LARGEST
-                or any(abs(word) > 1 << 62 for word in words)
-            ):
+            if not event.ts.is_finite() or abs(event.ts) > LARGEST or any(abs(word) > 1 << 62 for word in words):
                 continue
             self.rows.append((int(event.ts * 1000), lane(event.pid, event.tid), *words))
 

@@ -116,17 +116,13 @@ class _Export:
                 parts.append(self._row(ANNOTATION, str(word), row))
         return np.array([part for part in parts if part is not None], dtype=ROW)
 
-    def _row(
-        self, category: int, name: str, row: Sequence[Any], size: int | None = None
-    ) -> tuple[int, ...] | None:
+    def _row(self, category: int, name: str, row: Sequence[Any], size: int | None = None) -> tuple[int, ...] | None:
         """A row of `ROW`; None where the recorder left times out."""
         start, end, device, line, correlation, process = row
         if not isinstance(start, int) or not isinstance(end, int):
             return None
         number = self.names.setdefault(name, len(self.names))
-        missing = [
-            -1 if value is None else int(value) for value in (device, line, correlation, process, size)
-        ]
+        missing = [-1 if value is None else int(value) for value in (device, line, correlation, process, size)]
         return (category, number, start, max(end, start), *missing)
 
     def _trace(self, rows: np.ndarray, zero: int, device: int, devices: dict[Any, str]) -> Trace:

@@ -104,9 +104,7 @@ class Trace:
     shapes: dict[int, tuple[list[Any], list[Any]]] = field(default_factory=dict)  # of products: inputs, types
     launched: dict[int, Launched] = field(default_factory=dict)  # of kernels, by row
     memory: MemoryEvents | None = None  # where the recorder followed it
-    about: dict[str, Any] = field(
-        default_factory=dict
-    )  # the recorder's own metadata: devices, world size, ...
+    about: dict[str, Any] = field(default_factory=dict)  # the recorder's own metadata: devices, world size, ...
     warnings: list[str] = field(default_factory=list)
     sequence: np.ndarray | None = None  # int64: of an operator autograd's number, of a backward its forward's
 
@@ -127,9 +125,7 @@ class Trace:
         place = np.minimum(place, max(len(calls) - 1, 0))
         result = np.full(len(self), -1, dtype=np.int64)
         if len(calls):
-            same = (
-                self.on_gpu & (self.correlation >= 0) & (self.correlation[calls[place]] == self.correlation)
-            )
+            same = self.on_gpu & (self.correlation >= 0) & (self.correlation[calls[place]] == self.correlation)
             result[same] = calls[place[same]]
         return result
 

@@ -64,18 +64,12 @@ def read(document: Any, text: str, where: str) -> Reading:
 
 def _is_test(document: dict[Any, Any]) -> bool:
     arguments = document.get("MODEL_ARGS")
-    return isinstance(arguments, dict) and any(
-        str(key).startswith(("trainer.", "model.config.")) for key in arguments
-    )
+    return isinstance(arguments, dict) and any(str(key).startswith(("trainer.", "model.config.")) for key in arguments)
 
 
 def _is_nemo(document: dict[Any, Any]) -> bool:
     model = document.get("model")
-    return (
-        isinstance(model, dict)
-        and isinstance(document.get("trainer"), dict)
-        and any(key in model for key in NEMO)
-    )
+    return isinstance(model, dict) and isinstance(document.get("trainer"), dict) and any(key in model for key in NEMO)
 
 
 def _is_override(document: dict[Any, Any]) -> bool:

@@ -95,9 +95,7 @@ DISTRIBUTED = ("mcore_distributed_optim", "distributed_fused_adam")
 def read_nemo(document: Mapping[str, Any]) -> Reading:
     """A NeMo 1 configuration as a run."""
     values = flat(resolve(document))
-    arguments: Arguments = {
-        flag: values[key] for key, flag in NAMES.items() if values.get(key) not in (None, False)
-    }
+    arguments: Arguments = {flag: values[key] for key, flag in NAMES.items() if values.get(key) not in (None, False)}
     names = {flag: key for key, flag in NAMES.items()}
     taken = set(NAMES)
     for part in (_network, _optimizer, _precision, _data):
@@ -122,12 +120,7 @@ def read_nemo(document: Mapping[str, Any]) -> Reading:
 
 
 def _network(values: dict[str, object], taken: set[str]) -> Arguments:
-    taken |= {
-        "model.normalization",
-        "model.activation",
-        "model.bias",
-        "model.share_embeddings_and_output_weights",
-    }
+    taken |= {"model.normalization", "model.activation", "model.bias", "model.share_embeddings_and_output_weights"}
     written: Arguments = {}
     norm = str(values.get("model.normalization", "layernorm"))
     written["normalization"] = NORMS.get(norm, "LayerNorm")
@@ -163,10 +156,7 @@ def _optimizer(values: dict[str, object], taken: set[str]) -> Arguments:
         written |= {"adam-beta1": betas[0], "adam-beta2": betas[1]}
     if values.get("model.fsdp"):
         strategy = str(values.get("model.fsdp_sharding_strategy", "full"))
-        written |= {
-            "use-megatron-fsdp": True,
-            "data-parallel-sharding-strategy": SHARDED.get(strategy, strategy),
-        }
+        written |= {"use-megatron-fsdp": True, "data-parallel-sharding-strategy": SHARDED.get(strategy, strategy)}
     shape = values.get("model.optim.sched.name", "CosineAnnealing")
     if shape != "CosineAnnealing":
         written["lr-decay-style"] = str(shape)
@@ -192,9 +182,7 @@ def _data(values: dict[str, object], taken: set[str]) -> Arguments:
         written["data-path"] = train
     if (valid := values.get("model.data.data_prefix.validation")) is not None:
         written["valid-data-path"] = valid
-    if (
-        length := values.get("model.data.seq_length")
-    ) is not None and "model.encoder_seq_length" not in values:
+    if (length := values.get("model.data.seq_length")) is not None and "model.encoder_seq_length" not in values:
         written["seq-length"] = length
     return written
 

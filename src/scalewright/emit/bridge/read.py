@@ -100,9 +100,7 @@ def read_test(document: Mapping[str, Any]) -> Reading:
         fields["train.train_iters"] = steps
     if plugins is not None:
         fields["mixed_precision"] = plugins
-    return _read(
-        fields, world, ["what the recipe sets besides isn't in the file: Megatron-LM's defaults stand for it"]
-    )
+    return _read(fields, world, ["what the recipe sets besides isn't in the file: Megatron-LM's defaults stand for it"])
 
 
 def _read(fields: dict[str, object], world: int | None, notes: list[str], recipe: bool = False) -> Reading:

@@ -12,16 +12,7 @@ from typing import Any
 
 from scalewright.emit.deepspeed.write import write
 from scalewright.emit.emitted import Reading
-from scalewright.emit.foreign import (
-    FEWEST,
-    ForeignKeys,
-    LayoutKey,
-    LayoutKeys,
-    RunKeys,
-    real_of,
-    true,
-    whole_of,
-)
+from scalewright.emit.foreign import FEWEST, ForeignKeys, LayoutKey, LayoutKeys, RunKeys, real_of, true, whole_of
 from scalewright.emit.rules import put
 from scalewright.emit.scripts.model import read_beside
 from scalewright.spec.common.dotted import flat
@@ -111,9 +102,7 @@ def _in_sections(document: Mapping[str, Any]) -> dict[str, object]:
     for name, value in document.items():
         if name in SECTIONS and not isinstance(value, Mapping):
             value = (
-                {"stage": int(value or 0)}
-                if name == "zero_optimization" and value != "auto"
-                else {"enabled": value}
+                {"stage": int(value or 0)} if name == "zero_optimization" and value != "auto" else {"enabled": value}
             )
         keys["bf16" if name == "bfloat16" else str(name)] = value
     return keys
@@ -191,9 +180,7 @@ def _read_zero(t: ForeignKeys, layout: LayoutKeys) -> None:
 
 
 def _read_axes(t: ForeignKeys, layout: LayoutKeys) -> None:
-    tp = whole_of(
-        t.take_first("tensor_parallel.autotp_size", "tensor_parallel.tp_size", "tensor_parallel.tp.tp_size")
-    )
+    tp = whole_of(t.take_first("tensor_parallel.autotp_size", "tensor_parallel.tp_size", "tensor_parallel.tp.tp_size"))
     if tp is not None and tp > 1:
         layout |= {"tp": tp, "sp": False}
         if (rows := layout.get("global_batch")) and rows % tp == 0:
@@ -240,10 +227,7 @@ def _read_scheduler(t: ForeignKeys, run: RunKeys) -> None:
         return
     schedule: dict[str, object] = {"kind": SCHEDULERS[kind]}
     given(t, f"{section}warmup_type"), given(t, f"{section}warmup_min_ratio")
-    warmup, total = (
-        whole_of(given(t, f"{section}warmup_num_steps")),
-        whole_of(given(t, f"{section}total_num_steps")),
-    )
+    warmup, total = (whole_of(given(t, f"{section}warmup_num_steps")), whole_of(given(t, f"{section}total_num_steps")))
     if warmup is not None or f"{section}warmup_num_steps" not in t:
         schedule["warmup_steps"] = warmup or (1000 if f"{section}warmup_num_steps" not in t else 0)
     if schedule["kind"] != "constant":
@@ -251,10 +235,7 @@ def _read_scheduler(t: ForeignKeys, run: RunKeys) -> None:
         schedule["min_ratio"] = (0.0001 if ratio is None else ratio) if schedule["kind"] == "cosine" else 0.0
     if total is not None:
         put(run, "train.steps", total)
-    highest, lowest = (
-        real_of(given(t, f"{section}warmup_max_lr")),
-        real_of(given(t, f"{section}warmup_min_lr")),
-    )
+    highest, lowest = (real_of(given(t, f"{section}warmup_max_lr")), real_of(given(t, f"{section}warmup_min_lr")))
     if highest:
         put(run, "optimizer.lr", highest)
     if lowest:

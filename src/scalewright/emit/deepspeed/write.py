@@ -38,12 +38,7 @@ def write(s: Settings) -> Emitted:
     facts["tf32"] = precision == "tf32"
     config = write_config(s, precision, facts["optimizer"], bool(facts["every"]))
     command = _command(s)
-    files = {
-        FILE: as_json(config),
-        SCRIPT: _script(s, facts, command),
-        "samples.py": SAMPLES,
-        CONFIG: network,
-    }
+    files = {FILE: as_json(config), SCRIPT: _script(s, facts, command), "samples.py": SAMPLES, CONFIG: network}
     return s.emitted(TITLE, "deepspeed", VERSION, files, command)
 
 
@@ -80,18 +75,14 @@ def _take_pipeline(s: Settings) -> None:
     for key in ("pp", "stage_layers"):
         s.take(f"layout.{key}")
     if layout.zero_stage == 0 and (clip := s.values["optimizer.clip_norm"]):
-        why = (
-            "at stage 0 its pipeline clips by the norm of the first stage: zero_stage 1 clips by that of all"
-        )
+        why = "at stage 0 its pipeline clips by the norm of the first stage: zero_stage 1 clips by that of all"
         s.nearly("optimizer.clip_norm", f"{clip:g} of the first stage", why)
     if layout.virtual_stages > 1:
         s.nearly("layout.virtual_stages", "1", "DeepSpeed's ranks have one stage each: a longer bubble")
     if layout.schedule == "1f1b":
         s.take("layout.schedule")
     else:
-        s.nearly(
-            "layout.schedule", "1f1b", "its pipeline has no other: the same numbers, other bubbles and memory"
-        )
+        s.nearly("layout.schedule", "1f1b", "its pipeline has no other: the same numbers, other bubbles and memory")
 
 
 def _bounds(s: Settings) -> list[int]:
@@ -152,15 +143,9 @@ def write_zero(s: Settings) -> Config:
 def _take_zero(s: Settings) -> None:
     stage, kind = s.take("layout.zero_stage"), s.layout.offload
     if kind in ("none", "activations") or (kind == "optimizer" and not stage):
-        s.drop(
-            "layout.offload", "DeepSpeed offloads what ZeRO shards, and activations of its own checkpoints"
-        )
+        s.drop("layout.offload", "DeepSpeed offloads what ZeRO shards, and activations of its own checkpoints")
     elif kind == "all":
-        s.nearly(
-            "layout.offload",
-            "parameters",
-            "activations stay: DeepSpeed offloads those of its own checkpoints",
-        )
+        s.nearly("layout.offload", "parameters", "activations stay: DeepSpeed offloads those of its own checkpoints")
     else:
         s.take("layout.offload")
 

@@ -167,14 +167,7 @@ def read_layout(t: ForeignKeys, run: RunKeys) -> None:
     data, fsdp, expert = sizes["data"], sizes["fsdp"], sizes["expert"]
     tp, pp, cp = max(sizes["tensor"], 1) * sizes["tensor_sequence"], sizes["pipeline"], sizes["context"]
     devices = data * fsdp * expert * tp * pp * cp
-    layout |= {
-        "devices": devices,
-        "tp": tp,
-        "sp": sizes["tensor_sequence"] > 1,
-        "pp": pp,
-        "cp": cp,
-        "ep": expert,
-    }
+    layout |= {"devices": devices, "tp": tp, "sp": sizes["tensor_sequence"] > 1, "pp": pp, "cp": cp, "ep": expert}
     if "moe" in (run.get("model") or {}):
         layout["etp"] = tp
     if cp > 1:

@@ -44,9 +44,7 @@ FIXED = (
     Fixed("model.norm_type", ("rmsnorm",), "MaxText's llama2 block has RMSNorm"),
     Fixed("model.positions", ("rope",), "MaxText's llama2 block has rotary positions"),
 )
-MLPS = {
-    "swiglu": ["silu", "linear"], "geglu_tanh": ["gelu", "linear"], "gelu_tanh": ["gelu"], "relu": ["relu"],
-}  # fmt: skip
+MLPS = {"swiglu": ["silu", "linear"], "geglu_tanh": ["gelu", "linear"], "gelu_tanh": ["gelu"], "relu": ["relu"]}
 BLOCKS = {  # norms of q and k, experts
     (False, False): "llama2", (True, False): "qwen3", (False, True): "mixtral", (True, True): "qwen3_moe",
 }  # fmt: skip

@@ -121,11 +121,7 @@ def _sharding(s: Settings) -> Arguments:
     written: Arguments = {}
     replicas = s.layout.dp_replicate
     if stage == 1:
-        written |= {
-            "use-distributed-optimizer": True,
-            "overlap-grad-reduce": True,
-            "overlap-param-gather": True,
-        }
+        written |= {"use-distributed-optimizer": True, "overlap-grad-reduce": True, "overlap-param-gather": True}
         if s.take("layout.dp_replicate") > 1:
             written["num-distributed-optimizer-instances"] = replicas
     elif stage >= 2:
@@ -135,10 +131,7 @@ def _sharding(s: Settings) -> Arguments:
             "no-gradient-accumulation-fusion": True, "ckpt-format": "fsdp_dtensor",
         }  # fmt: skip
         if s.take("layout.dp_replicate") > 1:
-            written |= {
-                "num-distributed-optimizer-instances": replicas,
-                "outer-dp-sharding-strategy": "no_shard",
-            }
+            written |= {"num-distributed-optimizer-instances": replicas, "outer-dp-sharding-strategy": "no_shard"}
     return written
 
 
@@ -182,8 +175,7 @@ def _offload(s: Settings) -> Arguments:
         s.nearly("layout.offload", "none", "Megatron FSDP's states stay on the device")
     elif kind == "optimizer":
         s.take("layout.offload")
-        return {"optimizer-cpu-offload": True, "optimizer-offload-fraction": 1.0,
-                "use-precision-aware-optimizer": True}  # fmt: skip
+        return {"optimizer-cpu-offload": True, "optimizer-offload-fraction": 1.0, "use-precision-aware-optimizer": True}
     elif kind != "none":
         s.drop("layout.offload", "Megatron-LM offloads optimizer states, or some modules' activations")
     return {}
@@ -275,9 +267,7 @@ def _read_sharding(t: ForeignKeys, layout: LayoutKeys) -> None:
     instances = t.take("num-distributed-optimizer-instances")
     stage = 1 if t.take("use-distributed-optimizer") else 0
     if fsdp or legacy:
-        stage = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}.get(
-            str(strategy), stage
-        )
+        stage = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}.get(str(strategy), stage)
     elif torch_fsdp:
         stage = 3
     elif t.take("deepspeed") and (zero := t.take("zero-stage")) is not None:  # Megatron-DeepSpeed's
@@ -310,13 +300,7 @@ def _read_recompute(t: ForeignKeys, layout: LayoutKeys, run: RunKeys) -> None:
 def _read_precision(t: ForeignKeys, layout: LayoutKeys) -> None:
     bf16, fp16 = t.take("bf16"), t.take("fp16")
     eight, recipe, four = t.take("fp8-format"), t.take("fp8-recipe"), t.take("fp4-format")
-    for key in (
-        "fp8-amax-history-len",
-        "fp8-amax-compute-algo",
-        "fp8-param-gather",
-        "fp8-margin",
-        "fp8-interval",
-    ):
+    for key in ("fp8-amax-history-len", "fp8-amax-compute-algo", "fp8-param-gather", "fp8-margin", "fp8-interval"):
         t.take(key)
     layout["precision"] = (
         "nvfp4" if four else "mxfp8" if eight and recipe == "mxfp8" else "fp8" if eight

@@ -19,8 +19,7 @@ from scalewright.emit.rules import put, read_rules, write_rules
 from scalewright.emit.settings import Settings
 
 Arguments = dict[str, object]  # name without dashes -> value; True: a flag alone
-MLP = {"swiglu": "swiglu", "relu2": "squared-relu", "gelu_tanh": "bias-gelu-fusion",
-       "gelu": "no-bias-gelu-fusion"}  # fmt: skip
+MLP = {"swiglu": "swiglu", "relu2": "squared-relu", "gelu_tanh": "bias-gelu-fusion", "gelu": "no-bias-gelu-fusion"}
 GELU = ("gelu", "gelu_tanh")
 POSITIONS = {"rope": "rope", "learned": "learned_absolute", "none": "none"}
 NORMS = {
@@ -218,11 +217,7 @@ def _read_biases(t: ForeignKeys, model: dict[str, object]) -> None:
 
 
 def _read_positions(t: ForeignKeys, model: dict[str, object]) -> None:
-    kind = (
-        "rope"
-        if t.take("use-rotary-position-embeddings")
-        else t.take("position-embedding-type", "learned_absolute")
-    )
+    kind = "rope" if t.take("use-rotary-position-embeddings") else t.take("position-embedding-type", "learned_absolute")
     names = {value: key for key, value in POSITIONS.items()}
     model["positions"] = names.get(kind, "rope")
     if kind not in names:
@@ -287,9 +282,7 @@ def _read_vocabulary(t: ForeignKeys, model: dict[str, object]) -> None:
         model["vocab_size"] = whole(padded)
     else:
         model["vocab_size"] = VOCABULARIES.get(str(kind), 128256)
-        t.assume(
-            f"vocab_size {model['vocab_size']}, of {kind or 'an unnamed tokenizer'}: set model.vocab_size"
-        )
+        t.assume(f"vocab_size {model['vocab_size']}, of {kind or 'an unnamed tokenizer'}: set model.vocab_size")
 
 
 def _read_mixture(t: ForeignKeys, run: RunKeys) -> None:

@@ -70,9 +70,7 @@ def _rates(s: Settings, steps: int) -> Arguments:
 def _data(s: Settings) -> Arguments:
     train, valid = s.take("data.train"), s.take("data.valid")
     paths = [
-        item
-        for source in train
-        for item in ([f"{source['weight']:g}"] if len(train) > 1 else []) + [source["path"]]
+        item for source in train for item in ([f"{source['weight']:g}"] if len(train) > 1 else []) + [source["path"]]
     ]
     s.assume("data paths are prefixes of Megatron's .bin and .idx files: convert ours, or set --data-path")
     written: Arguments = {"train-data-path" if valid else "data-path": paths}
@@ -116,10 +114,7 @@ def read_training(t: ForeignKeys, run: RunKeys) -> None:
     _read_states(t, optimizer)
     beta1, beta2 = t.take("adam-beta1"), t.take("adam-beta2")
     if optimizer["name"] != "sgd":
-        optimizer["betas"] = [
-            real(beta1 if beta1 is not None else 0.9),
-            real(beta2 if beta2 is not None else 0.999),
-        ]
+        optimizer["betas"] = [real(beta1 if beta1 is not None else 0.9), real(beta2 if beta2 is not None else 0.999)]
     if (momentum := t.take("sgd-momentum")) is not None and optimizer["name"] == "sgd":
         optimizer["momentum"] = real(momentum)
     optimizer.setdefault("weight_decay", 0.01)

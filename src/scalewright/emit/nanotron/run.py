@@ -169,8 +169,7 @@ def read_layout(t: ForeignKeys, run: RunKeys) -> None:
     layout = run.setdefault("layout", {})
     dp, cp = whole(t.take("parallelism.dp", 1)), whole(t.take("parallelism.context_parallel_size", 1))
     ep, accumulation = (
-        whole(t.take(key, 1))
-        for key in ("parallelism.expert_parallel_size", "tokens.batch_accumulation_per_replica")
+        whole(t.take(key, 1)) for key in ("parallelism.expert_parallel_size", "tokens.batch_accumulation_per_replica")
     )
     tp, pp = layout.setdefault("tp", 1), layout.setdefault("pp", 1)
     micro = layout.setdefault("micro_batch", 1)
@@ -221,9 +220,7 @@ def read_training(t: ForeignKeys, run: RunKeys) -> None:
         put(run, "checkpoint.every", every)
     t.refuse("checkpoints.resume_checkpoint_path", "weights to start from aren't read: give `init`")
     if whole(t.take("tokens.val_check_interval", -1)) > 0:
-        t.refuse(
-            "tokens.val_check_interval", "validation needs data.valid, which nanotron's file doesn't name"
-        )
+        t.refuse("tokens.val_check_interval", "validation needs data.valid, which nanotron's file doesn't name")
 
 
 def _read_rates(t: ForeignKeys, run: RunKeys) -> None:
@@ -240,11 +237,7 @@ def _read_rates(t: ForeignKeys, run: RunKeys) -> None:
         kind = "linear"
     peak = run["optimizer"].get("lr", 0.0)
     put_rates(
-        run,
-        kind,
-        warmup,
-        whole(length) if length is not None else None,
-        real(least if least is not None else peak),
+        run, kind, warmup, whole(length) if length is not None else None, real(least if least is not None else peak)
     )
 
 

@@ -190,9 +190,7 @@ def take_sharding(s: Settings, title: str, contexts: Contexts, loads: bool = Tru
     layout, stage = s.layout, s.layout.zero_stage
     for key in ("devices", "tp", "cp", "dp_replicate"):
         s.take(f"layout.{key}")
-    sizes = {
-        "dp_replicate": layout.dp_replicate, "dp_shard": layout.dp_shard, "tp": layout.tp, "cp": layout.cp,
-    }  # fmt: skip
+    sizes = {"dp_replicate": layout.dp_replicate, "dp_shard": layout.dp_shard, "tp": layout.tp, "cp": layout.cp}
     context = _context(s, title, contexts)
     shares = layout.dp_shard * layout.cp
     if stage >= 2 and shares > 1:

@@ -34,16 +34,11 @@ FLAVORS: dict[tuple[str, str], Flavor] = {
     ("llama3", "8B"): Flavor("llama-3.1-8b"),
     ("llama3", "70B"): Flavor("llama-3.1-70b"),
     ("llama3", "405B"): Flavor("llama-3.1-405b"),
-    **{
-        ("qwen3", size): Flavor(f"qwen3-{size.lower()}")
-        for size in ("0.6B", "1.7B", "4B", "8B", "14B", "32B")
-    },
+    **{("qwen3", size): Flavor(f"qwen3-{size.lower()}") for size in ("0.6B", "1.7B", "4B", "8B", "14B", "32B")},
     ("qwen3", "30B-A3B"): Flavor("qwen3-30b-a3b", BALANCED),
     ("qwen3", "235B-A22B"): Flavor("qwen3-235b-a22b", {**BALANCED, "rope.theta": 5e6}),
     ("deepseek_v3", "16B"): Flavor("deepseek-v2-lite", {**BALANCED, **LATENT}),
-    ("deepseek_v3", "236B"): Flavor(
-        "deepseek-v2", {**BALANCED, **LATENT, "moe.groups": 8, "moe.top_groups": 3}
-    ),
+    ("deepseek_v3", "236B"): Flavor("deepseek-v2", {**BALANCED, **LATENT, "moe.groups": 8, "moe.top_groups": 3}),
     ("deepseek_v3", "671B"): Flavor("deepseek-v3", LATENT),
 }
 READ: dict[tuple[str, str], Flavor] = {  # read alone: gone, or not quite ours

@@ -55,10 +55,7 @@ def _sharding(s: Settings) -> Keys:
     replicas, shards = s.take("layout.dp_replicate"), layout.dp_shard
     whole = (layout.cp * layout.tp) % layout.ep == 0  # experts' ranks are those of shard, cp and tp
     if stage == 0 and whole and layout.cp == 1:
-        return {
-            "parallelism.data_parallel_replicate_degree": layout.dp,
-            "parallelism.data_parallel_shard_degree": 1,
-        }
+        return {"parallelism.data_parallel_replicate_degree": layout.dp, "parallelism.data_parallel_shard_degree": 1}
     policy = "always" if stage == 3 else "never"
     if stage == 0:
         why = "torchtitan shards where context or expert parallelism is"
@@ -149,9 +146,7 @@ def _stages(counts: tuple[int, ...], release: str) -> Keys:
     if release == "0.1":
         points = [f"layers.{start}" for start in starts[1:]]
         return {"parallelism.pipeline_parallel_split_points": points}
-    parts = [
-        [f"layers.{start + i}" for i in range(count)] for start, count in zip(starts, counts, strict=True)
-    ]
+    parts = [[f"layers.{start + i}" for i in range(count)] for start, count in zip(starts, counts, strict=True)]
     parts[0].insert(0, "tok_embeddings")
     parts[-1] += ["norm", "lm_head" if release == "0.3" else "output"]
     return {"parallelism.module_fqns_per_model_part": parts}
@@ -177,11 +172,7 @@ def _recompute(s: Settings, release: str) -> Keys:
         return {key: "memory_budget", "activation_checkpoint.memory_budget": budget, "compile.enable": True}
     what = "every n-th block" if every is not None else "a budget"
     where = "with this schedule" if budget is not None and release != "0.1" else f"in {release}"
-    s.nearly(
-        "layout.recompute",
-        "full",
-        f"torchtitan has no recomputation of {what} {where}: less memory, more time",
-    )
+    s.nearly("layout.recompute", "full", f"torchtitan has no recomputation of {what} {where}: less memory, more time")
     return {key: "full"}
 
 

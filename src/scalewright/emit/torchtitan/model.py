@@ -58,9 +58,7 @@ def write_model(s: Settings, release: str) -> Network:
     if release == "0.1" and known is None:
         raise UserError("torchtitan 0.1 has Llama 3 in its published sizes alone", "model", how)
     if release == "0.2" and name == "qwen3" and layout.pp > 1:
-        raise UserError(
-            "torchtitan 0.2 has no pipeline for its Qwen3, which has these parts", "layout.pp", how
-        )
+        raise UserError("torchtitan 0.2 has no pipeline for its Qwen3, which has these parts", "layout.pp", how)
     if known is not None:
         return _flavored(s, known, release)
     _shared_parts(s)
@@ -142,13 +140,9 @@ def _experts(s: Settings, release: str) -> dict[str, Any]:
         s.take(f"model.moe.{key}")
     if moe.shared_size % moe.moe_intermediate_size and (s.model.mla or release == "0.2"):
         how = "emit it for torchtitan 0.3" if release == "0.2" else "emit it for Megatron-LM"
-        raise UserError(
-            "its shared experts are as wide as the others", "model.moe.shared_intermediate_size", how
-        )
+        raise UserError("its shared experts are as wide as the others", "model.moe.shared_intermediate_size", how)
     if moe.score == "softmax" and moe.groups > moe.top_groups:
-        s.nearly(
-            "model.moe.groups", "by 2 scores", "torchtitan chooses a group by the sum of its two largest"
-        )
+        s.nearly("model.moe.groups", "by 2 scores", "torchtitan chooses a group by the sum of its two largest")
     if moe.score == "softmax" and moe.router_bias:
         why = "torchtitan's bias moves the choice alone, by the experts' loads"
         s.nearly("model.moe.router_bias", "a bias of the choice", why)
@@ -256,10 +250,7 @@ def decoder_spec(given: Mapping[str, Any], run: RunKeys) -> dict[str, object]:
         model["rope"]["interleaved"] = True
         if scaling:
             back = {foreign: ours for ours, foreign in YARN.items()}
-            model["rope"]["scaling"] = {
-                "kind": "yarn",
-                **{back[key]: value for key, value in scaling.items()},
-            }
+            model["rope"]["scaling"] = {"kind": "yarn", **{back[key]: value for key, value in scaling.items()}}
             model["rope"]["scaling"]["attention_factor"] = 1.0  # its RoPE is a rotation alone
             size, factor = latent["qk_nope_head_dim"] + latent["qk_rope_head_dim"], scaling["rope_factor"]
             grown = 0.1 * latent["mscale"] * log(factor) + 1 if factor > 1 else 1.0

@@ -30,19 +30,10 @@ SECTIONS = {
     "compile": "CompileConfig", "debug": "DebugConfig", "checkpoint": "CheckpointManager.Config",
     "metrics": "MetricsProcessor.Config",
 }  # fmt: skip
-POLICIES = {
-    "full": "FullAC.Config",
-    "selective": "SelectiveAC.Config",
-    "memory_budget": "MemoryBudgetAC.Config",
-}
+POLICIES = {"full": "FullAC.Config", "selective": "SelectiveAC.Config", "memory_budget": "MemoryBudgetAC.Config"}
 QUANTIZED = {"float8": "Float8LinearConverter", "mx": "MXFP8LinearConverter", "nvfp4": "NVFP4LinearConverter"}
 COMMAND = re.compile(r"--config[ =](\w+)")
-CLASSES = {
-    "Llama3Model": "llama3",
-    "Qwen3Model": "qwen3",
-    "DeepSeekV3Model": "deepseek_v3",
-    "GptOssModel": "gpt_oss",
-}
+CLASSES = {"Llama3Model": "llama3", "Qwen3Model": "qwen3", "DeepSeekV3Model": "deepseek_v3", "GptOssModel": "gpt_oss"}
 
 
 def write(s: Settings) -> Emitted:
@@ -93,8 +84,7 @@ def _config(s: Settings, network: Network, keys: Keys) -> Call:
             sections[section] = call
     if keys.get("validation.enable"):
         sections["validator"] = Call(
-            "Validator.Config",
-            {"enable": True, "freq": keys["validation.freq"], "steps": keys["validation.steps"]},
+            "Validator.Config", {"enable": True, "freq": keys["validation.freq"], "steps": keys["validation.steps"]}
         )
     return Call("Trainer.Config", sections)
 
@@ -120,8 +110,7 @@ def _optimizer(keys: Keys) -> Call:
         return Call("default_adamw", given)
     group = Call("ParamGroupConfig", {"pattern": ".*", "optimizer_name": "AdamW", "optimizer_kwargs": given})
     return Call(
-        "OptimizersContainer.Config",
-        {"param_groups": [group], "implementation": keys["optimizer.implementation"]},
+        "OptimizersContainer.Config", {"param_groups": [group], "implementation": keys["optimizer.implementation"]}
     )
 
 
@@ -136,17 +125,13 @@ def _policy(keys: Keys) -> Call | None:
 
 def _section(keys: Keys, section: str, cls: str) -> Call:
     prefix = f"{section}."
-    return Call(
-        cls, {key.removeprefix(prefix): value for key, value in keys.items() if key.startswith(prefix)}
-    )
+    return Call(cls, {key.removeprefix(prefix): value for key, value in keys.items() if key.startswith(prefix)})
 
 
 def read(text: str, where: str) -> Reading:
     """A file of such functions as a run: one that a command names, else the first; raises UserError."""
     module = Module(text, where)
-    results = module.returning(
-        lambda call: call.name.endswith("Trainer.Config") or _starts_elsewhere(call, module)
-    )
+    results = module.returning(lambda call: call.name.endswith("Trainer.Config") or _starts_elsewhere(call, module))
     if not results:
         how = "give a file with a function that returns Trainer.Config(...)"
         raise UserError("no configuration of torchtitan 0.3 in this file", where, how)
@@ -159,12 +144,8 @@ def read(text: str, where: str) -> Reading:
         notes = [f"function {chosen} of {', '.join(results)} (a comment `--config NAME` chooses another)"]
     values = _values(call, module, where, notes)
     computed = {key: value for key, value in values.items() if isinstance(value, (Name, Unknown))}
-    reading = read_values(
-        {k: v for k, v in values.items() if k not in computed}, _launched(text), VERSION, notes
-    )
-    skipped = [
-        Unread(key, value[0], "computed: neither a literal nor a call") for key, value in computed.items()
-    ]
+    reading = read_values({k: v for k, v in values.items() if k not in computed}, _launched(text), VERSION, notes)
+    skipped = [Unread(key, value[0], "computed: neither a literal nor a call") for key, value in computed.items()]
     skipped += [Unread(f"{chosen}()", line, "neither a literal nor a call") for line in statements]
     return Reading(reading.trainer, reading.run, (*reading.unread, *skipped), reading.assumed)
 
@@ -177,16 +158,12 @@ def _starts_elsewhere(call: Call, module: Module) -> bool:
 def _values(call: Call, module: Module, where: str, notes: list[str]) -> dict[str, object]:
     """Its sections under the names of 0.2."""
     parts = dict(call.values)
-    spec, policy, optimizer = (
-        parts.pop(key, None) for key in ("model_spec", "activation_checkpoint", "optimizer")
-    )
+    spec, policy, optimizer = (parts.pop(key, None) for key in ("model_spec", "activation_checkpoint", "optimizer"))
     values = Call("", parts).flat()
     values |= _read_optimizer(optimizer) | _read_policy(policy, "activation_checkpoint" in call.values)
     if _starts_elsewhere(call, module) and spec is None:
         values |= _of_function(call.name, module.imports[call.name])
-        notes.append(
-            f"what {call.name}() sets, and this file doesn't, is in another file: defaults stand for it"
-        )
+        notes.append(f"what {call.name}() sets, and this file doesn't, is in another file: defaults stand for it")
     elif isinstance(spec, Call) and spec.name.endswith("model_registry"):
         values["model.name"] = _family(module, where)
         values["model.flavor"] = spec.values.get("flavor", spec.values.get("0", "debugmodel"))
@@ -242,9 +219,7 @@ def _family(module: Module, where: str) -> str:
         if name in CLASSES:
             return CLASSES[name]
     folders = [part for part in re.split(r"[/\\]", where) if part in CLASSES.values()]
-    prefixes = [
-        family for family in CLASSES.values() if any(name.startswith(family) for name in module.functions)
-    ]
+    prefixes = [family for family in CLASSES.values() if any(name.startswith(family) for name in module.functions)]
     return (folders or prefixes or ["llama3"])[-1]
 
 
@@ -257,7 +232,5 @@ def _of_function(function: str, source: str) -> dict[str, object]:
 
 def _launched(text: str) -> int | None:
     """Ranks of the launch line in the file's comment."""
-    line = next(
-        (line.strip() for line in text.splitlines() if "torchrun " in line and "--nproc" in line), None
-    )
+    line = next((line.strip() for line in text.splitlines() if "torchrun " in line and "--nproc" in line), None)
     return ranks(read_words(line.partition("torchrun ")[2]), {}) if line else None

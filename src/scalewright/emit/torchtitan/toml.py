@@ -120,12 +120,7 @@ def _llama_args(given: dict[str, Any], moe: Any, dense: list[int]) -> Call:
 
 def _qwen_args(given: dict[str, object], moe: Any, dense: list[int]) -> Call:
     context, tied = given.pop("context"), given.pop("tied", False)
-    values = {
-        **given,
-        "qk_norm": given.get("qk_norm", False),
-        "max_seq_len": context,
-        "enable_weight_tying": tied,
-    }
+    values = {**given, "qk_norm": given.get("qk_norm", False), "max_seq_len": context, "enable_weight_tying": tied}
     if moe:
         values |= {"moe_enabled": True, "moe_inter_dim": moe["hidden_dim"], "moe_args": _moe_args(moe)}
     return Call("Qwen3ModelArgs", values)

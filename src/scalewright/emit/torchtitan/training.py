@@ -233,11 +233,7 @@ def _read_pipeline(t: ForeignKeys, layout: LayoutKeys, layers: int | None) -> No
         counts = [sum(str(name).startswith("layers.") for name in part) for part in parts]
     elif points and layers:
         names = points.split(",") if isinstance(points, str) else points
-        starts = [
-            0,
-            *(int(str(name).rpartition(".")[2]) for name in names if str(name)[-1:].isdecimal()),
-            layers,
-        ]
+        starts = [0, *(int(str(name).rpartition(".")[2]) for name in names if str(name)[-1:].isdecimal()), layers]
         counts = [end - start for start, end in pairwise(starts)]
     elif layers:
         less = (whole(1 if first is None else first), whole(1 if last is None else last))
@@ -262,10 +258,7 @@ def _spread(layers: int, stages: int, first: int, last: int) -> list[int]:
 def _read_batch(t: ForeignKeys, layout: LayoutKeys) -> None:
     local = whole(t.take("training.local_batch_size", DEFAULTS["training.local_batch_size"]))
     total = whole(t.take("training.global_batch_size", -1))
-    micro, count = (
-        t.take(f"{P}.pipeline_parallel_microbatch_size"),
-        t.take(f"{P}.pipeline_parallel_microbatches"),
-    )
+    micro, count = (t.take(f"{P}.pipeline_parallel_microbatch_size"), t.take(f"{P}.pipeline_parallel_microbatches"))
     dp = layout["devices"] // (layout["tp"] * layout["pp"] * layout["cp"])
     layout["micro_batch"] = local
     if layout["pp"] > 1:
@@ -297,9 +290,7 @@ def _read_precision(t: ForeignKeys, layout: LayoutKeys) -> None:
     layout["precision"] = "fp32" if kind == "float32" else "bf16"
     if stored == "bfloat16":
         layout["precision"] = "bf16"
-        t.refuse(
-            "training.dtype", "parameters, gradients and states in 2 bytes: taken as bf16 with fp32 masters"
-        )
+        t.refuse("training.dtype", "parameters, gradients and states in 2 bytes: taken as bf16 with fp32 masters")
     converters = t.take("model.converters") or []
     names = converters.split(",") if isinstance(converters, str) else converters
     ours = {foreign: key for key, foreign in CONVERTERS.items()}

@@ -20,14 +20,7 @@ from scalewright.emit.deepspeed.read import fit_batch, read_sections
 from scalewright.emit.emitted import Emitted, Reading
 from scalewright.emit.foreign import ForeignKeys, LayoutKey, LayoutKeys, RunKeys, real_of, true, whole_of
 from scalewright.emit.rules import Word, put, write_rules
-from scalewright.emit.scripts.facts import (
-    Facts,
-    Sharding,
-    take_facts,
-    take_precision,
-    take_recompute,
-    take_sharding,
-)
+from scalewright.emit.scripts.facts import Facts, Sharding, take_facts, take_precision, take_recompute, take_sharding
 from scalewright.emit.scripts.model import (
     CONFIG,
     SAMPLES,
@@ -39,12 +32,7 @@ from scalewright.emit.scripts.model import (
     write_config,
 )
 from scalewright.emit.settings import Settings
-from scalewright.emit.transformers.schedule import (
-    read_optimizer,
-    read_schedule,
-    write_optimizer,
-    write_schedule,
-)
+from scalewright.emit.transformers.schedule import read_optimizer, read_schedule, write_optimizer, write_schedule
 from scalewright.spec.common.dotted import flat
 
 __all__ = ["read", "recognises", "write"]
@@ -105,21 +93,8 @@ FILLED: dict[str, object] = {
     "gradient_clipping": "auto", "bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"},
 }  # fmt: skip
 CPU = {"device": "cpu", "pin_memory": True}
-MARKS = {
-    "per_device_train_batch_size",
-    "learning_rate",
-    "max_steps",
-    "num_train_epochs",
-    "gradient_accumulation_steps",
-}
-OTHERS = {
-    "base_model",
-    "finetuning_type",
-    "cutoff_len",
-    "template",
-    "stage",
-    "dataset_dir",
-}  # Axolotl, LLaMA-Factory
+MARKS = {"per_device_train_batch_size", "learning_rate", "max_steps", "num_train_epochs", "gradient_accumulation_steps"}
+OTHERS = {"base_model", "finetuning_type", "cutoff_len", "template", "stage", "dataset_dir"}  # Axolotl, LLaMA-Factory
 
 
 def aside(keys: Iterable[str], own: frozenset[str] = frozenset()) -> frozenset[str]:
@@ -196,9 +171,7 @@ def read_memory(t: ForeignKeys, layout: LayoutKeys) -> None:
 
 def _read_fsdp(t: ForeignKeys, layout: LayoutKeys) -> None:
     given = t.take("fsdp")
-    words = (
-        [str(word).lower() for word in given] if isinstance(given, list) else str(given or "").lower().split()
-    )
+    words = [str(word).lower() for word in given] if isinstance(given, list) else str(given or "").lower().split()
     if not words or words == ["false"]:
         return
     reshard = t.take("fsdp_config.reshard_after_forward")
@@ -206,9 +179,7 @@ def _read_fsdp(t: ForeignKeys, layout: LayoutKeys) -> None:
     layout["zero_stage"] = strategies[0] if strategies else 3
     if str(reshard).lower() == "false":
         layout["zero_stage"] = 2
-    if "offload" in words or any(
-        true(t.take(f"fsdp_config.{key}")) for key in ("cpu_offload", "offload_params")
-    ):
+    if "offload" in words or any(true(t.take(f"fsdp_config.{key}")) for key in ("cpu_offload", "offload_params")):
         layout["offload"] = "parameters"
     if true(t.take("fsdp_config.activation_checkpointing")):
         layout["recompute"] = "full"
@@ -260,16 +231,12 @@ def write(s: Settings) -> Emitted:
     """All files; raises UserError where it would be another layout, or another network."""
     network = write_config(s)
     sharding = take_sharding(s, TITLE, CONTEXTS)
-    masks = masks_refused(s) or (
-        "context parallelism has no masks but the causal one" if s.layout.cp > 1 else None
-    )
+    masks = masks_refused(s) or ("context parallelism has no masks but the causal one" if s.layout.cp > 1 else None)
     facts = {**take_facts(s, masks), **take_recompute(s)}
     precision = take_precision(s, TITLE)
     arguments = _arguments(s, facts, precision) | write_sharding(s, sharding, facts)
     command = _command(s)
-    script = render(
-        "transformers", f=facts, command=command, sharding=sharding, precision=precision, **sharding.sizes
-    )
+    script = render("transformers", f=facts, command=command, sharding=sharding, precision=precision, **sharding.sizes)
     files = {FILE: as_json(arguments), SCRIPT: script, "samples.py": SAMPLES, CONFIG: network}
     return s.emitted(TITLE, "transformers", VERSION, files, command)
 

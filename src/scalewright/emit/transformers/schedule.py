@@ -120,10 +120,7 @@ def _warmup(t: ForeignKeys, steps: int | None) -> int:
 def _least(arguments: dict[str, object], run: RunKeys) -> float:
     rate = real_of(arguments.get("min_lr_rate", arguments.get("min_lr_ratio")))
     if rate is None:
-        lowest, highest = (
-            real_of(arguments.get("min_lr", arguments.get("lr_end"))),
-            run["optimizer"].get("lr"),
-        )
+        lowest, highest = (real_of(arguments.get("min_lr", arguments.get("lr_end"))), run["optimizer"].get("lr"))
         rate = float(f"{lowest / highest:.9g}") if lowest and highest else 0.0
     return min(1.0, max(0.0, rate))
 

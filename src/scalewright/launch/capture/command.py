@@ -32,9 +32,7 @@ class Captured:
     files: list[Path]
 
 
-def capture(
-    command: Sequence[str], steps: int, after: int, ranks: Sequence[int] | None, out: Path
-) -> Captured:
+def capture(command: Sequence[str], steps: int, after: int, ranks: Sequence[int] | None, out: Path) -> Captured:
     """Runs the command and waits for it; its output and its exit code stay as they are.
 
     Steps `after` + 1 to `after` + `steps` are traced, of all ranks or of `ranks`. Raises UserError where the

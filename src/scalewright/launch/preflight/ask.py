@@ -31,12 +31,7 @@ TAIL_BYTES = 1 << 16  # of events.jsonl, in which the last save is looked for
 
 
 def start_facts(
-    environ: Mapping[str, str],
-    run: RunSpec | None,
-    *,
-    gpus: bool,
-    file: Path | None = None,
-    meeting: bool = False,
+    environ: Mapping[str, str], run: RunSpec | None, *, gpus: bool, file: Path | None = None, meeting: bool = False
 ) -> Facts:
     """Facts of a start here, by this process; raises UserError for starters that contradict each other.
 

@@ -16,9 +16,8 @@ DMA_BUF = (5, 12)  # the first kernel by which cards reach a GPU's memory withou
 
 
 @SUBJECT.rule(
-    "ib-unused", "warn", "InfiniBand is there, and switched off", f"{NCCL}: NCCL_IB_DISABLE, NCCL_NET",
-    needs=ACROSS,
-)  # fmt: skip
+    "ib-unused", "warn", "InfiniBand is there, and switched off", f"{NCCL}: NCCL_IB_DISABLE, NCCL_NET", needs=ACROSS
+)
 def ib_unused(facts: Facts) -> RuleFailure | None:
     if facts.on("NCCL_IB_DISABLE"):
         name = "NCCL_IB_DISABLE"
@@ -31,9 +30,8 @@ def ib_unused(facts: Facts) -> RuleFailure | None:
 
 
 @SUBJECT.rule(
-    "ib-card-missing", "warn", "`NCCL_IB_HCA` names no card here", f"{NCCL}: NCCL_IB_HCA", at=("node",),
-    needs=ACROSS,
-)  # fmt: skip
+    "ib-card-missing", "warn", "`NCCL_IB_HCA` names no card here", f"{NCCL}: NCCL_IB_HCA", at=("node",), needs=ACROSS
+)
 def ib_card_missing(facts: Facts) -> RuleFailure | None:
     value = facts.environ.get("NCCL_IB_HCA", "")
     if not value or value.startswith("^"):
@@ -73,15 +71,12 @@ def ib_timeout_range(facts: Facts) -> RuleFailure | None:
     if not value.isdigit() or int(value) < 32:
         return None
     what = f"NCCL_IB_TIMEOUT={value} is no number of seconds: it is an exponent, of 31 at most"
-    return RuleFailure(
-        what, facts.where, facts.set("NCCL_IB_TIMEOUT=22") + " (17 s), or leave it at its default"
-    )
+    return RuleFailure(what, facts.where, facts.set("NCCL_IB_TIMEOUT=22") + " (17 s), or leave it at its default")
 
 
 @SUBJECT.rule(
-    "gpudirect-off", "warn", "GPUDirect is switched off", f"{NCCL}: NCCL_NET_GDR_LEVEL",
-    needs=("GPUs", "several nodes"),
-)  # fmt: skip
+    "gpudirect-off", "warn", "GPUDirect is switched off", f"{NCCL}: NCCL_NET_GDR_LEVEL", needs=("GPUs", "several nodes")
+)
 def gpudirect_off(facts: Facts) -> RuleFailure | None:
     if facts.environ.get("NCCL_NET_GDR_LEVEL", "").upper() not in ("LOC", "0"):
         return None
@@ -90,9 +85,7 @@ def gpudirect_off(facts: Facts) -> RuleFailure | None:
     return RuleFailure(what, facts.where, facts.unset("NCCL_NET_GDR_LEVEL"))
 
 
-@SUBJECT.rule(
-    "gpudirect-missing", "warn", "no way from a card to a GPU's memory", TROUBLE, at=("node",), needs=ACROSS
-)
+@SUBJECT.rule("gpudirect-missing", "warn", "no way from a card to a GPU's memory", TROUBLE, at=("node",), needs=ACROSS)
 def gpudirect_missing(facts: Facts) -> RuleFailure | None:
     kernel = facts.machine.kernel
     if facts.machine.peer_memory is not False or kernel is None or kernel >= DMA_BUF:

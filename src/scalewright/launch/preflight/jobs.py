@@ -36,9 +36,7 @@ def tasks_in_options(facts: Facts) -> RuleFailure | None:
         return None
     tasks = "a task a node, which starts its ranks" if facts.site.agent == "torchrun" else "a task a rank"
     what = f"{given[0]}={given[1]} replaces what the script asks for: {tasks}"
-    return RuleFailure(
-        what, "launch.options", "leave it out: launch.nodes, launch.per_node and launch.agent decide"
-    )
+    return RuleFailure(what, "launch.options", "leave it out: launch.nodes, launch.per_node and launch.agent decide")
 
 
 @SUBJECT.rule(
@@ -66,9 +64,7 @@ def gpus_and_ranks(facts: Facts) -> RuleFailure | None:
     if count is not None and int(count[1]) == ranks:
         return None
     what = f"{given[0]}={given[1]} for {ranks} ranks"
-    return RuleFailure(
-        what, "launch.options", "leave it out: launch.gpu names the kind, launch.per_node the number"
-    )
+    return RuleFailure(what, "launch.options", "leave it out: launch.gpu names the kind, launch.per_node the number")
 
 
 @SUBJECT.rule(
@@ -80,9 +76,7 @@ def one_core_a_task(facts: Facts) -> RuleFailure | None:
     if facts.site.cpus_per_rank is not None or option(facts, *CORES) or facts.site.agent != "torchrun":
         return None
     what = f"no cores are asked for, and Slurm gives a task one, for {facts.place.per_node} ranks"
-    return RuleFailure(
-        what, "launch.cpus_per_rank", "set it, such as 8, unless the partition gives cores by GPU"
-    )
+    return RuleFailure(what, "launch.cpus_per_rank", "set it, such as 8, unless the partition gives cores by GPU")
 
 
 @SUBJECT.rule(
@@ -96,9 +90,7 @@ def outside_srun(facts: Facts) -> RuleFailure | None:
     if int(facts.environ.get("SLURM_STEP_NUM_TASKS") or 0) == 1:
         return None  # srun --ntasks=1, on purpose
     what = f"Slurm gave {text} nodes, and a run that srun doesn't start uses one of them"
-    return RuleFailure(
-        what, facts.where, "srun --ntasks-per-node=1 python -m scalewright train RUN.yaml uses all"
-    )
+    return RuleFailure(what, facts.where, "srun --ntasks-per-node=1 python -m scalewright train RUN.yaml uses all")
 
 
 @SUBJECT.rule(

@@ -30,9 +30,7 @@ def open_files(facts: Facts) -> RuleFailure | None:
     if most is None or most >= wanted:
         return None
     what = f"at most {most} open files, and {counted(facts.place.world, 'ranks')} may need {wanted}"
-    return RuleFailure(
-        what, "ulimit -Hn", "raise it to 65536 (limits.conf, LimitNOFILE of the scheduler's daemon)"
-    )
+    return RuleFailure(what, "ulimit -Hn", "raise it to 65536 (limits.conf, LimitNOFILE of the scheduler's daemon)")
 
 
 @SUBJECT.rule(
@@ -45,9 +43,7 @@ def locked_memory(facts: Facts) -> RuleFailure | None:
     if most is None or most >= LOCKED or facts.machine.locks_freely or facts.on("NCCL_IB_DISABLE"):
         return None
     what = f"at most {most // 1024} KiB of memory may be locked, and NCCL registers more with InfiniBand"
-    return RuleFailure(
-        what, "ulimit -l", "make it unlimited (docker --ulimit memlock=-1, LimitMEMLOCK of slurmd)"
-    )
+    return RuleFailure(what, "ulimit -l", "make it unlimited (docker --ulimit memlock=-1, LimitMEMLOCK of slurmd)")
 
 
 @SUBJECT.rule(
@@ -59,9 +55,7 @@ def processes(facts: Facts) -> RuleFailure | None:
     if most is None or most >= THREADS * ranks:
         return None
     what = f"at most {most} processes and threads, and {counted(ranks, 'ranks')} may have {THREADS * ranks}"
-    return RuleFailure(
-        what, "ulimit -u, pids.max", "raise it (docker --pids-limit, podPidsLimit of the kubelet)"
-    )
+    return RuleFailure(what, "ulimit -u, pids.max", "raise it (docker --pids-limit, podPidsLimit of the kubelet)")
 
 
 @SUBJECT.rule(
@@ -110,9 +104,7 @@ def shared_memory(facts: Facts) -> RuleFailure | None:
     if space is None or space.total >= SHARED:
         return None
     what = f"/dev/shm has {space.total // MIB} MiB, through which ranks of a node pass data"
-    return RuleFailure(
-        what, "container", "start it with --shm-size=8g or --ipc=host, pods with a volume of memory"
-    )
+    return RuleFailure(what, "container", "start it with --shm-size=8g or --ipc=host, pods with a volume of memory")
 
 
 @SUBJECT.rule(

@@ -70,9 +70,7 @@ def port_number(facts: Facts) -> RuleFailure | None:
     if port is None or (1024 if not facts.machine.root else 1) <= port <= 65535:
         return None
     why = "is kept for root" if 0 < port < 1024 else "is no port"
-    return RuleFailure(
-        f"MASTER_PORT={port} {why}", facts.where, "choose one from 1024 to 32767, such as 29500"
-    )
+    return RuleFailure(f"MASTER_PORT={port} {why}", facts.where, "choose one from 1024 to 32767, such as 29500")
 
 
 @SUBJECT.rule(
@@ -83,9 +81,7 @@ def port_taken(facts: Facts) -> RuleFailure | None:
     place = facts.place
     if place.rank or place.store_is_up or not facts.machine.port_taken:
         return None
-    what = (
-        f"port {place.port} of {facts.machine.host or 'this machine'} is taken, by an earlier run or another"
-    )
+    what = f"port {place.port} of {facts.machine.host or 'this machine'} is taken, by an earlier run or another"
     how = f"end what holds it (ss -ltnp 'sport = :{place.port}'), or set MASTER_PORT"
     return RuleFailure(what, facts.where, how)
 
@@ -100,9 +96,7 @@ def port_of_connections(facts: Facts) -> RuleFailure | None:
     if port is None or not first <= port <= last or facts.place.starter in CHOOSES_PORTS:
         return None
     what = f"port {port} is one of {first} to {last}, from which Linux serves connections: it may be taken"
-    return RuleFailure(
-        what, "launch.port" if facts.place.target else facts.where, "choose one below, such as 29500"
-    )
+    return RuleFailure(what, "launch.port" if facts.place.target else facts.where, "choose one below, such as 29500")
 
 
 @SUBJECT.rule(
@@ -171,9 +165,7 @@ def interface_loopback(facts: Facts) -> RuleFailure | None:
         value = facts.environ.get(variable, "")
         if names_in(value) and all(name in ("lo", "lo0") for name in names_in(value)):
             what = f"{variable}={value} is the loopback interface: no other node can be reached by it"
-            return RuleFailure(
-                what, facts.where, f"set {variable} (launch.interface) to the network between nodes"
-            )
+            return RuleFailure(what, facts.where, f"set {variable} (launch.interface) to the network between nodes")
     return None
 
 
@@ -204,15 +196,12 @@ def host_on_loopback(facts: Facts) -> RuleFailure | None:
         return None
     leads = f"leads to {addresses[0]}" if addresses else "has no address"
     what = f"the name {host} {leads} here, so Gloo would listen where no other node reaches it"
-    return RuleFailure(
-        what, "/etc/hosts", f"export {GLOO}=INTERFACE (launch.interface), or correct the hosts file"
-    )
+    return RuleFailure(what, "/etc/hosts", f"export {GLOO}=INTERFACE (launch.interface), or correct the hosts file")
 
 
 @SUBJECT.rule(
-    "two-interfaces", "warn", "`launch.interface` and `launch.env` name two interfaces", INTERFACES,
-    at=("submit",),
-)  # fmt: skip
+    "two-interfaces", "warn", "`launch.interface` and `launch.env` name two interfaces", INTERFACES, at=("submit",)
+)
 def two_interfaces(facts: Facts) -> RuleFailure | None:
     chosen, env = facts.site.interface, facts.site.env
     other = next((name for name in (GLOO, NCCL) if name in env and chosen not in names_in(env[name])), None)
@@ -231,15 +220,11 @@ def host_twice(facts: Facts) -> RuleFailure | None:
     if twice := [host for host in dict.fromkeys(hosts) if hosts.count(host) > 1]:
         return RuleFailure(f"{twice[0]} stands twice", "launch.hosts", "name each host once")
     if facts.place.nodes > 1 and (local := [host for host in hosts[1:] if on_loopback(host)]):
-        return RuleFailure(
-            f"{local[0]} is another machine on each host", "launch.hosts", "give its name or address"
-        )
+        return RuleFailure(f"{local[0]} is another machine on each host", "launch.hosts", "give its name or address")
     return None
 
 
-@SUBJECT.rule(
-    "hosts-and-nodes", "problem", "fewer hosts than nodes", "mpirun(1): --hostfile, slots", at=("submit",)
-)
+@SUBJECT.rule("hosts-and-nodes", "problem", "fewer hosts than nodes", "mpirun(1): --hostfile, slots", at=("submit",))
 def hosts_and_nodes(facts: Facts) -> RuleFailure | None:
     hosts, nodes = len(facts.site.hosts), facts.place.nodes
     if facts.place.target != "mpi" or not hosts or hosts >= nodes:

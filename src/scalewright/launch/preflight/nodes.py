@@ -55,9 +55,8 @@ def torch_differs(facts: Facts) -> RuleFailure | None:
 
 
 @SUBJECT.rule(
-    "scalewright-differs", "problem", "nodes have different code of this package", TRAINERS, at=TOGETHER,
-    needs=SEVERAL,
-)  # fmt: skip
+    "scalewright-differs", "problem", "nodes have different code of this package", TRAINERS, at=TOGETHER, needs=SEVERAL
+)
 def scalewright_differs(facts: Facts) -> RuleFailure | None:
     return _version(facts, "scalewright")
 
@@ -70,9 +69,7 @@ def nccl_differs(facts: Facts) -> RuleFailure | None:
     return _version(facts, "nccl")
 
 
-@SUBJECT.rule(
-    "python-differs", "warn", "nodes have different versions of Python", TRAINERS, at=TOGETHER, needs=SEVERAL
-)
+@SUBJECT.rule("python-differs", "warn", "nodes have different versions of Python", TRAINERS, at=TOGETHER, needs=SEVERAL)
 def python_differs(facts: Facts) -> RuleFailure | None:
     return _version(facts, "python")
 
@@ -109,9 +106,7 @@ def cards_differ(facts: Facts) -> RuleFailure | None:
     text = differing(facts.nodes, lambda node: f"{node.cards} active")
     if text is None:
         return None
-    return RuleFailure(
-        f"cards differ: {text}", "network", "look at ibstat there, or leave those out (launch.exclude)"
-    )
+    return RuleFailure(f"cards differ: {text}", "network", "look at ibstat there, or leave those out (launch.exclude)")
 
 
 @SUBJECT.rule("run-differs", "problem", "nodes read different runs", TRAINERS, at=TOGETHER, needs=SEVERAL)
@@ -134,9 +129,7 @@ def variables_differ(facts: Facts) -> RuleFailure | None:
             continue  # may well be of a node
         text = differing(facts.nodes, partial(_variable, name))
         if text is not None:
-            return RuleFailure(
-                f"{name} is {text}", "environment", "set it for all nodes (launch.env), or for none"
-            )
+            return RuleFailure(f"{name} is {text}", "environment", "set it for all nodes (launch.env), or for none")
     return None
 
 
@@ -152,9 +145,7 @@ def mtu_differs(facts: Facts) -> RuleFailure | None:
     text = differing(facts.nodes, lambda node: str(node.mtu) if node.mtu else None)
     if text is None:
         return None
-    return RuleFailure(
-        f"the interface's MTU is {text}", "network", "ip link set INTERFACE mtu N, the same on all"
-    )
+    return RuleFailure(f"the interface's MTU is {text}", "network", "ip link set INTERFACE mtu N, the same on all")
 
 
 @SUBJECT.rule(

@@ -30,9 +30,7 @@ def _room(facts: Facts) -> tuple[int, int] | None:
     return folder.space.free, size
 
 
-@SUBJECT.rule(
-    "no-room-to-save", "problem", "no room for a single save", FORMAT, at=HERE, needs=("a run that saves",)
-)
+@SUBJECT.rule("no-room-to-save", "problem", "no room for a single save", FORMAT, at=HERE, needs=("a run that saves",))
 def no_room_to_save(facts: Facts) -> RuleFailure | None:
     room = _room(facts)
     if room is None or room[0] >= room[1]:
@@ -75,16 +73,13 @@ def few_inodes(facts: Facts) -> RuleFailure | None:
 
 
 @SUBJECT.rule(
-    "folder-unwritable", "problem", "the run's folder can't be written", "access(2)", at=HERE,
-    needs=("a run",),
-)  # fmt: skip
+    "folder-unwritable", "problem", "the run's folder can't be written", "access(2)", at=HERE, needs=("a run",)
+)
 def folder_unwritable(facts: Facts) -> RuleFailure | None:
     folder = facts.machine.folder
     if folder is None or folder.writable:
         return None
-    return RuleFailure(
-        f"{folder.path} can't be written", "out_dir", "change its rights, or set out_dir elsewhere"
-    )
+    return RuleFailure(f"{folder.path} can't be written", "out_dir", "change its rights, or set out_dir elsewhere")
 
 
 @SUBJECT.rule(

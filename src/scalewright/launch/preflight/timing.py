@@ -36,9 +36,8 @@ def _save_s(facts: Facts) -> tuple[float, str] | None:
 
 
 @SUBJECT.rule(
-    "no-time-to-save", "warn", "the time before the limit is shorter than a save", SAVES,
-    needs=("a run that saves",),
-)  # fmt: skip
+    "no-time-to-save", "warn", "the time before the limit is shorter than a save", SAVES, needs=("a run that saves",)
+)
 def no_time_to_save(facts: Facts) -> RuleFailure | None:
     save, before = _save_s(facts), facts.site.save_before_s
     limited = facts.site.limit_s is not None or "SLURM_JOB_END_TIME" in facts.environ
@@ -49,9 +48,7 @@ def no_time_to_save(facts: Facts) -> RuleFailure | None:
     return RuleFailure(what, "launch.save_before_s", f"set it to {_rounded(1.5 * save[0])}")
 
 
-@SUBJECT.rule(
-    "killed-at-the-limit", "warn", "a time limit, and no time to save before it", SAVES, needs=("a run",)
-)
+@SUBJECT.rule("killed-at-the-limit", "warn", "a time limit, and no time to save before it", SAVES, needs=("a run",))
 def killed_at_the_limit(facts: Facts) -> RuleFailure | None:
     limited = facts.site.limit_s is not None or "SLURM_JOB_END_TIME" in facts.environ
     if not limited or facts.site.save_before_s:
@@ -111,9 +108,7 @@ def job_ends_soon(facts: Facts) -> RuleFailure | None:
     if left is None or left > facts.site.save_before_s + SOON_S:
         return None
     what = f"the job ends in {max(0.0, left):.0f} s, and ranks leave {facts.site.save_before_s} s before that"
-    return RuleFailure(
-        what, "SLURM_JOB_END_TIME", "start it in a new job (sbatch --time), or lower save_before_s"
-    )
+    return RuleFailure(what, "SLURM_JOB_END_TIME", "start it in a new job (sbatch --time), or lower save_before_s")
 
 
 @SUBJECT.rule(
@@ -125,9 +120,7 @@ def clock_behind(facts: Facts) -> RuleFailure | None:
     if written is None or now is None or written <= now + SKEW_S:
         return None
     what = f"the run file was written {written - now:.0f} s from now"
-    return RuleFailure(
-        what, "clock", "set this machine's clock, or its file server's (NTP): resumes compare times"
-    )
+    return RuleFailure(what, "clock", "set this machine's clock, or its file server's (NTP): resumes compare times")
 
 
 def _number(facts: Facts, name: str, default: int) -> int:

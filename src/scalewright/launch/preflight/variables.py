@@ -37,9 +37,7 @@ SHARES_ITS_VIEW = ("torchrun", "none", "local")  # its ranks see the same GPUs a
 SHARDED = 3
 
 
-@SUBJECT.rule(
-    "nccl-debug", "warn", "`NCCL_DEBUG` is `INFO` or `TRACE`", f"{NCCL}: NCCL_DEBUG", needs=("GPUs",)
-)
+@SUBJECT.rule("nccl-debug", "warn", "`NCCL_DEBUG` is `INFO` or `TRACE`", f"{NCCL}: NCCL_DEBUG", needs=("GPUs",))
 def nccl_debug(facts: Facts) -> RuleFailure | None:
     level = facts.environ.get("NCCL_DEBUG", "")
     if level.upper() not in ("INFO", "TRACE"):
@@ -142,9 +140,7 @@ def nccl_blocking_wait(facts: Facts) -> RuleFailure | None:
     if not facts.on("TORCH_NCCL_BLOCKING_WAIT"):
         return None
     what = "TORCH_NCCL_BLOCKING_WAIT=1 makes the host wait for every collective: nothing overlaps"
-    return RuleFailure(
-        what, facts.where, facts.unset("TORCH_NCCL_BLOCKING_WAIT") + ": hangs are seen without it"
-    )
+    return RuleFailure(what, facts.where, facts.unset("TORCH_NCCL_BLOCKING_WAIT") + ": hangs are seen without it")
 
 
 @SUBJECT.rule(

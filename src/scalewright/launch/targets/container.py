@@ -35,9 +35,7 @@ def image(job: LaunchJob) -> str:
     """The site's image; raises UserError where there is none, or a file of one."""
     container = job.site.container
     if not container:
-        raise UserError(
-            "no container image", "launch.container", "name one that has scalewright: REGISTRY/IMAGE:TAG"
-        )
+        raise UserError("no container image", "launch.container", "name one that has scalewright: REGISTRY/IMAGE:TAG")
     if container.endswith((".sqsh", ".sif")) or container.startswith(("/", ".")):
         raise UserError(
             f"{container} is a file, not the name of an image",
@@ -170,7 +168,6 @@ _Dumper.add_representer(str, _Dumper.represent_text)
 def to_yaml(documents: Iterable[Mapping[str, Any]], comments: Iterable[str]) -> str:
     """Documents in the order of their keys, below comment lines; the same input gives the same bytes."""
     bodies = (
-        yaml.dump(dict(body), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
-        for body in documents
+        yaml.dump(dict(body), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110) for body in documents
     )
     return commented(*comments) + "---\n".join(bodies)

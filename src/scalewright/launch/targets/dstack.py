@@ -55,9 +55,7 @@ def write(job: LaunchJob) -> Written:
     notes = [f"{job.run_file} is read in {job.site.workdir or 'the working directory of the image'}"]
     notes += lost(job, job.site.workdir, "machines", kept_folders(job.site))
     if not job.site.max_restarts:
-        notes.append(
-            "dstack takes ranks that saved and left (75) for failed: launch.max_restarts starts them again"
-        )
+        notes.append("dstack takes ranks that saved and left (75) for failed: launch.max_restarts starts them again")
     return Written(
         files={file: to_yaml([with_options(_task(job, name), job.site.options)], comments)},
         submit=submit,

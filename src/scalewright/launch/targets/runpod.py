@@ -13,15 +13,7 @@ from __future__ import annotations
 import json
 
 from scalewright.launch.job import LaunchJob, Written
-from scalewright.launch.targets.container import (
-    agent_command,
-    dns_label,
-    environment,
-    gpus,
-    image,
-    lost,
-    unused,
-)
+from scalewright.launch.targets.container import agent_command, dns_label, environment, gpus, image, lost, unused
 from scalewright.spec.common.shell import Expression, line, quote
 from scalewright.spec.errors import Stopped, UserError
 
@@ -83,9 +75,7 @@ def _check(job: LaunchJob) -> None:
     if job.nodes > MOST_NODES:
         raise UserError(f"{job.nodes} nodes", "launch.nodes", f"a cluster has {MOST_NODES} at most")
     if len(job.site.claims) > 1:
-        raise UserError(
-            "RunPod mounts one network volume", "launch.claims", "name one: VOLUME_ID: /workspace"
-        )
+        raise UserError("RunPod mounts one network volume", "launch.claims", "name one: VOLUME_ID: /workspace")
 
 
 def _request(job: LaunchJob, name: str) -> dict[str, object]:

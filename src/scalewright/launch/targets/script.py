@@ -33,10 +33,7 @@ def prepare(job: LaunchJob, more: Mapping[str, Word] | None = None) -> list[str]
     lines += [f"cd {quote(site.workdir)}"] if site.workdir else []
     lines += [f"module load {quote(module)}" for module in site.modules]
     lines += [*site.setup, *([] if nounset else ["set -u"])]
-    variables = {
-        **exports(job),
-        **{name: word for name, word in (more or {}).items() if name not in site.env},
-    }
+    variables = {**exports(job), **{name: word for name, word in (more or {}).items() if name not in site.env}}
     return lines + [f"export {name}={quote(word)}" for name, word in variables.items()]
 
 

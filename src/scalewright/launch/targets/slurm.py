@@ -10,15 +10,7 @@ from __future__ import annotations
 
 from scalewright.launch.job import LaunchJob, Written
 from scalewright.launch.targets.container import unused
-from scalewright.launch.targets.script import (
-    exports,
-    file_name,
-    head,
-    node_command,
-    prepare,
-    rank_command,
-    text_of,
-)
+from scalewright.launch.targets.script import exports, file_name, head, node_command, prepare, rank_command, text_of
 from scalewright.spec.common.shell import Expression, Word, command, quote
 
 UNUSED = {
@@ -89,9 +81,7 @@ def _meeting(job: LaunchJob) -> dict[str, Word]:
         return {"MASTER_PORT": str(job.site.port)} if job.site.port else {}
     return {
         "MASTER_ADDR": Expression('$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'),
-        "MASTER_PORT": str(job.site.port)
-        if job.site.port
-        else Expression("$((20000 + SLURM_JOB_ID % 10000))"),
+        "MASTER_PORT": str(job.site.port) if job.site.port else Expression("$((20000 + SLURM_JOB_ID % 10000))"),
     }
 
 
@@ -150,7 +140,5 @@ def _notes(job: LaunchJob) -> tuple[str, ...]:
     if job.site.container and not job.site.container.endswith(".sif"):
         notes.append("launch.container needs Pyxis (srun --container-image)")
     if "MASTER_ADDR" not in exports(job) and job.site.agent == "torchrun":
-        notes.append(
-            "nodes must reach each other by the names that Slurm has for them, or set launch.env.MASTER_ADDR"
-        )
+        notes.append("nodes must reach each other by the names that Slurm has for them, or set launch.env.MASTER_ADDR")
     return tuple(notes)

@@ -8,15 +8,7 @@ from __future__ import annotations
 
 from scalewright.launch.job import LaunchJob, Written
 from scalewright.launch.targets.container import unused
-from scalewright.launch.targets.script import (
-    PORT,
-    file_name,
-    head,
-    node_command,
-    prepare,
-    standalone_command,
-    text_of,
-)
+from scalewright.launch.targets.script import PORT, file_name, head, node_command, prepare, standalone_command, text_of
 from scalewright.spec.common.shell import Expression, command
 from scalewright.spec.errors import UserError
 

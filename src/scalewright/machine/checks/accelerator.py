@@ -133,9 +133,7 @@ def _used(gpus: list[dict[str, str]]) -> Finding | None:
     return Finding(GROUP, "in use", "warn", what, "see who it is: nvidia-smi; a run has only what is left")
 
 
-def torch_devices(
-    torch: Any | None, gpus: list[dict[str, str]] | None, environ: Mapping[str, str]
-) -> list[Finding]:
+def torch_devices(torch: Any | None, gpus: list[dict[str, str]] | None, environ: Mapping[str, str]) -> list[Finding]:
     """The devices that torch can use, and why not where the driver sees more."""
     if torch is None:
         return []
@@ -163,21 +161,13 @@ def _cuda(torch: Any, gpus: list[dict[str, str]] | None, environ: Mapping[str, s
     capability = "" if torch.version.hip else f", compute capability {facts.major}.{facts.minor}"
     peaks = "published peaks known" if device else "no published peak known: rates are measured"
     what = f"torch sees {count} x {facts.name}, {gib(facts.total_memory)}{capability}; {peaks}"
-    findings = [
-        Finding(GROUP, "devices", "ok", what, data={"count": count, "device": device.id if device else None})
-    ]
+    findings = [Finding(GROUP, "devices", "ok", what, data={"count": count, "device": device.id if device else None})]
     if gpus and len(gpus) > count:
         hidden = environ.get("CUDA_VISIBLE_DEVICES")
         why = f"CUDA_VISIBLE_DEVICES={hidden} hides the others" if hidden else "the others are hidden from it"
-        findings.append(
-            Finding(GROUP, "hidden", "note", f"the driver sees {len(gpus)} GPUs, torch {count}: {why}")
-        )
+        findings.append(Finding(GROUP, "hidden", "note", f"the driver sees {len(gpus)} GPUs, torch {count}: {why}"))
     built = set(torch.cuda.get_arch_list())
-    if (
-        built
-        and not torch.version.hip
-        and not any(_runs_on(arch, facts.major, facts.minor) for arch in built)
-    ):
+    if built and not torch.version.hip and not any(_runs_on(arch, facts.major, facts.minor) for arch in built):
         what = f"torch {torch.__version__} has no code for compute capability {facts.major}.{facts.minor}"
         findings.append(Finding(GROUP, "build", "problem", what, "install a build of torch that has it"))
     return findings

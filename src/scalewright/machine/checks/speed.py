@@ -37,9 +37,7 @@ def matmul(torch: Any | None, device: str) -> list[Finding]:
         peak = known.peak(precision) if known else None
         if peak:
             what += f", {100 * measured.per_s / peak:.0f}% of the published {metric(peak, 'FLOP/s')}"
-        findings.append(
-            Finding(GROUP, f"matmul {precision}", "ok", f"{what} ({measured.how})", data=asdict(measured))
-        )
+        findings.append(Finding(GROUP, f"matmul {precision}", "ok", f"{what} ({measured.how})", data=asdict(measured)))
     return findings
 
 

@@ -14,9 +14,7 @@ from scalewright.spec.finding import Finding
 
 GROUP = "storage"
 BLOCK = 4 << 20
-NETWORK = {
-    "nfs", "nfs4", "cifs", "smbfs", "lustre", "beegfs", "gpfs", "ceph", "fuse.sshfs", "9p", "glusterfs",
-}  # fmt: skip
+NETWORK = {"nfs", "nfs4", "cifs", "smbfs", "lustre", "beegfs", "gpfs", "ceph", "fuse.sshfs", "9p", "glusterfs"}
 
 
 def space(folder: Path) -> Finding:

@@ -81,9 +81,7 @@ class Kept:
     last: np.ndarray  # what a stage's last block keeps
 
 
-def own_kept(
-    table: Table, place: PipelineRank, kept: np.ndarray, rebuilt: np.ndarray, alive: np.ndarray
-) -> Kept:
+def own_kept(table: Table, place: PipelineRank, kept: np.ndarray, rebuilt: np.ndarray, alive: np.ndarray) -> Kept:
     """What this package's own blocks keep; where every k-th recomputes, the first of each stage does.
 
     Offloaded blocks keep nothing but two: one that leaves or comes back while another runs.

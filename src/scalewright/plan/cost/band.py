@@ -32,9 +32,7 @@ MEASURED_DEVICES = frozenset({
 def spread(outcome: Outcome, requests: Sequence[Request], unknown: np.ndarray, c: Constants) -> np.ndarray:
     """The standard deviation of log seconds, a number a row."""
     at, parts, seconds = outcome.step.at, outcome.step.parts, outcome.step.seconds
-    links = sum(
-        parts[name] for name in ("tp_exposed", "dp_exposed", "cp_exposed", "ep_exposed", "pp_exposed")
-    )
+    links = sum(parts[name] for name in ("tp_exposed", "dp_exposed", "cp_exposed", "ep_exposed", "pp_exposed"))
     known, wide = at.trainer.known, at.table.devices > at.chip.domain
     timed = np.array([request.chip.timings is not None for request in requests])  # its own probe says enough
     never = (known > 0) & (at.trainer.measured == 0) & ~timed

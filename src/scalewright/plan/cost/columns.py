@@ -61,10 +61,7 @@ def places(table: Table) -> tuple[PipelineRank, PipelineRank, PipelineRank]:
         PipelineRank(blocks[:, 4], blocks[:, 0], alone, alone),
         PipelineRank(np.zeros_like(p), blocks[:, 1], share, np.where(single | folded, share, 0.0)),
         PipelineRank(
-            p - 1,
-            blocks[:, 2],
-            np.where(single | ways, share, 0.0),
-            np.where(single | ways | ~folded, share, 0.0),
+            p - 1, blocks[:, 2], np.where(single | ways, share, 0.0), np.where(single | ways | ~folded, share, 0.0)
         ),
     )
 
@@ -206,9 +203,7 @@ class PricedColumns(Columns):
         return np.asarray(self.prices.seconds[:, :, INPUT] + self.weight)
 
 
-_CORE = np.array(
-    [[float(name in ("core", "selective") and part == "core") for part in PARTS] for name in RECOMPUTE]
-)
+_CORE = np.array([[float(name in ("core", "selective") and part == "core") for part in PARTS] for name in RECOMPUTE])
 
 
 @lru_cache(maxsize=4096)

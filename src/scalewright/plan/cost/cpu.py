@@ -69,10 +69,7 @@ class Loopback:
         ring = (group - 1) / np.maximum(group, 1) / self.share
         near = ring * self.curves(kind, size)
         far = np.maximum(near, self.between.ring(kind, size, group, stride))
-        seconds = (
-            np.where(self.between.leaves(group, stride), far, near)
-            + self.at.c["cpu.message"] / self.curves.share
-        )
+        seconds = np.where(self.between.leaves(group, stride), far, near) + self.at.c["cpu.message"] / self.curves.share
         return np.where((group > 1) & (size > 0), seconds, 0.0)
 
 
@@ -123,9 +120,7 @@ class Cpu:
         together = np.minimum(at.table.devices, timings.processes) * timings.threads
         self.crowd = np.maximum(together / (timings.cores or np.inf), 1.0)
         stage = at.table.devices / at.table.pp
-        self.sending = 1 - self.network.between.crossing(
-            stage, at.table.devices
-        )  # a network does it by itself
+        self.sending = 1 - self.network.between.crossing(stage, at.table.devices)  # a network does it by itself
         self.operators, self.narrow = np.zeros(len(at.table)), np.zeros(len(at.table), dtype=bool)
         for index in np.unique(at.table.unit):
             unit, rows = at.table.units[index], at.table.unit == index

@@ -88,9 +88,7 @@ class TrainerFacts(PerUnit):
     dedup = Column(lambda u: _dispatcher_of(u) in NODE_WISE)
     gathers_tokens = Column(lambda u: _dispatcher_of(u) == "allgather")
     capacity_factor = Column(lambda u: u.switches.capacity or 1.0)
-    permutes_fused = Column(
-        lambda u: _stated_or(u.switches.permute_fusion, u.framework.year >= PERMUTES_FUSED)
-    )
+    permutes_fused = Column(lambda u: _stated_or(u.switches.permute_fusion, u.framework.year >= PERMUTES_FUSED))
     one_by_one = Column(lambda u: u.switches.grouped_gemm is False)
     fused_experts = Column(lambda u: bool(u.switches.fused_experts))
     # low precision

@@ -217,9 +217,7 @@ def _move(kernels: Kernels, c: Constants) -> np.ndarray:
     factor = np.select([k.kind == LOSS, k.kind == PERMUTE], [loss, permute], passes)
     back = np.where((k.phase > 0) & (k.kind != LOSS), c["memory.backward"], 1.0)
     inside = (k.part == EXPERT_ACT) & (trainer.fused_experts > 0)  # of the products' kernel
-    return np.asarray(
-        np.where(inside, 0.0, k.bytes * factor * back / _rate(chip, c) + c["shape.gap"] * passes)
-    )
+    return np.asarray(np.where(inside, 0.0, k.bytes * factor * back / _rate(chip, c) + c["shape.gap"] * passes))
 
 
 def _rate(chip: ChipFacts, c: Constants) -> np.ndarray:
@@ -252,9 +250,7 @@ def flatten(units: Sequence[Unit], facts: Facts) -> Flat:
     masked = forward * np.where(every.kind == ATTENTION, every.mark, 1.0)
     shape = (len(works), REGIONS)
     parts = np.bincount(part, masked, len(works) * (REST + 1)).reshape(len(works), REST + 1)
-    square, masked = (
-        np.bincount(region, flops, len(works) * REGIONS).reshape(shape) for flops in (forward, masked)
-    )
+    square, masked = (np.bincount(region, flops, len(works) * REGIONS).reshape(shape) for flops in (forward, masked))
     timed = {index: unit for index, unit in enumerate(units) if unit.chip.timings is not None}
     attention, moves = of(ATTENTION), of(MOVE, LOSS, PERMUTE)
     return Flat(products, tiles, attention, moves, square, masked, parts[:, :REST], len(works), timed)

@@ -134,9 +134,7 @@ def all_to_all(
     near, far = size * (k - 1) / group, leaves * size * (group - k) / group
     delay = np.where(group > k, links.slow_delay, links.fast_delay)
     return np.where(
-        group > 1,
-        np.maximum(near / inside_rate(group, stride, links), far / links.slow) + links.start + delay,
-        0.0,
+        group > 1, np.maximum(near / inside_rate(group, stride, links), far / links.slow) + links.start + delay, 0.0
     )
 
 

@@ -90,9 +90,7 @@ def memory(at: Columns) -> Memory:
     return Memory(parts, peak, totals, usable, *memory_band(at, peak), memory_kinds(at, parts, peak))
 
 
-def rank_memory(
-    at: Columns, place: PipelineRank, block: tuple[np.ndarray, np.ndarray]
-) -> dict[str, np.ndarray]:
+def rank_memory(at: Columns, place: PipelineRank, block: tuple[np.ndarray, np.ndarray]) -> dict[str, np.ndarray]:
     """Bytes by kind on one pipeline rank.
 
     `block`: what one keeps, and takes to rebuild (`block_bytes`).

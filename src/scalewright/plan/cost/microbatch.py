@@ -92,9 +92,7 @@ def micro(at: PricedColumns, place: PipelineRank, sent: Exchanges) -> Micro:
         weight = weight + share * sum(at.region(at.weight, region) for region in regions)
     whole = at.rerun
     # "selective" redoes all but matrix products; the parts that others name are whole
-    inside = np.where(
-        at.table.recompute == SELECTIVE, at.prices.light[at.table.unit], (at.rerun_parts * parts).sum(1)
-    )
+    inside = np.where(at.table.recompute == SELECTIVE, at.prices.light[at.table.unit], (at.rerun_parts * parts).sum(1))
     again = several * (whole * f + inside)
     routed = np.maximum(whole, at.rerun_parts[:, EXPERTS])
     cp, ep = sent.cp, sent.ep

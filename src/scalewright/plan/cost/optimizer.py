@@ -59,9 +59,7 @@ def offload(at: Columns, micro: np.ndarray) -> np.ndarray:
     kept = at.fullest * at.kept(BLOCK)
     weights = t.offloads("parameters") * 2 * WEIGHT_BYTES * (held.dense + held.expert)
     size = weights / np.maximum(held.shard, 1.0) + activations * 2 * kept
-    return np.asarray(
-        t.accumulation * np.maximum(size / _host_rate(at) - at.c["overlap.offload"] * micro, 0.0)
-    )
+    return np.asarray(t.accumulation * np.maximum(size / _host_rate(at) - at.c["overlap.offload"] * micro, 0.0))
 
 
 def _host_rate(at: Columns) -> np.ndarray:
@@ -84,8 +82,7 @@ def products(at: PricedColumns) -> np.ndarray:
     shards = np.where(t.zero_stage >= 1, t.dp * t.cp / t.dp_replicate, 1.0)
     experts = t.ep * t.etp * np.maximum(shards * t.tp / (t.ep * t.etp), 1.0)
     flops = np.maximum(
-        at.fullest * (trainer.products / (shards * t.tp) + trainer.expert_products / experts),
-        trainer.largest_product,
+        at.fullest * (trainer.products / (shards * t.tp) + trainer.expert_products / experts), trainer.largest_product
     )
     pace = at.region(at.forward, BLOCK) / np.maximum(at.region(at.prices.flops, BLOCK), 1.0)
     return np.asarray(flops * pace)

@@ -55,9 +55,7 @@ class Moment:
         return np.asarray(self.activations + self.buffers + self.gradients + self.other)
 
 
-def own_memory(
-    at: Columns, place: PipelineRank, held: States, kept: Kept, alive: np.ndarray
-) -> dict[str, np.ndarray]:
+def own_memory(at: Columns, place: PipelineRank, held: States, kept: Kept, alive: np.ndarray) -> dict[str, np.ndarray]:
     """Bytes by kind at the highest moment; `alive`: micro-batches under way on the rank."""
     moments = own_moments(at, place, held, kept, alive)
     moments = with_outer(at, held, moments)
@@ -71,9 +69,7 @@ def own_memory(
     return {"parameters": held.parameters, "optimizer": held.optimizer, **beside}
 
 
-def own_moments(
-    at: Columns, place: PipelineRank, held: States, kept: Kept, alive: np.ndarray
-) -> tuple[Moment, ...]:
+def own_moments(at: Columns, place: PipelineRank, held: States, kept: Kept, alive: np.ndarray) -> tuple[Moment, ...]:
     """The moments of a step when a rank may hold the most."""
     rank = _Rank(at, place, held, kept, alive)
     return (
@@ -298,9 +294,7 @@ class _Rank:
         p, r, folded = self.t.pp, self.rank, self.t.schedules("folded")
         left = np.where(self.split_all, (p + r) / (2 * p), p / (2 * p + 1))
         most = np.minimum(np.where(self.split_all, 2 * r, r), self.virtual_stages * self.t.accumulation - 1)
-        made = (
-            np.where(folded, most * self.outputs, self.waiting) + self.outputs + self.head_made + self.stream
-        )
+        made = np.where(folded, most * self.outputs, self.waiting) + self.outputs + self.head_made + self.stream
         acts = np.where(folded, left, 1.0) * self.under_way + self.late_logits + self.waiting_logits
         blocks = np.where(self.stage == 3, self.blocks / self.virtual_stages + 1.0, 0.0)
         buffers = self.gathered + self.reducing + self.width * self.block * blocks

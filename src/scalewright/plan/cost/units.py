@@ -79,9 +79,7 @@ Taken = TypeVar("Taken", bound="PerUnit")
 class PerUnit:
     """Columns of units, or of rows that each belong to a unit."""
 
-    def __init__(
-        self, units: Sequence[Unit], source: PerUnit | None = None, rows: np.ndarray | None = None
-    ) -> None:
+    def __init__(self, units: Sequence[Unit], source: PerUnit | None = None, rows: np.ndarray | None = None) -> None:
         self.units, self.source, self.rows = units, source, rows
 
     def take(self: Taken, rows: np.ndarray) -> Taken:

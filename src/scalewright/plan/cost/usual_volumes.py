@@ -40,9 +40,7 @@ def numbers(at: Columns) -> np.ndarray:
     return np.asarray((held.dense + held.expert) / shards)
 
 
-def _shared(
-    at: Columns, what: str, elements: np.ndarray, group: np.ndarray, shard: np.ndarray
-) -> Iterator[Transfer]:
+def _shared(at: Columns, what: str, elements: np.ndarray, group: np.ndarray, shard: np.ndarray) -> Iterator[Transfer]:
     """Gradients and parameters of either sort."""
     t, each = at.table, at.trainer.each_micro_batch
     grads, weights = elements * at.trainer.grads, elements * at.trainer.weight_bytes

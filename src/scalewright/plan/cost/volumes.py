@@ -74,11 +74,7 @@ class Volumes:
 
         def own() -> Iterator[Transfer]:
             rank = self._rank(place)
-            yield from (
-                *volumes.data_parallel(rank),
-                *volumes.partial_sums(rank),
-                *self._outer(_numbers(rank)),
-            )
+            yield from (*volumes.data_parallel(rank), *volumes.partial_sums(rank), *self._outer(_numbers(rank)))
 
         return self._listed(own, lambda: self._usual_data_parallel)
 
@@ -87,8 +83,7 @@ class Volumes:
         if not (self.at.table.tp > 1).any():
             return []
         return self._listed(
-            lambda: volumes.tensor_parallel(self._rank(place)),
-            lambda: usual_volumes.tensor_parallel(self.at, place),
+            lambda: volumes.tensor_parallel(self._rank(place)), lambda: usual_volumes.tensor_parallel(self.at, place)
         )
 
     def pipeline(self, place: PipelineRank) -> list[Transfer]:
@@ -183,11 +178,7 @@ class Volumes:
         fragments = at.trainer.fragments
         inner_steps = np.maximum(at.trainer.inner_steps, 1.0)
         steps = outer_steps(
-            np.ceil(numbers / fragments),
-            t.dp_replicate,
-            inner_steps,
-            at.trainer.wire_bytes,
-            at.trainer.narrow_wire,
+            np.ceil(numbers / fragments), t.dp_replicate, inner_steps, at.trainer.wire_bytes, at.trainer.narrow_wire
         )
         return [replace(x, calls=np.where(at.islands, x.calls * fragments, 0.0)) for x in steps]
 

@@ -142,19 +142,14 @@ def work(model: ModelSpec, sizes: Sizes) -> Work:
         return _listed(model, sizes)
     single, double = (work(model, replace(sizes, batch=batch)) for batch in (1, 2))
     more = sizes.batch - 1
-    changed = {
-        name: getattr(single, name) + more * (getattr(double, name) - getattr(single, name)) for name in GROWS
-    }
+    changed = {name: getattr(single, name) + more * (getattr(double, name) - getattr(single, name)) for name in GROWS}
     return replace(single, **changed)
 
 
 def regions(model: ModelSpec, sizes: Sizes) -> list[tuple[int, float, Sequence[Operator]]]:
     """The operators of every region, with their share: of an average block, those of each kind of layer."""
     layers = model.num_hidden_layers
-    blocks = [
-        (BLOCK, alike / layers, tuple(block.block(model, sizes, first)))
-        for first, alike in layer_kinds(model)
-    ]
+    blocks = [(BLOCK, alike / layers, tuple(block.block(model, sizes, first))) for first, alike in layer_kinds(model)]
     extra = [(EXTRA, 1.0, tuple(block.multi_token(model, sizes, i))) for i in range(model.mtp_layers)]
     before, after = tuple(block.before(model, sizes)), tuple(block.after(model, sizes))
     return [(BEFORE, 1.0, before), *blocks, (AFTER, 1.0, after), *extra]

@@ -95,9 +95,7 @@ def held_out_error(runs: Runs, count: int) -> dict[str, float]:
     if not rest.any():
         return {"fitted_on": int(chosen.sum()), "rows": 0}
     prepared = prepare(runs.requests)
-    before, after = (
-        np.abs(evaluate_seconds(prepared, c) / runs.seconds - 1)[rest] for c in (constants(), fitted)
-    )
+    before, after = (np.abs(evaluate_seconds(prepared, c) / runs.seconds - 1)[rest] for c in (constants(), fitted))
     return {
         "fitted_on": int(chosen.sum()),
         "rows": int(rest.sum()),

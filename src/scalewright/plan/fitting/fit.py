@@ -42,9 +42,7 @@ class Problem:
     base: Constants
 
 
-def problem(
-    runs: Runs, free: Sequence[Fact] | None = None, base: Constants | None = None, most: int = 150
-) -> Problem:
+def problem(runs: Runs, free: Sequence[Fact] | None = None, base: Constants | None = None, most: int = 150) -> Problem:
     """The problem of these runs: at most `most` rows of a source, evenly spaced through it."""
     use = runs.plain & steady(runs)
     use = use if use.any() else runs.plain

@@ -40,9 +40,7 @@ LAYOUT = (
     "etp", "dp_replicate", "zero_stage", "micro_batch", "accumulation", "recompute", "share", "offload",
 )  # fmt: skip
 COLUMNS = ("seconds", "memory", "memory_kind", "apart", "converted", "source")  # of Runs, as arrays
-OOM_COLUMNS = (
-    "id", "layers", "hidden", "heads", "ffn", "vocab", "seq", "n_devices", "dp", "tp", "pp", "mbs", "gbs",
-)  # fmt: skip
+OOM_COLUMNS = ("id", "layers", "hidden", "heads", "ffn", "vocab", "seq", "n_devices", "dp", "tp", "pp", "mbs", "gbs")
 
 
 @dataclass
@@ -97,9 +95,7 @@ def read_table(path: str | Path) -> list[dict[str, str]]:
         with TextIOWrapper(open_regular(path), encoding="utf-8", newline="") as file:
             return list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(
-            f"cannot read the table: {reason(error)}", str(path), "give a CSV file with a header"
-        ) from None
+        raise UserError(f"cannot read the table: {reason(error)}", str(path), "give a CSV file with a header") from None
 
 
 def runs_of(rows: Iterable[Row]) -> Runs:

@@ -30,15 +30,7 @@ from scalewright.plan.cost.evaluate import Outcome
 from scalewright.plan.cost.memory import GIB
 from scalewright.plan.cost.table import RECOMPUTE
 from scalewright.plan.fitting.calibrate import held_out_error
-from scalewright.plan.fitting.runs import (
-    MEASURED,
-    OUT_OF_MEMORY,
-    Runs,
-    once_a_layout,
-    oom_row,
-    read_table,
-    runs_of,
-)
+from scalewright.plan.fitting.runs import MEASURED, OUT_OF_MEMORY, Runs, once_a_layout, oom_row, read_table, runs_of
 from scalewright.plan.predict import Predictions, predict_table
 
 LEAST = 5  # rows a source needs to count in the mean

@@ -108,9 +108,7 @@ def _structured(model: ModelSpec, dims: Dims) -> ModelSpec:
     changes: dict[str, int | MoE] = {} if dims.mtp is None else {"mtp_layers": int(dims.mtp)}
     if model.moe is not None:
         stated = {"every": dims.moe_every, "first_k_dense": dims.dense_layers}
-        experts: dict[str, int | None] = {
-            key: int(value) for key, value in stated.items() if value is not None
-        }
+        experts: dict[str, int | None] = {key: int(value) for key, value in stated.items() if value is not None}
         if (shared := dims.shared_ffn) is not None:
             experts["num_shared_experts"] = 1 if shared else 0
             experts["shared_intermediate_size"] = int(shared) or None
@@ -125,9 +123,7 @@ def _of_size(name: str, dims: Dims) -> tuple[ModelSpec, tuple[str, ...]]:
     """The usual shape of a model of `params_b`."""
     size = dims.params_b
     if size is None:
-        raise UserError(
-            f"model '{name}' is unknown and has no dims", "row", "give layers, hidden, heads, ffn"
-        )
+        raise UserError(f"model '{name}' is unknown and has no dims", "row", "give layers, hidden, heads, ffn")
     if not LEAST_BILLIONS <= size <= MOST_BILLIONS:
         raise UserError(f"params_b is {size:g}", "row", "give billions of parameters, 0.0001 to 100000")
     note = f"shape of a usual model of {size:g}B parameters"

@@ -145,9 +145,7 @@ def _split(
     idle = 0
     if batch < micro * dp:  # a stated batch is never changed: ranks without a sequence idle
         used = max(1, int(batch // micro))
-        assumed.append(
-            f"{dp - used} of {dp} data-parallel ranks idle: gbs {batch:g} in micro-batches of {micro}"
-        )
+        assumed.append(f"{dp - used} of {dp} data-parallel ranks idle: gbs {batch:g} in micro-batches of {micro}")
         idle, devices, dp = (dp - used) * tp * pp * cp, used * tp * pp * cp, used
     sp, chunks = number(row, "sp"), number(row, "vpp")
     if chunks is None and pp > 1:
@@ -203,9 +201,7 @@ def _batch(row: Row, dp: int, pp: int, assumed: Assumptions) -> tuple[int, float
     return int(micro), batch
 
 
-def _replicas(
-    sharding: str, options: Mapping[str, str], dp: int, stride: int, chip: Chip, assumed: Assumptions
-) -> int:
+def _replicas(sharding: str, options: Mapping[str, str], dp: int, stride: int, chip: Chip, assumed: Assumptions) -> int:
     """Replicas of FSDP: by the size of its group, or one per slice of a TPU pod; for HSDP one per node."""
     group, slices = options.get("ici_fsdp"), options.get("slices")
     if group and int(group) < dp:

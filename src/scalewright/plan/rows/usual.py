@@ -20,9 +20,7 @@ from scalewright.plan.request import Request
 from scalewright.plan.rows.cells import number
 
 
-def best_usual(
-    bare: Sequence[tuple[Request, Mapping[str, Any]]], c: Constants | None = None
-) -> list[Request]:
+def best_usual(bare: Sequence[tuple[Request, Mapping[str, Any]]], c: Constants | None = None) -> list[Request]:
     """Each request (given with its row) in its fastest usual layout that fits; the leanest if none does."""
     candidates = [list(_candidates(r, number(row, "gbs"), number(row, "mbs"))) or [r] for r, row in bare]
     c = c or constants_of(request.chip for request, _ in bare)

@@ -75,9 +75,7 @@ def is_legal(model: ModelSpec, seq_len: int, **keys: Any) -> bool:
         return False
 
 
-def make_space(
-    template: Request, global_batch: int, fixed: Fixed, trainer: Capabilities | None = None
-) -> Space:
+def make_space(template: Request, global_batch: int, fixed: Fixed, trainer: Capabilities | None = None) -> Space:
     """The space of a run; axes in `fixed` have only those values. Empty when no layout is legal.
 
     `trainer`: limits the axes that aren't fixed (null: no limits).

@@ -135,8 +135,7 @@ class ChoiceMaker:
         """Choices in the rows' order."""
         layouts = [Layout.parse(self.space.keys(priced.rows, i)) for i in range(len(priced))]
         requests = [
-            replace(from_question(self.question, layout), compress=self.template.compress)
-            for layout in layouts
+            replace(from_question(self.question, layout), compress=self.template.compress) for layout in layouts
         ]  # as the space was priced
         predictions = predict_table(requests, self.goal.c) if requests else ()
         columns = zip(predictions, layouts, priced.score, strict=True)

@@ -52,11 +52,7 @@ class Finder:
         self.cutoff = self.ceiling  # rows with a bound above this are pruned
 
     def run(
-        self,
-        tell: Tell | None = None,
-        stop: Stop | None = None,
-        only: np.ndarray | None = None,
-        batch: int = 128,
+        self, tell: Tell | None = None, stop: Stop | None = None, only: np.ndarray | None = None, batch: int = 128
     ) -> None:
         """Searches all cores (or `only` these), lowest bound first, `batch` of them at once."""
         cores = np.arange(self.space.cores) if only is None else only

@@ -128,9 +128,7 @@ class Pricer:
         return may
 
 
-def make_pricer(
-    space: Space, objective: Objective, headroom: float | None, c: Constants | None = None
-) -> Pricer:
+def make_pricer(space: Space, objective: Objective, headroom: float | None, c: Constants | None = None) -> Pricer:
     """A pricer with the units of the space priced."""
     c = c or constants_of([space.template.chip])
     facts = unit_facts(space.units)

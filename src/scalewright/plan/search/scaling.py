@@ -30,9 +30,7 @@ from scalewright.spec.errors import UserError
 from scalewright.spec.question import Question
 
 
-def scaling(
-    question: Question, goal: Goal, counts: Sequence[int], stop: Stop | None = None
-) -> dict[str, object]:
+def scaling(question: Question, goal: Goal, counts: Sequence[int], stop: Stop | None = None) -> dict[str, object]:
     """The best layout of every count at one global batch (strong scaling).
 
     The keys of `scaling` in `plan --json`: {global_batch, rows} and those of a `Curve`.

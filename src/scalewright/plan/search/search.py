@@ -42,12 +42,7 @@ MAX_LENGTH = 10**8  # tokens of a sequence
 
 
 def search(
-    question: Question,
-    goal: Goal,
-    *,
-    tell: Tell | None = None,
-    stop: Stop | None = None,
-    explain: bool = True,
+    question: Question, goal: Goal, *, tell: Tell | None = None, stop: Stop | None = None, explain: bool = True
 ) -> Plan:
     """The best layouts of a run, of those that the trainer can run (spec/capabilities.yaml).
 
@@ -120,11 +115,7 @@ def _prepare(question: Question, goal: Goal) -> tuple[ChoiceMaker, Finder, Fixed
 def _check_islands(question: Question, goal: Goal) -> None:
     """Raises UserError where the run has an outer optimizer and some layouts would have no islands."""
     sizes = goal.fixed.get("dp_replicate", 1)
-    if (
-        question.run.diloco
-        and question.has_facts
-        and min(sizes if isinstance(sizes, (list, tuple)) else [sizes]) < 2
-    ):
+    if question.run.diloco and question.has_facts and min(sizes if isinstance(sizes, (list, tuple)) else [sizes]) < 2:
         how = "fix dp_replicate to the number of islands: --fix dp_replicate=4"
         raise UserError("diloco makes islands of replicas, and layouts without any compete", "plan", how)
 

@@ -74,9 +74,7 @@ class Stacks:
     @property
     def seen(self) -> list[Part]:
         """The parts that any bar has."""
-        return [
-            part for at, part in enumerate(self.parts) if any(values[at] >= 0.05 for _, values in self.rows)
-        ]
+        return [part for at, part in enumerate(self.parts) if any(values[at] >= 0.05 for _, values in self.rows)]
 
 
 @dataclass(frozen=True)

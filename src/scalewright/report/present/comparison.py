@@ -85,9 +85,7 @@ def signed_time(seconds: float) -> str:
 
 def _loss(loss: JSON) -> str:
     apart = loss["now"] - loss["before"]
-    beyond = (
-        "leaves the other's beyond its noise" if loss["beyond_noise"] else "is the other's within its noise"
-    )
+    beyond = "leaves the other's beyond its noise" if loss["beyond_noise"] else "is the other's within its noise"
     return (
         f"from step {loss['from_step']:,}: {decimal(loss['now'])}, was {decimal(loss['before'])} "
         f"({apart:+.4f}, noise {loss['noise']:.4f}): it {beyond}"

@@ -74,9 +74,7 @@ def cause_notes(verdicts: Sequence[JSON]) -> list[Note]:
     largest, notes = max(gains, default=0.0) or 1.0, []
     for number, verdict in enumerate(verdicts, 1):
         gain = verdict.get("gain_pct")
-        low, middle, high = (
-            (max(gain[key], 0) / largest for key in ("p10", "p50", "p90")) if gain else (0, 0, 0)
-        )
+        low, middle, high = (max(gain[key], 0) / largest for key in ("p10", "p50", "p90")) if gain else (0, 0, 0)
         lines = [*evidence_of(verdict), f"→ {verdict['fix']}"]
         span = (low, middle, high) if high else None
         notes.append(Note(f"{number}. {headline(verdict)}", lines, detail=number > FEW, gain=span))
@@ -101,9 +99,7 @@ def head(answer: JSON) -> list[Line]:
         unread = answer["kind"] in ("log", "run") and not answer["log"]["steps"]
         none = "none can be told: no step was read" if unread else none
         hints = [line for line in answer["warnings"] if unread or "add --" in line]
-        usual = (
-            AFTER if not timed or answer.get("against") else "--against OTHER compares it with another run"
-        )
+        usual = AFTER if not timed or answer.get("against") else "--against OTHER compares it with another run"
         after = hints[0] if hints else usual
         return [
             Line("cause", none, "warn" if unread else "good"),
@@ -144,9 +140,7 @@ def _trace_title(answer: JSON) -> str:
 def _trace(answer: JSON) -> Iterator[Block]:
     yield ranks_bars(answer)
     causes = {name: share for name, share in answer["idle_causes_pct"].items() if share >= 0.5}
-    yield from _shares(
-        "idle", {IDLE[name].name.removeprefix("idle: "): share for name, share in causes.items()}
-    )
+    yield from _shares("idle", {IDLE[name].name.removeprefix("idle: "): share for name, share in causes.items()})
     yield from _shares("phases", answer.get("phases_pct") or {}, detail=True)
     if layers := answer.get("layers"):
         yield Line("layers", _layers(layers), detail=True)
@@ -181,9 +175,7 @@ def ranks_bars(answer: JSON) -> Stacks:
 
 
 def _shares(label: str, shares: dict[str, float], detail: bool = False) -> Iterator[Line]:
-    largest = sorted(
-        ((name, share) for name, share in shares.items() if share >= 0.5), key=lambda item: -item[1]
-    )
+    largest = sorted(((name, share) for name, share in shares.items() if share >= 0.5), key=lambda item: -item[1])
     if largest:
         yield Line(label, ", ".join(f"{name} {share:.1f}%" for name, share in largest), detail=detail)
 
@@ -202,9 +194,7 @@ def _layers(layers: Sequence[JSON]) -> str:
     most = max(layers, key=lambda layer: float(layer["share_pct"]))
     usual = median(layer["share_pct"] for layer in layers)
     line = f"{counted(len(layers), 'layer')}, the median {usual:.1f}%"
-    return line + (
-        f", {most['layer']} {most['share_pct']:.1f}%" if most["share_pct"] > UNEVEN * usual else ""
-    )
+    return line + (f", {most['layer']} {most['share_pct']:.1f}%" if most["share_pct"] > UNEVEN * usual else "")
 
 
 def _flight_title(answer: JSON) -> str:

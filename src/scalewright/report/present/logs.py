@@ -90,11 +90,7 @@ def _speed(log: JSON) -> str:
         return f"{measured['tokens_per_s']:,.0f} tokens/s"
     if measured["step_time_s"]:
         return f"{short_time(measured['step_time_s'])} a step"
-    return (
-        f"{counted(len(log['steps']), 'steps')} without their times"
-        if log["steps"]
-        else "no steps of training"
-    )
+    return f"{counted(len(log['steps']), 'steps')} without their times" if log["steps"] else "no steps of training"
 
 
 def _model(log: JSON) -> str:
@@ -120,9 +116,7 @@ def _step(measured: JSON, expected: JSON | None) -> str:
     if expected is not None:
         band = f"{short_time(expected['p10'])} to {short_time(expected['p90'])}"
         off = against(expected["measured_s"], expected["p50"])
-        parts.append(
-            f"expected {short_time(expected['p50'])} ({band}); by {expected['compared_by']} it is {off}"
-        )
+        parts.append(f"expected {short_time(expected['p50'])} ({band}); by {expected['compared_by']} it is {off}")
     return "; ".join(parts)
 
 

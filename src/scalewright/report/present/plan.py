@@ -182,9 +182,7 @@ def _layouts(document: PlanDocument) -> Table:
 
 
 def _numbers(document: PlanDocument, reason: str) -> str:
-    return ", ".join(
-        str(number) for number, layout in enumerate(document.best, 1) if untrainable(layout) == reason
-    )
+    return ", ".join(str(number) for number, layout in enumerate(document.best, 1) if untrainable(layout) == reason)
 
 
 def yours_blocks(document: PlanDocument, yours: Estimate) -> Iterator[Block]:
@@ -267,8 +265,7 @@ def _serial(read: Reader) -> Iterator[str]:
     sentence += f", so no count is more than {limit:,.0f} times as fast as one device" if limit else ""
     yield sentence + (f"; the fit is off by {share(error)} at most." if error is not None else ".")
     parts = [
-        f"{part.text('words') or part.text('part')} {share(part.number('share'))}"
-        for part in read.parts("serial_part")
+        f"{part.text('words') or part.text('part')} {share(part.number('share'))}" for part in read.parts("serial_part")
     ]
     if parts:
         yield "What doesn't shrink: " + ", ".join(parts[:4]) + "."
@@ -284,8 +281,7 @@ def emitted_blocks(document: PlanDocument) -> Iterator[Block]:
     yield Text(title, emitted.text("diff").rstrip("\n") or "(nothing changes)")
     lines = [f"dropped {_item(item)}: {item.text('why')}" for item in emitted.parts("dropped")]
     lines += [
-        f"changed {_item(item)} -> {item.data.get('written')}: {item.text('why')}"
-        for item in emitted.parts("changed")
+        f"changed {_item(item)} -> {item.data.get('written')}: {item.text('why')}" for item in emitted.parts("changed")
     ]
     if lines:
         yield Note("what the trainer lacks", lines)

@@ -20,11 +20,7 @@ from scalewright.spec.common.formatting import count, decimal, gib, share, short
 LEAST_GAIN = 0.5  # percent of speed that is worth a line
 TIGHT = 0.1  # of the usable memory: with less to spare and no band, what a plan leaves out may not fit
 TONES: dict[str, Tone] = {"fits": "good", "likely": "warn", "unlikely": "bad", "no": "bad"}
-CHANGES = {
-    "setting": "what if",
-    "hardware": "other hardware",
-    "": "what was tried",
-}  # older plans have no kinds
+CHANGES = {"setting": "what if", "hardware": "other hardware", "": "what was tried"}  # older plans have no kinds
 FIRST = ("compute", "recompute", "tp_exposed", "cp_exposed", "ep_exposed", "dp_exposed")
 PARTS = (*FIRST, *(key for key in PART_TERMS if key not in FIRST))  # in the order of a page's colours
 
@@ -66,11 +62,7 @@ def risk(document: PlanDocument, estimate: Estimate) -> tuple[str, Tone]:
     spare = (usable - peak) / usable
     if spare < 0:
         return RISK_TERMS["no"], "bad"
-    return (
-        (f"tight: {share(spare)} of memory to spare", "warn")
-        if spare < TIGHT
-        else (RISK_TERMS["fits"], "good")
-    )
+    return (f"tight: {share(spare)} of memory to spare", "warn") if spare < TIGHT else (RISK_TERMS["fits"], "good")
 
 
 def step_line(document: PlanDocument, best: Estimate, beaten: str = "") -> Line:
@@ -168,9 +160,7 @@ def setting(best: Estimate) -> Iterator[Block]:
     parts = [str(layout.data.get("precision", ""))]
     if params:
         more = f" ({count(active)} active)" if active != params else ""
-        parts.insert(
-            0, f"{count(params)} parameters{more}" + (f", as {trainer} trains it" if trainer else "")
-        )
+        parts.insert(0, f"{count(params)} parameters{more}" + (f", as {trainer} trains it" if trainer else ""))
     if batch and length:
         parts.insert(1, f"global batch {batch:g} x {length:,.0f} = {count(batch * length)} tokens")
     yield Line("run", ", ".join(part for part in parts if part), detail=True)
@@ -202,9 +192,7 @@ def _figures(best: Estimate) -> Iterator[Line]:
     if best.memory_band:
         low, high = best.memory_band
         held, shown = read.number("memory_reserved_gib"), read.number("memory_smi_gib")
-        kinds = (
-            f"; the allocator holds {gib(held)}, nvidia-smi shows {gib(shown)}" if held and best.fits else ""
-        )
+        kinds = f"; the allocator holds {gib(held)}, nvidia-smi shows {gib(shown)}" if held and best.fits else ""
         yield Line("memory", f"8 of 10 take {decimal(low, 3)}-{gib(high)}, allocated{kinds}", detail=True)
     if read.text("bottleneck"):
         yield Line("bottleneck", read.text("bottleneck"), detail=True)

@@ -42,9 +42,7 @@ def _sources(figures: JSON) -> Iterator[Block]:
     ]
     if (better := overall.get("sources_better_than_it_pct")) is not None:
         lines.append(f"better than the best of these on {better:.0f}% of the sources")
-    lines += [
-        f"each {kind} left out: {value:.1f}%" for kind, value in (figures.get("left_out") or {}).items()
-    ]
+    lines += [f"each {kind} left out: {value:.1f}%" for kind, value in (figures.get("left_out") or {}).items()]
     yield Note(
         f"mean over {overall['sources']} sources (of five rows or more, or all when none is): "
         f"error {overall['median_error_pct']:.1f}%, mean error {overall['mape_pct']:.1f}%, "
@@ -87,9 +85,7 @@ def _ranking(figures: JSON) -> Iterator[Block]:
                      f"{model} on {devices} x {device}" if max(regret) else ""))  # fmt: skip
     if rows:
         heads = ("source", "groups", "layouts", "Kendall's tau", "worst", "regret", "worst", "worst group")
-        yield Table(
-            heads, rows, "ranking (regret: what the layout predicted fastest costs more than the fastest)"
-        )
+        yield Table(heads, rows, "ranking (regret: what the layout predicted fastest costs more than the fastest)")
 
 
 def _memory(figures: JSON) -> Iterator[Block]:

@@ -71,18 +71,14 @@ def _savings(answer: JSON) -> Table:
 
 def _communicators(answer: JSON) -> Table:
     """A row a communicator, the largest first."""
-    largest = sorted(
-        (answer.get("nccl") or {}).get("communicators") or (), key=lambda group: -int(group["ranks"])
-    )
+    largest = sorted((answer.get("nccl") or {}).get("communicators") or (), key=lambda group: -int(group["ranks"]))
     rows = []
     for group in largest[:MOST]:
         seen = f" ({group['ranks_seen']:,} seen)" if group["ranks_seen"] < group["ranks"] else ""
         channels = MISSING if group["channels"] is None else str(group["channels"])
         nvls = {True: "yes", False: "no", None: MISSING}[group["nvls"]]
         over = links(group["links"]) or MISSING
-        rows.append(
-            [group["id"][:24], f"{group['ranks']:,}{seen}", f"{len(group['hosts']):,}", channels, nvls, over]
-        )
+        rows.append([group["id"][:24], f"{group['ranks']:,}{seen}", f"{len(group['hosts']):,}", channels, nvls, over])
     return Table(("communicator", "ranks", "hosts", "channels", "NVLS", "links over"), rows, few=FEW)
 
 
@@ -120,9 +116,7 @@ def _bandwidths(answer: JSON) -> Table:
         for rate in ((answer.get("communication") or {}).get("bandwidths") or ())[:MOST]
     ]
     note = "Bus bandwidth as nccl-tests count it, of the large collectives."
-    return Table(
-        ("group", "collective", "calls", "largest", "bus bandwidth", "link"), rows, note=note, detail=True
-    )
+    return Table(("group", "collective", "calls", "largest", "bus bandwidth", "link"), rows, note=note, detail=True)
 
 
 def _layers(answer: JSON) -> Table:
@@ -180,15 +174,4 @@ def _percent(value: float | None) -> str:
     return MISSING if value is None else f"{value:.1f}"
 
 
-TABLES = (
-    _kernels,
-    _ncu,
-    _stacks,
-    _savings,
-    _communicators,
-    _groups,
-    _bandwidths,
-    _layers,
-    _roofs,
-    _occupancy,
-)
+TABLES = (_kernels, _ncu, _stacks, _savings, _communicators, _groups, _bandwidths, _layers, _roofs, _occupancy)

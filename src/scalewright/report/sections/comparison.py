@@ -186,8 +186,7 @@ def measured_parts(run: RunFolder) -> dict[str, float]:
     median = float(np.nanmedian(seconds[steady])) if np.isfinite(seconds[steady]).any() else None
     steady &= ~(seconds > (3 * median if median is not None else np.inf))
     means = {
-        name.removeprefix("breakdown_s."): float(np.nan_to_num(run.train.get(name)[steady]).mean())
-        for name in names
+        name.removeprefix("breakdown_s."): float(np.nan_to_num(run.train.get(name)[steady]).mean()) for name in names
     }
     whole = sum(means.values())
     scale = median / whole if median is not None and whole else 1.0

@@ -45,9 +45,7 @@ def section(run: RunFolder) -> Section | None:
 def cards(config: Mapping[str, Any], changed_only: bool = False) -> list[Card]:
     """One card a group; single values are in the first. Keys that a model doesn't use are left out."""
     usual = usual_values() if changed_only else {}
-    single = {
-        key: value for key, value in config.items() if not isinstance(value, Mapping) and key != "version"
-    }
+    single = {key: value for key, value in config.items() if not isinstance(value, Mapping) and key != "version"}
     shown = [Card("Run", _changed(single, usual, ""))] if single else []
     names = [*GROUPS, *(key for key in config if key not in GROUPS)]
     for name in names:
@@ -78,9 +76,7 @@ def usual_values() -> dict[str, str]:
 
 def _defaults(spec: type[Spec], prefix: str) -> dict[str, str]:
     """A spec's defaults, inner specs by their own keys; those of parts that must be given, too."""
-    inner: dict[str, type[Spec]] = {
-        "layout": Layout, "data": DataSpec, "optimizer": OptimizerSpec, "model": ModelSpec,
-    }  # fmt: skip
+    inner: dict[str, type[Spec]] = {"layout": Layout, "data": DataSpec, "optimizer": OptimizerSpec, "model": ModelSpec}
     defaults: dict[str, str] = {}
     for key, info in spec.model_fields.items():
         name = f"{prefix}{info.alias or key}"
@@ -174,9 +170,7 @@ def environment_cards(environment: Mapping[str, Any]) -> list[Card]:
         "driver": gpus[0].get("driver") if gpus else None,
     }
     software = {"python": environment.get("python"), **_mapping(environment.get("versions"))}
-    software |= {
-        f"torch {key.replace('_', ' ')}": torch.get(key) for key in ("cuda", "hip", "cudnn", "threads")
-    }
+    software |= {f"torch {key.replace('_', ' ')}": torch.get(key) for key in ("cuda", "hip", "cudnn", "threads")}
     source = {"command": environment.get("command"), "time": environment.get("time")}
     source |= {"your code": _git(environment.get("git")), "scalewright": _git(environment.get("source"))}
     return [

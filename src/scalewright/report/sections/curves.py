@@ -49,9 +49,7 @@ CURVES = (
     Curve("aux_loss", "Auxiliary loss", "number", note="beside the loss", calm="average"),
     Curve("expert_load_max", "Busiest expert", "number", "tokens over the mean", "1: all alike", "average"),
     Curve("outer_grad_norm", "Outer gradient", "number", note="norm, at outer steps", sparse=True),
-    Curve(
-        "expert_entropy", "Entropy of the experts' loads", "percent", note="100%: all alike", calm="average"
-    ),
+    Curve("expert_entropy", "Entropy of the experts' loads", "percent", note="100%: all alike", calm="average"),
     Curve("expert_drop_share", "Dropped by experts", "percent", note="of all choices", calm="average"),
 )
 
@@ -135,9 +133,7 @@ def _marks(run: RunFolder, column: str, values: Column) -> list[Mark]:
     rewinds = [event.get("to") for event in run.events if event.get("action") == "rewound"]
     marks += [Mark(step, "rewind") for step in sorted({step for step in rewinds if isinstance(step, int)})]
     if column in ("loss", "grad_norm"):  # in the others a missing value is no fault
-        marks += [
-            Mark(step, "nonfinite") for step in run.train.steps[~np.isfinite(values)].tolist()[:MOST_MARKS]
-        ]
+        marks += [Mark(step, "nonfinite") for step in run.train.steps[~np.isfinite(values)].tolist()[:MOST_MARKS]]
     return marks
 
 

@@ -27,22 +27,15 @@ def steps_section(answer: JSON) -> Section | None:
     if "log" not in answer or len(answer["log"]["steps"]) < 2:
         return None
     rows = answer["log"]["steps"]
-    steps = np.array(
-        [row["step"] if row["step"] is not None else place for place, row in enumerate(rows)], float
-    )
+    steps = np.array([row["step"] if row["step"] is not None else place for place, row in enumerate(rows)], float)
     drawings = []
     for key, title, kind, unit in CURVES:
         values = np.array([row.get(key) if row.get(key) is not None else np.nan for row in rows], dtype=float)
         if np.isfinite(values).sum() >= 2:
             line = Series("each step", "line", steps, values)
-            ends = (
-                float(steps.min()),
-                float(steps.max()) if steps.max() > steps.min() else float(steps.min()) + 1,
-            )
+            ends = (float(steps.min()), float(steps.max()) if steps.max() > steps.min() else float(steps.min()) + 1)
             drawings.append(draw(Chart(key, title, kind, (line,), ends, unit, from_zero=key != "loss")))
-    return (
-        Section("steps", "Its steps", "diagnosis_curves.html", {"drawings": drawings}) if drawings else None
-    )
+    return Section("steps", "Its steps", "diagnosis_curves.html", {"drawings": drawings}) if drawings else None
 
 
 def memory_section(answer: JSON) -> Section | None:
@@ -53,10 +46,10 @@ def memory_section(answer: JSON) -> Section | None:
     kinds = memory.get("by_category") or {}
     peak = memory["peak_bytes"] or 1
     pieces = [
-        {"number": colour, "share": kinds[kind] / peak, "name": kind,
-         "label": f"{kind} {kinds[kind] / GIB:.2f} GiB"}
-        for kind, colour in zip(KINDS, COLOURS, strict=True) if kinds.get(kind)
-    ]  # fmt: skip
+        {"number": colour, "share": kinds[kind] / peak, "name": kind, "label": f"{kind} {kinds[kind] / GIB:.2f} GiB"}
+        for kind, colour in zip(KINDS, COLOURS, strict=True)
+        if kinds.get(kind)
+    ]
     data = {
         "peak": f"{peak / GIB:.2f} GiB",
         "phase": memory.get("peak_phase") or "",
@@ -77,7 +70,5 @@ def _curve(curve: JSON | None) -> Drawing | None:
     line = Series("allocated", "line", (times - times[0]) * factor, values)
     shown = f"over {decimal(span * factor, 3)} {unit}"
     return draw(
-        Chart(
-            "memory", f"Allocated {shown}", "gib", (line,), (0.0, span * factor or 1.0), "GiB", from_zero=True
-        )
+        Chart("memory", f"Allocated {shown}", "gib", (line,), (0.0, span * factor or 1.0), "GiB", from_zero=True)
     )

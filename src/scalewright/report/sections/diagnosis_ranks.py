@@ -95,9 +95,7 @@ def lanes_section(lanes: Timeline) -> Section:
         notes.append(f"{len(lanes.ranks) - MOST_LANES} more ranks are left out.")
     data = {
         "kinds": [
-            {"name": NAMES[part][0], "number": NAMES[part][1]}
-            for number, part in enumerate(PARTS)
-            if number in used
+            {"name": NAMES[part][0], "number": NAMES[part][1]} for number, part in enumerate(PARTS) if number in used
         ],
         "height": 16 * len(both),
         "description": f"{len(shown)} ranks over {short_time(lanes.window / 1e9)}; the bars have the sums.",

@@ -65,9 +65,7 @@ def findings(run: RunFolder) -> list[Finding]:
         _diverged(run), _hangs(run), _skipped(run), _non_finite(run), _rising(run), _spikes(run),
         _stalls(run), *_failures(run), _changed(run),
     ]  # fmt: skip
-    return sorted(
-        (finding for finding in results if finding is not None), key=lambda finding: ORDER[finding.severity]
-    )
+    return sorted((finding for finding in results if finding is not None), key=lambda finding: ORDER[finding.severity])
 
 
 def healthy(run: RunFolder) -> Finding:
@@ -205,9 +203,7 @@ def _rewinds(events: Sequence[Mapping[str, Any]]) -> str:
         return ""
     shown = ", ".join(f"{first:,} to {end - 1:,}" for first, end in joined[:MOST_STEPS])
     more = f" and {len(joined) - MOST_STEPS:,} ranges more" if len(joined) > MOST_STEPS else ""
-    return (
-        f" The run was rewound {counted(len(ranges), 'times')}; it was trained without samples {shown}{more}."
-    )
+    return f" The run was rewound {counted(len(ranges), 'times')}; it was trained without samples {shown}{more}."
 
 
 def _stalls(run: RunFolder) -> Finding | None:
@@ -232,9 +228,7 @@ def _hangs(run: RunFolder) -> Finding | None:
     text += f" of {hang['axis']}" if hang.get("axis") else ""
     text += f", at {hang['where']}" if hang.get("where") else ""
     gone = _after(run, "hang", (*STARTS, "finish"))
-    return Finding(
-        "warn" if gone else "bad", "A rank hung" + (", the run went on later" if gone else ""), text + "."
-    )
+    return Finding("warn" if gone else "bad", "A rank hung" + (", the run went on later" if gone else ""), text + ".")
 
 
 def _failures(run: RunFolder) -> list[Finding]:
@@ -297,9 +291,7 @@ def _place(event: Mapping[str, Any]) -> str:
 
 
 def _message(event: Mapping[str, Any]) -> str:
-    text = next(
-        (str(event[key]) for key in ("message", "error", "reason") if event.get(key)), "No reason was noted"
-    )
+    text = next((str(event[key]) for key in ("message", "error", "reason") if event.get(key)), "No reason was noted")
     return text[0].upper() + text[1:] + ("" if text.endswith(".") else ".")
 
 

@@ -84,9 +84,7 @@ def _newest(table: Table, column: str, label: str, unit: str, over: str = "") ->
     step, value = last
     if table.last(column) is not None:
         return Tile(label, decimal(value, 4), f"{unit} at step {step:,}{over}")
-    return Tile(
-        f"{label}, last finite", decimal(value, 4), f"{unit} at step {step:,}; not finite since", "bad"
-    )
+    return Tile(f"{label}, last finite", decimal(value, 4), f"{unit} at step {step:,}; not finite since", "bad")
 
 
 def tile(label: str, value: float | None, text: str, note: str) -> Tile | None:
@@ -150,6 +148,4 @@ def sample_section(run: RunFolder) -> Section | None:
     text = run.sample.strip("\n")
     if not text:
         return None
-    return Section(
-        "sample", "What it writes", "sample.html", {"text": text[:LONGEST], "cut": len(text) > LONGEST}
-    )
+    return Section("sample", "What it writes", "sample.html", {"text": text[:LONGEST], "cut": len(text) > LONGEST})

@@ -104,11 +104,7 @@ def picture(
     plan = trace.plan
     chunk = {stage: index for rank in range(plan.ranks) for index, stage in enumerate(plan.stages_of(rank))}
     several = len(plan.rank_of) > plan.ranks
-    boxes = [
-        _box(span, rank, end, chunk[span.stage], several)
-        for rank, spans in enumerate(ranks)
-        for span in spans
-    ]
+    boxes = [_box(span, rank, end, chunk[span.stage], several) for rank, spans in enumerate(ranks) for span in spans]
     bottom = len(ranks) * (ROW + GAP)
     return {
         "title": title,
@@ -118,11 +114,7 @@ def picture(
         "row": ROW,
         "rows": [{"y": rank * (ROW + GAP), "name": f"rank {rank}"} for rank in range(len(ranks))],
         "boxes": boxes,
-        "ticks": [
-            {"at": 100 * t / end, "text": say_tick(t, "seconds")}
-            for t in ticks(0.0, end, 6)
-            if t < 0.97 * end
-        ],
+        "ticks": [{"at": 100 * t / end, "text": say_tick(t, "seconds")} for t in ticks(0.0, end, 6) if t < 0.97 * end],
         "description": f"{title}: {plan.kind} on {plan.ranks} ranks, {plan.micro_batches} micro-batches; "
         f"{say(length(ranks), 'seconds')}, bubble {say(bubble(ranks), 'percent')}.",
     }

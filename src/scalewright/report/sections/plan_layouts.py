@@ -24,9 +24,7 @@ def section(document: PlanDocument) -> Section | None:
         return None
     columns, shared = matrix(document.best)
     data = {
-        "rows": [
-            row(rank, estimate, document.best[0], columns) for rank, estimate in enumerate(document.best, 1)
-        ],
+        "rows": [row(rank, estimate, document.best[0], columns) for rank, estimate in enumerate(document.best, 1)],
         "columns": columns,
         "shared": shared,
         "objective": aim(document),

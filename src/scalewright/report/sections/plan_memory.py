@@ -98,9 +98,7 @@ def alike(first: Mapping[str, float], second: Mapping[str, float]) -> bool:
     return all(abs(first.get(kind, 0.0) - second.get(kind, 0.0)) < 1e-3 for kind in KINDS)
 
 
-def bar(
-    name: str, parts: Mapping[str, float], total: float, end: float, usable: float | None
-) -> dict[str, object]:
+def bar(name: str, parts: Mapping[str, float], total: float, end: float, usable: float | None) -> dict[str, object]:
     return {
         "name": name,
         "total": gib(total),

@@ -89,9 +89,7 @@ def together(points: list[Dot]) -> list[Dot]:
     """Numbered dots that would cover each other joined to one, with all their numbers and names."""
     heads: list[Dot] = []
     for dot in points:
-        near = (
-            at for at, head in enumerate(heads) if abs(head.x - dot.x) < WIDE and abs(head.y - dot.y) < HIGH
-        )
+        near = (at for at, head in enumerate(heads) if abs(head.x - dot.x) < WIDE and abs(head.y - dot.y) < HIGH)
         place = next(near, None)
         if place is None:
             heads.append(replace(dot, label=str(dot.rank)))

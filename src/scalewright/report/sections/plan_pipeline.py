@@ -215,8 +215,7 @@ def notes(pipeline: Pipeline, gap: list[float] | None) -> list[str]:
         lines.append("The plan gives whole backwards; their two parts are drawn as halves.")
     if (shown := pipeline.plan.micro_batches) < pipeline.micros:
         lines.append(
-            f"Drawn with {shown:,} of {pipeline.micros:,} micro-batches: what is left out repeats the steady "
-            "state."
+            f"Drawn with {shown:,} of {pipeline.micros:,} micro-batches: what is left out repeats the steady state."
         )
     if gap is not None:
         lines.append("Its beginning and its end are drawn; between them the steady state repeats.")

@@ -100,9 +100,7 @@ def levels_of(document: PlanDocument) -> list[Level]:
     levels = []
     for entry in document.device.parts("links"):
         size, kind = entry.number("devices"), entry.text("kind")
-        levels.append(
-            Level(LINKS.get(kind, kind), None if size is None else int(size), entry.number("bytes_per_s"))
-        )
+        levels.append(Level(LINKS.get(kind, kind), None if size is None else int(size), entry.number("bytes_per_s")))
     return levels
 
 
@@ -187,9 +185,7 @@ def shown(layout: Layout, node: int) -> list[list[int]]:
         return [[0, layout.devices]]
     block = layout.devices // layout.pp
     each = max(MOST_RANKS // layout.pp // node, 1) * node
-    return [[start, start + min(each, block)] for start in range(0, layout.devices, block)][
-        : MOST_RANKS // each
-    ]
+    return [[start, start + min(each, block)] for start in range(0, layout.devices, block)][: MOST_RANKS // each]
 
 
 def notes(layout: Layout, node: int, parts: list[list[int]], levels: list[Level]) -> list[str]:

@@ -65,9 +65,7 @@ def _layout(estimate: Estimate) -> Copied:
     note = "the `layout` section of a run.yaml"
     if not is_ours(estimate):
         note = f"in Scalewright's keys; {trainer} has other names for some of them"
-    keys = {
-        name: estimate.layout[name] for name in Layout.model_fields if estimate.layout.get(name) is not None
-    }
+    keys = {name: estimate.layout[name] for name in Layout.model_fields if estimate.layout.get(name) is not None}
     with suppress(UserError):  # a layout that only the other trainer can have
         keys = Layout.parse(keys).written()
     return Copied("layout-yaml", "The layout's keys", note, to_yaml({"layout": keys}))

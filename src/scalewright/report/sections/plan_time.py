@@ -68,11 +68,7 @@ def compared(rank: int, estimate: Estimate, slowest: float) -> dict[str, object]
         "name": " · ".join(with_precision(estimate.layout)),
         "seconds": short_time(estimate.seconds),
         "pieces": [
-            {
-                "number": number,
-                "share": seconds / slowest,
-                "said": f"{PARTS.get(key, key)} {short_time(seconds)}",
-            }
+            {"number": number, "share": seconds / slowest, "said": f"{PARTS.get(key, key)} {short_time(seconds)}"}
             for number, key, seconds in parts(estimate.parts)
         ],
     }

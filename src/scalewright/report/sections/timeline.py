@@ -107,11 +107,7 @@ def _details(event: Mapping[str, Any]) -> list[str]:
     """An event in words: its message, which has its numbers in it, or else its keys."""
     message = event.get("message")
     names = ("message", "changes") if message else event
-    return [
-        _detail(name, event[name])
-        for name in names
-        if name not in HIDDEN and event.get(name) not in (None, "")
-    ]
+    return [_detail(name, event[name]) for name in names if name not in HIDDEN and event.get(name) not in (None, "")]
 
 
 def _detail(key: str, value: Any) -> str:

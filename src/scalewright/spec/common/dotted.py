@@ -6,9 +6,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 
-def dotted(
-    data: Mapping[str, Any], prefix: str = "", whole: Container[str] = ()
-) -> Iterator[tuple[str, Any]]:
+def dotted(data: Mapping[str, Any], prefix: str = "", whole: Container[str] = ()) -> Iterator[tuple[str, Any]]:
     """Dotted keys and their values; lists, empty sections, and those named in `whole` are values, too."""
     for name, value in data.items():
         key = f"{prefix}{name}"

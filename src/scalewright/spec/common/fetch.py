@@ -22,9 +22,7 @@ def fetch_config(repository: str, timeout_s: float = 20.0) -> dict[str, object]:
     name, _, revision = repository.partition("@")
     where = f"hf:{repository}"
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or not re.fullmatch(r"[\w./-]*", revision):
-        raise UserError(
-            f"'{repository}' is not a model's name", where, "write hf:org/name, e.g. hf:Qwen/Qwen3-8B"
-        )
+        raise UserError(f"'{repository}' is not a model's name", where, "write hf:org/name, e.g. hf:Qwen/Qwen3-8B")
     url = f"{HUB}/{name}/resolve/{revision or 'main'}/config.json"
     try:
         with urllib.request.urlopen(url, timeout=timeout_s) as response:

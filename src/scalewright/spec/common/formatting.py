@@ -114,9 +114,7 @@ def printable(text: object, keep: str = "\n\t") -> str:
     shown = str(text)
     if shown.isascii() and shown.isprintable():
         return shown
-    return "".join(
-        c.encode("unicode_escape").decode() if c not in keep and _is_hidden(c) else c for c in shown
-    )
+    return "".join(c.encode("unicode_escape").decode() if c not in keep and _is_hidden(c) else c for c in shown)
 
 
 # A link needs no brackets: GitHub makes one of an address.

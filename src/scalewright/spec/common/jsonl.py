@@ -67,9 +67,7 @@ def lost_rows(ranges: Sequence[tuple[int, int]]) -> str:
 
 def lost_lines(rows: Iterable[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]) -> list[str]:
     """What metrics.jsonl lacks by a run's events, which were read before it: training rows."""
-    reached = (
-        event.get("to", event.get("step")) for event in reversed(events) if event.get("kind") in REACHED
-    )
+    reached = (event.get("to", event.get("step")) for event in reversed(events) if event.get("kind") in REACHED)
     steps = [step for row in rows if row.get("kind") == "train" and type(step := row.get("step")) is int]
     newest = next((step for step in reached if type(step) is int), 0)
     begin = begins_after(events, else_=min(steps, default=1) - 1)

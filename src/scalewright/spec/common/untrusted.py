@@ -61,9 +61,7 @@ def check_regular(path: str | Path, stream: bool = False) -> None:
     mode = os.stat(path).st_mode if os.path.lexists(path) else stat.S_IFREG
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
-    if not stat.S_ISREG(mode) and not (
-        stream and stat.S_ISFIFO(mode) and str(path).startswith(("/dev/", "/proc/"))
-    ):
+    if not stat.S_ISREG(mode) and not (stream and stat.S_ISFIFO(mode) and str(path).startswith(("/dev/", "/proc/"))):
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
 
 
@@ -89,16 +87,12 @@ def inside(folder: Path, name: str) -> Path:
     parts = PurePosixPath(name).parts
     plain = bool(parts) and ".." not in parts and not name.startswith("/")
     if not plain or any(character in name for character in "\\:\0"):
-        raise UserError(
-            f"it names the file {name!r}, outside its folder", str(folder), "don't use this folder"
-        )
+        raise UserError(f"it names the file {name!r}, outside its folder", str(folder), "don't use this folder")
     path = folder / name
     try:
         target, root = path.resolve(), folder.resolve()
     except (OSError, RuntimeError):  # links in a circle
-        raise UserError(
-            f"{name!r} is a link that leads nowhere", str(folder), "copy the file there"
-        ) from None
+        raise UserError(f"{name!r} is a link that leads nowhere", str(folder), "copy the file there") from None
     blobs = root.parent.parent / "blobs" if root.parent.name == "snapshots" else root
     if not (target.is_relative_to(root) or target.is_relative_to(blobs)):
         raise UserError(

@@ -39,9 +39,7 @@ class ModelFamily:
         for key, only in self.refused.items():
             if given.get(key) not in (None, only):
                 raise UserError(
-                    f"{key} {given[key]!r} is not supported for {self.name}",
-                    "config.json",
-                    f"only {only!r} is",
+                    f"{key} {given[key]!r} is not supported for {self.name}", "config.json", f"only {only!r} is"
                 )
         nested = (rope_parameters(given, kind) for kind in ("full_attention", "sliding_attention"))
         for part in () if self.partial_rotary else (given, *nested):
@@ -201,9 +199,7 @@ def rope(c: Config, theta: float = 10000.0, fraction: float = 1.0, theta_key: st
     scaling = rope_scaling(given, c)
     return {
         "theta": float(first(given.get("rope_theta"), c.get(theta_key), theta)),
-        "fraction": float(
-            first(given.get("partial_rotary_factor"), c.get("partial_rotary_factor"), fraction)
-        ),
+        "fraction": float(first(given.get("partial_rotary_factor"), c.get("partial_rotary_factor"), fraction)),
         "scaling": scaling,
     }
 
@@ -241,9 +237,7 @@ def rope_scaling(given: Config, c: Config) -> Keys | None:
     return keys
 
 
-def write_rope(
-    m: ModelSpec, theta_key: str = "rope_theta", fraction_key: str = "partial_rotary_factor"
-) -> Keys:
+def write_rope(m: ModelSpec, theta_key: str = "rope_theta", fraction_key: str = "partial_rotary_factor") -> Keys:
     """The inverse, in the older style, which transformers 4 and 5 both read."""
     keys: Keys = {theta_key: m.rope.theta, "rope_scaling": None}
     if m.rope.fraction != 1.0 or fraction_key != "partial_rotary_factor":

@@ -34,10 +34,7 @@ def _read(c: Config, interleaved: bool, **of_experts: Any) -> Keys:
         "v_head_dim": c["v_head_dim"],
     }
     moe = grouped_experts(
-        c,
-        num_shared_experts=c["n_shared_experts"] or 0,
-        first_k_dense=c["first_k_dense_replace"],
-        **of_experts,
+        c, num_shared_experts=c["n_shared_experts"] or 0, first_k_dense=c["first_k_dense_replace"], **of_experts
     )
     positions = rope(c) | {"interleaved": interleaved}
     return {
@@ -119,10 +116,7 @@ def _write_v3(m: ModelSpec) -> Keys:
 
 
 ONLY: Keys = {"moe_layer_freq": 1, "mlp_bias": False}
-ONLY_V2 = {
-    **ONLY,
-    "norm_topk_prob": False,
-}  # transformers ignores it; DeepSeek's own code scales only without it
+ONLY_V2 = {**ONLY, "norm_topk_prob": False}  # transformers ignores it; DeepSeek's own code scales only without it
 NAMES = {"num_mtp_layers": "num_nextn_predict_layers", **EXPERTS}
 
 FAMILIES = (

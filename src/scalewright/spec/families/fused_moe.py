@@ -118,8 +118,6 @@ def _write_llama4(m: ModelSpec) -> Keys:
 
 
 FAMILIES = (
-    ModelFamily(
-        "gpt_oss", _read_gpt_oss, "GptOssForCausalLM", _write_gpt_oss, aliases=EXPERTS, refused=CLAMPED_SWIGLU
-    ),
+    ModelFamily("gpt_oss", _read_gpt_oss, "GptOssForCausalLM", _write_gpt_oss, aliases=EXPERTS, refused=CLAMPED_SWIGLU),
     ModelFamily("llama4_text", _read_llama4, "Llama4ForCausalLM", _write_llama4, aliases=EXPERTS),
 )

@@ -6,16 +6,7 @@ GPT-NeoX  partial RoPE, attention beside the MLP    Falcon  few KV heads, attent
 
 from __future__ import annotations
 
-from scalewright.spec.families.common import (
-    Config,
-    Keys,
-    ModelFamily,
-    mlp_type,
-    rope,
-    shape,
-    write_rope,
-    write_shape,
-)
+from scalewright.spec.families.common import Config, Keys, ModelFamily, mlp_type, rope, shape, write_rope, write_shape
 from scalewright.spec.model import ModelSpec
 
 BIASES: Keys = {"qkv_bias": True, "o_bias": True, "mlp_bias": True, "norm_type": "layernorm"}
@@ -103,11 +94,7 @@ def _read_falcon(c: Config) -> Keys:
     parallel = "parallel" if norms == 2 else "parallel_shared"
     return {
         **shape(
-            {
-                **c,
-                "intermediate_size": c["intermediate_size"] or 4 * c["hidden_size"],
-                "num_key_value_heads": kv_heads,
-            }
+            {**c, "intermediate_size": c["intermediate_size"] or 4 * c["hidden_size"], "num_key_value_heads": kv_heads}
         ),
         "mlp_type": mlp_type(c["activation"], gated=False),
         "norm_type": "layernorm",

@@ -29,11 +29,7 @@ from scalewright.spec.model import ModelSpec
 
 def gated(c: Config) -> Keys:
     """A gated MLP without biases, and rotary positions."""
-    return {
-        **shape(c),
-        "mlp_type": mlp_type(c["hidden_act"]),
-        "rope": rope(c, c.get("default_theta", 10000.0)),
-    }
+    return {**shape(c), "mlp_type": mlp_type(c["hidden_act"]), "rope": rope(c, c.get("default_theta", 10000.0))}
 
 
 def biases(c: Config) -> Keys:
@@ -82,11 +78,7 @@ def _late_windows(c: Config) -> Keys:
 
 def _write_late_windows(m: ModelSpec) -> Keys:
     slides = m.sliding_window is not None
-    return {
-        "use_sliding_window": slides,
-        "sliding_window": m.sliding_window,
-        "layer_types": write_layer_types(m),
-    }
+    return {"use_sliding_window": slides, "sliding_window": m.sliding_window, "layer_types": write_layer_types(m)}
 
 
 def _read_smollm3(c: Config) -> Keys:
@@ -103,9 +95,7 @@ def rope_layers(c: Config) -> tuple[list[bool], int | None]:
     has_rope = [bool(flag) for flag in c["no_rope_layers"] or default]  # 1 in the file: RoPE
     every = has_rope.index(False) + 1 if False in has_rope else layers + 1
     if has_rope != [(i + 1) % every != 0 for i in range(layers)]:
-        raise UserError(
-            "no_rope_layers is not every n-th layer", "config.json", "such a pattern is not supported"
-        )
+        raise UserError("no_rope_layers is not every n-th layer", "config.json", "such a pattern is not supported")
     return has_rope, every if every <= layers else None
 
 

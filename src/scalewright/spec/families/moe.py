@@ -70,12 +70,7 @@ def _qwen_moe(c: Config, shared: bool = False) -> Keys:
 def _read_qwen2_moe(c: Config) -> Keys:
     early = [(i + 1) % 2 == 1 and i < c["max_window_layers"] for i in range(c["num_hidden_layers"])]
     window = by_layer_types(c, early) if c["use_sliding_window"] else windows((), None)
-    return {
-        **gated({**c, "head_dim": None}),
-        **window,
-        "qkv_bias": c["qkv_bias"],
-        "moe": _qwen_moe(c, shared=True),
-    }
+    return {**gated({**c, "head_dim": None}), **window, "qkv_bias": c["qkv_bias"], "moe": _qwen_moe(c, shared=True)}
 
 
 def _read_qwen3_moe(c: Config) -> Keys:

@@ -22,15 +22,7 @@ from pydantic import Field, model_validator
 from scalewright.spec.base import Spec, read_yaml
 from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.hardware.device_families import FAMILIES, OTHER
-from scalewright.spec.hardware.devices import (
-    DATA,
-    DeviceSpec,
-    Link,
-    device_names,
-    find_device,
-    fold,
-    load_device,
-)
+from scalewright.spec.hardware.devices import DATA, DeviceSpec, Link, device_names, find_device, fold, load_device
 from scalewright.spec.hardware.topology import (
     Fabric,
     Level,
@@ -66,9 +58,7 @@ class ClusterSpec(Spec):
             return data
         if "device" not in data:
             raise UserError(
-                "a cluster needs a device",
-                "device",
-                "add `device: NAME`, or start from a preset with `like: NAME`",
+                "a cluster needs a device", "device", "add `device: NAME`, or start from a preset with `like: NAME`"
             )
         data = dict(data)
         device = data["device"] = _device(data["device"])
@@ -78,9 +68,7 @@ class ClusterSpec(Spec):
         given = {key: data.pop(key) for key in ("link", "fabric") if key in data}
         if data.get("levels"):
             if given:
-                raise UserError(
-                    f"levels and {next(iter(given))} are both given", "cluster", "keep levels alone"
-                )
+                raise UserError(f"levels and {next(iter(given))} are both given", "cluster", "keep levels alone")
             return data
         per_node = data["devices_per_node"]
         if not isinstance(per_node, int) or per_node < 1:
@@ -96,11 +84,7 @@ class ClusterSpec(Spec):
     def _check(self) -> ClusterSpec:
         sizes = [level.size for level in self.levels]
         inner = [size for size in sizes[:-1] if size is not None]
-        if (
-            len(inner) != len(sizes) - 1
-            or inner != sorted(set(inner))
-            or (sizes[-1] or 2**60) <= max(inner, default=0)
-        ):
+        if len(inner) != len(sizes) - 1 or inner != sorted(set(inner)) or (sizes[-1] or 2**60) <= max(inner, default=0):
             raise UserError(
                 f"level sizes are {sizes}",
                 "levels",
@@ -241,10 +225,7 @@ def load_cluster(
 def _is_path(source: str | Path) -> bool:
     text = str(source)
     return (
-        isinstance(source, Path)
-        or text.endswith((".yaml", ".yml", ".json"))
-        or os.sep in text
-        or Path(text).is_file()
+        isinstance(source, Path) or text.endswith((".yaml", ".yml", ".json")) or os.sep in text or Path(text).is_file()
     )
 
 
@@ -281,7 +262,5 @@ def _from_dict(data: Mapping[str, Any], where: str, local: Callable[[], ClusterS
         if entry is not None:  # build the levels anew from the preset as it is written
             return ClusterSpec.parse({**entry, **changes}, where)
         if "fabric" in changes or "link" in changes:
-            raise UserError(
-                f"'{base.name}' has its levels already", where, "give levels instead of link and fabric"
-            )
+            raise UserError(f"'{base.name}' has its levels already", where, "give levels instead of link and fabric")
     return ClusterSpec.parse({**base.dump(), **changes}, where)

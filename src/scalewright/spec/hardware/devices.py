@@ -27,14 +27,7 @@ from scalewright.spec.hardware.device_families import OTHER, Family, find_family
 DATA = Path(__file__).parent / "data"
 VENDOR_FILES = ("nvidia", "amd", "google", "aws")
 # Formats that run on the same units at the same rate as their plain form.
-SAME_RATE = {
-    "mxfp8": "fp8",
-    "mxfp4": "fp4",
-    "nvfp4": "fp4",
-    "float32": "fp32",
-    "bfloat16": "bf16",
-    "float16": "fp16",
-}
+SAME_RATE = {"mxfp8": "fp8", "mxfp4": "fp4", "nvfp4": "fp4", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 LinkKind = Literal["nvlink", "xgmi", "ici", "neuronlink", "pcie", "memory"]
 
@@ -77,9 +70,7 @@ class DeviceSpec(Spec):
     kind: Literal["gpu", "tpu", "npu", "cpu", "mps"]
     family: str | None = None  # a name of spec/hardware/device_families.py; null: `resolved_family`
     aliases: tuple[str, ...] = ()
-    driver_names: tuple[
-        str, ...
-    ] = ()  # as CUDA and ROCm report it, less the brand (spec/hardware/driver_names.py)
+    driver_names: tuple[str, ...] = ()  # as CUDA and ROCm report it, less the brand (spec/hardware/driver_names.py)
     peaks: Peaks
     peak_source: Literal["published", "measured"] = "published"
     memory_bytes: float = Field(gt=0)
@@ -140,9 +131,7 @@ def _devices() -> dict[str, DeviceSpec]:
     for vendor in VENDOR_FILES:
         path = DATA / f"{vendor}.yaml"
         for identifier, facts in read_yaml(path).items():
-            table[identifier] = DeviceSpec.parse(
-                {"id": identifier, **facts}, where=f"{path.name}: {identifier}"
-            )
+            table[identifier] = DeviceSpec.parse({"id": identifier, **facts}, where=f"{path.name}: {identifier}")
     return table
 
 

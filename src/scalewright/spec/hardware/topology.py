@@ -113,24 +113,16 @@ def usual_fabric(device: DeviceSpec) -> Fabric | None:
     """The network of the device's own figures; None without one."""
     if device.network_bytes_per_s is None:
         return None
-    kind: Literal["dcn", "ethernet", "infiniband"] = {"tpu": "dcn", "npu": "ethernet"}.get(
-        device.kind, "infiniband"
-    )  # type: ignore[assignment]
+    kind: Literal["dcn", "ethernet", "infiniband"] = {"tpu": "dcn", "npu": "ethernet"}.get(device.kind, "infiniband")  # type: ignore[assignment]
     sourced = "network_bytes_per_s" not in device.recalled and "all" not in device.recalled
-    source = (
-        device.sources[0] if sourced else f"assumed: the usual network of {device.name}, written from memory"
-    )
+    source = device.sources[0] if sourced else f"assumed: the usual network of {device.name}, written from memory"
     return Fabric(kind=kind, bytes_per_s=device.network_bytes_per_s, source=source)
 
 
-def build_levels(
-    device: DeviceSpec, per_node: int, link: Link | None, fabric: Fabric | None
-) -> tuple[Level, ...]:
+def build_levels(device: DeviceSpec, per_node: int, link: Link | None, fabric: Fabric | None) -> tuple[Level, ...]:
     """The levels of a device, its scale-up link and a fabric."""
 
-    def level(
-        name: LevelName, kind: LevelKind, size: int | None, rate: float, source: str, **more: Any
-    ) -> Level:
+    def level(name: LevelName, kind: LevelKind, size: int | None, rate: float, source: str, **more: Any) -> Level:
         latency = more.pop("latency_s", None)
         return Level(
             name=name,
@@ -145,11 +137,7 @@ def build_levels(
     facts = device.sources[0]
     levels = [level("device", "memory", 1, device.memory_bytes_per_s, facts)]
     if link and link.domain > 1:
-        shape = {
-            "pair_bytes_per_s": link.pair_bytes_per_s,
-            "torus_axes": link.torus_axes,
-            "wraps_at": link.wraps_at,
-        }
+        shape = {"pair_bytes_per_s": link.pair_bytes_per_s, "torus_axes": link.torus_axes, "wraps_at": link.wraps_at}
         levels.append(level("domain", link.kind, link.domain, link.bytes_per_s, facts, **shape))
     if per_node > (levels[-1].size or 1):
         if device.host_bytes_per_s is None:
@@ -160,7 +148,5 @@ def build_levels(
             )
         levels.append(level("node", "pcie", per_node, device.host_bytes_per_s, facts))
     if fabric:
-        levels.append(
-            level("fabric", fabric.kind, None, fabric.bytes_per_s, fabric.source, latency_s=fabric.latency_s)
-        )
+        levels.append(level("fabric", fabric.kind, None, fabric.bytes_per_s, fabric.source, latency_s=fabric.latency_s))
     return tuple(levels)

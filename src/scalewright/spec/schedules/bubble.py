@@ -116,9 +116,7 @@ def closed_form(
     return float(idle_columns(kind, ranks, virtual_stages, micro_batches, f, i, w))
 
 
-def _holds(
-    kind: str, ranks: int, micros: int, cost: StageCost, overlapped: float | None, common_end: bool
-) -> bool:
+def _holds(kind: str, ranks: int, micros: int, cost: StageCost, overlapped: float | None, common_end: bool) -> bool:
     """Whether a formula is exact for these sizes and costs."""
     f, i, w = cost.forward, cost.backward_input, cost.backward_weight
     if kind == "pipedream":

@@ -21,15 +21,9 @@ def schedule(kind: str, ranks: int, virtual_stages: int, micro_batches: int, pai
     orders = [find_kind(kind).order(rank, ranks, virtual_stages, micro_batches) for rank in range(ranks)]
     if not pairs:
         orders = [
-            [action._replace(overlap=False) if action.overlap else action for action in order]
-            for order in orders
+            [action._replace(overlap=False) if action.overlap else action for action in order] for order in orders
         ]
     plain = Schedule(
-        kind,
-        ranks,
-        virtual_stages,
-        micro_batches,
-        stage_ranks(kind, ranks, virtual_stages),
-        tuple(map(tuple, orders)),
+        kind, ranks, virtual_stages, micro_batches, stage_ranks(kind, ranks, virtual_stages), tuple(map(tuple, orders))
     )
     return with_messages(plain)

@@ -44,8 +44,7 @@ def find_problem(kind: str, ranks: int, virtual_stages: int, micro_batches: int)
     record = find_kind(kind)
     if record.paired and micro_batches < 2 * ranks:
         return SizeProblem(
-            f"{micro_batches} micro-batches are fewer than 2 x pp {ranks} = {2 * ranks}, "
-            f"which schedule {kind} needs",
+            f"{micro_batches} micro-batches are fewer than 2 x pp {ranks} = {2 * ranks}, which schedule {kind} needs",
             micro_batches=2 * ranks,
         )
     if record.both_ways and ranks % 2:
@@ -54,8 +53,7 @@ def find_problem(kind: str, ranks: int, virtual_stages: int, micro_batches: int)
         )
     if record.both_ways and micro_batches % 2:
         return SizeProblem(
-            f"schedule {kind} halves the micro-batches but {micro_batches} is odd",
-            micro_batches=micro_batches + 1,
+            f"schedule {kind} halves the micro-batches but {micro_batches} is odd", micro_batches=micro_batches + 1
         )
     return None
 

@@ -81,9 +81,7 @@ class Timing:
 
     def _active(self, rank: int) -> float:
         actions = self.schedule.actions[rank]
-        spans = [
-            span for action, span in zip(actions, self.spans[rank], strict=True) if action.kind in COMPUTE
-        ]
+        spans = [span for action, span in zip(actions, self.spans[rank], strict=True) if action.kind in COMPUTE]
         return max(end for _, end in spans) - min(start for start, _ in spans)
 
 
@@ -244,9 +242,7 @@ class _Clock:
             needs.append(("input part", stage, micro))
         for need in needs:
             if need not in self.ready:
-                raise Deadlock(
-                    f"schedule {schedule.kind}: rank {rank} reaches {_name(action)} without its {need[0]}"
-                )
+                raise Deadlock(f"schedule {schedule.kind}: rank {rank} reaches {_name(action)} without its {need[0]}")
 
     def _offer(self, action: Action) -> None:
         """Marks the results of a computation as ready on its own rank."""

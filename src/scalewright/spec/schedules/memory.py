@@ -15,9 +15,7 @@ from collections.abc import Sequence
 from scalewright.spec.schedules.schedule import Schedule
 
 
-def peak_activations(
-    schedule: Schedule, size: Sequence[float] | None = None, kept: float = 1.0
-) -> tuple[float, ...]:
+def peak_activations(schedule: Schedule, size: Sequence[float] | None = None, kept: float = 1.0) -> tuple[float, ...]:
     """The peak of each rank: micro-batches x stages, or bytes when `size` is the bytes of each stage.
 
     With `kept` 1, as the papers count, only a whole backward or the weight part frees. The activation that a

@@ -43,10 +43,7 @@ def with_messages(plain: Schedule) -> Schedule:
 
 
 def _weave(
-    plain: Schedule,
-    rank: int,
-    channels: dict[_Pair, list[Action]],
-    place: dict[tuple[str, int, int], tuple[int, int]],
+    plain: Schedule, rank: int, channels: dict[_Pair, list[Action]], place: dict[tuple[str, int, int], tuple[int, int]]
 ) -> tuple[Action, ...]:
     """One rank's computations with its receives before and its sends after them."""
     woven: list[Action] = []
@@ -85,7 +82,5 @@ def _receive_of(plain: Schedule, action: Action) -> Action | None:
 def _needs(plain: Schedule, actions: Sequence[Action]) -> list[tuple[str, int, int]]:
     """The receives that these computations can't start without (some may be local: then none exists)."""
     return [
-        ("receive_" + _TENSOR[action.kind], action.stage, action.micro)
-        for action in actions
-        if action.kind in _TENSOR
+        ("receive_" + _TENSOR[action.kind], action.stage, action.micro) for action in actions if action.kind in _TENSOR
     ]

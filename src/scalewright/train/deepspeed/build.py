@@ -134,7 +134,5 @@ def _groups(weights: Sequence[Weight], weight_decay: float) -> list[dict[str, ob
     return [group for group in groups if group["params"]]
 
 
-def _make_step(
-    runner: Whole | Piped, parallel: Parallel, mesh: Mesh, stage: int, loss: Loss, guard: Guard
-) -> Stepper:
+def _make_step(runner: Whole | Piped, parallel: Parallel, mesh: Mesh, stage: int, loss: Loss, guard: Guard) -> Stepper:
     return DeepSpeedStep(runner, parallel, mesh, stage, loss, guard)

@@ -45,11 +45,7 @@ def off_stdout() -> Iterator[None]:
 
 
 def initialize(
-    deepspeed: Any,
-    module: nn.Module,
-    groups: list[dict[str, object]],
-    config: Config,
-    options: Mapping[str, Any],
+    deepspeed: Any, module: nn.Module, groups: list[dict[str, object]], config: Config, options: Mapping[str, Any]
 ) -> Any:
     """DeepSpeed's engine around a module. Raises UserError where it refuses `engine_options`."""
     try:

@@ -60,9 +60,7 @@ def whole(weight: Weight) -> Box:
 class Partitions:
     """What DeepSpeed's engine holds of weights and their moments, as whole tensors."""
 
-    def __init__(
-        self, deepspeed: Any, engine: Any, stage: int, kinds: tuple[str, ...], *, counts: bool
-    ) -> None:
+    def __init__(self, deepspeed: Any, engine: Any, stage: int, kinds: tuple[str, ...], *, counts: bool) -> None:
         """`stage`: of ZeRO. `kinds`: the optimizer's states of a weight's shape; `counts`: a step beside."""
         self.deepspeed, self.engine, self.stage, self.kinds = deepspeed, engine, stage, kinds
         self.counts = counts

@@ -109,10 +109,7 @@ class Guard:
 
     def state(self) -> dict[str, object]:
         """The state for a checkpoint, so that a resume decides as the run would have: plain data, exact."""
-        return {
-            "streak": int(self.streak.item()),
-            **{name: part.state() for name, part in self._parts.items()},
-        }
+        return {"streak": int(self.streak.item()), **{name: part.state() for name, part in self._parts.items()}}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Takes what `state` gave. A run that had stopped for its streak begins a new one."""

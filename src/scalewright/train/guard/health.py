@@ -95,22 +95,16 @@ class Health:
             index, of = ((LOSS, "loss"), (NORM, "grad_norm"))[int(report[SPIKE]) - 1]
             action = ACTIONS[self.spike]
             value, usual, z = report[index], report[USUAL], report[Z]
-            message = (
-                f"step {step}: {of} {value:.4g} is {z:.1f} standard deviations above its usual {usual:.4g}"
-            )
+            message = f"step {step}: {of} {value:.4g} is {z:.1f} standard deviations above its usual {usual:.4g}"
             fields: dict[str, Any] = {}
             if isinstance(target, Target):
                 action, (first, end) = "rewound", target.samples
-                message += (
-                    f"; going back to step {target.step}, and on without its samples {first} to {end - 1}"
-                )
+                message += f"; going back to step {target.step}, and on without its samples {first} to {end - 1}"
                 fields = {"to": target.step, "left_out": [first, end]}
             elif action == "skipped":
                 message += "; its update was left out" + (target and f", since {target}")
             fields |= {"factor": report[FACTOR]} if action == "clipped" else {"message": message}
-            self.record.event(
-                "spike", step=step, action=action, of=of, value=value, usual=usual, z=z, **fields
-            )
+            self.record.event("spike", step=step, action=action, of=of, value=value, usual=usual, z=z, **fields)
         if isinstance(target, Target):
             raise Rewind(target)
 

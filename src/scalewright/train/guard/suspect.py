@@ -86,10 +86,7 @@ _Finding = tuple[int, int, str]
 def _agree(finding: _Finding | None, mesh: Mesh) -> Suspect | None:
     answers = gather_json(finding, mesh)
     ranked = [
-        (kind, stage, rank, name)
-        for rank, answer in enumerate(answers)
-        if answer
-        for kind, stage, name in [answer]
+        (kind, stage, rank, name) for rank, answer in enumerate(answers) if answer for kind, stage, name in [answer]
     ]
     if not ranked:
         return None

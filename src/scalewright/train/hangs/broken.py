@@ -24,9 +24,7 @@ def is_broken(error: RuntimeError) -> bool:
     return any(word in str(error) for word in WORDS)
 
 
-def last_collectives(
-    board: Board, here: Position, error: RuntimeError, world: int
-) -> dict[int, dict[str, object]]:
+def last_collectives(board: Board, here: Position, error: RuntimeError, world: int) -> dict[int, dict[str, object]]:
     """Posts this rank's position, and gives those of all ranks that post theirs; raises BoardSilent."""
     frames = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
     where = source_line(reversed(frames)) or here.where

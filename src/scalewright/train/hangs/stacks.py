@@ -25,9 +25,7 @@ class Stacks:
             self.folder.mkdir(parents=True, exist_ok=True)
             with open(self.folder / f"{self.name}.txt", "w", encoding="utf-8") as file:
                 waits = f", in {here.waiting.describe()}" if here.waiting else ""
-                file.write(
-                    f"rank {here.rank} after step {here.step} ({here.phase}), at {here.where}{waits}\n\n"
-                )
+                file.write(f"rank {here.rank} after step {here.step} ({here.phase}), at {here.where}{waits}\n\n")
                 file.flush()
                 faulthandler.dump_traceback(file, all_threads=True)
             self._write_collectives(json.dumps(flights()))

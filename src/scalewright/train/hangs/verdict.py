@@ -145,11 +145,7 @@ def _blockers(rank: int, call: Waiting, positions: Mapping[int, Position | None]
         if other == rank:
             continue
         position = positions.get(other)
-        if (
-            position is None
-            or call.kind in ("send", "receive")
-            or position.counts.get(call.group, 0) < call.number
-        ):
+        if position is None or call.kind in ("send", "receive") or position.counts.get(call.group, 0) < call.number:
             yield other
 
 
@@ -180,9 +176,7 @@ def mismatch(answered: Mapping[int, Position]) -> HangVerdict | None:
     return None
 
 
-def _odd_one_out(
-    group: str, number: int, begun: Mapping[int, Begun], answered: Mapping[int, Position]
-) -> HangVerdict:
+def _odd_one_out(group: str, number: int, begun: Mapping[int, Begun], answered: Mapping[int, Position]) -> HangVerdict:
     """The rank that the majority contradicts; of two alike, not the lowest."""
     counts = Counter(begun.values())
     usual = max(counts, key=lambda call: (counts[call], -min(r for r, c in begun.items() if c == call)))

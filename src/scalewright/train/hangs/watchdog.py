@@ -47,12 +47,7 @@ class Watchdog:
     """Watches one rank; a context manager. `mesh` None or of one rank: only its own steps are watched."""
 
     def __init__(
-        self,
-        context: RankContext,
-        mesh: Mesh,
-        folder: Path,
-        timeouts: TimeoutsSpec,
-        patience: Patience | None = None,
+        self, context: RankContext, mesh: Mesh, folder: Path, timeouts: TimeoutsSpec, patience: Patience | None = None
     ) -> None:
         self.rank, self.mesh, self.folder, self.timeouts = context.rank, mesh, folder, timeouts
         self.patience = patience or Patience()
@@ -156,9 +151,7 @@ class Watchdog:
             return RunError(verdict.text)
         if self._sees_all:  # our launcher sees how the other process ended, and has the reason
             return None
-        return RunError(
-            self._processes.lost([r for r in range(self.mesh.world) if r not in posts], self._board)
-        )
+        return RunError(self._processes.lost([r for r in range(self.mesh.world) if r not in posts], self._board))
 
     def _gave_up(self, verdict: HangVerdict) -> str:
         key, seconds = self._timeout()
@@ -298,11 +291,7 @@ class Watchdog:
         self._stacks.write(here)
         positions: dict[int, Position | None] = dict.fromkeys(range(1, self.mesh.world), here)
         waits_for_0 = here.waiting is not None and 0 in here.waiting.members
-        verdict = (
-            judge({**positions, 0: None}, lambda rank: self._processes.find(rank, None))
-            if waits_for_0
-            else None
-        )
+        verdict = judge({**positions, 0: None}, lambda rank: self._processes.find(rank, None)) if waits_for_0 else None
         self._decide(verdict, now, waited, reporter=self.rank == 1)
 
     def _decide(self, verdict: HangVerdict | None, now: float, waited: float, *, reporter: bool) -> None:

@@ -42,8 +42,7 @@ def estimate(run: RunSpec, seq_len: int, layout: Layout | None = None) -> Need |
         return None
     lows, highs = [], []
     for precision, chip in product(
-        ("fp32", "bf16") if layout.precision == "auto" else (layout.precision,),
-        _CHIPS.get(run.device, ("gpu", "cpu")),
+        ("fp32", "bf16") if layout.precision == "auto" else (layout.precision,), _CHIPS.get(run.device, ("gpu", "cpu"))
     ):
         sized = Layout.parse({**layout.dump(), "precision": precision})
         request = from_question(Question(run, load_cluster(ANY_GPU), length=seq_len).with_layout(sized))

@@ -21,9 +21,7 @@ Callback = Callable[[dict[str, object]], Any]
 class Callbacks:
     """A caller's functions; whether one of them has asked to stop, and the newest row of each kind."""
 
-    def __init__(
-        self, on_step: Callback | None, on_valid: Callback | None, on_event: Callback | None
-    ) -> None:
+    def __init__(self, on_step: Callback | None, on_valid: Callback | None, on_event: Callback | None) -> None:
         self._functions = {"train": on_step, "valid": on_valid, "event": on_event}
         for name, function in self._functions.items():
             if function is not None and not callable(function):

@@ -134,9 +134,8 @@ def expect(resolved: Resolved) -> Expectation:
         return Expectation(note=f"{type(error).__name__}: {error}")
     low, high = prediction.number("p10"), prediction.number("p90")
     return Expectation(
-        low, prediction.step_time_s, high, prediction.breakdown, prediction.memory_gib,
-        prediction.comm_bytes, note,
-    )  # fmt: skip
+        low, prediction.step_time_s, high, prediction.breakdown, prediction.memory_gib, prediction.comm_bytes, note
+    )
 
 
 def _place(run: RunSpec) -> tuple[ClusterSpec | None, str]:

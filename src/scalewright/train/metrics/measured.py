@@ -100,15 +100,10 @@ class Counter:
             gib["peak"] = max(rank["peak"] for rank in every)
             gib["rest"] = gib["peak"] - sum(memory.values()) / GIB
         whole = all(rank["comm_bytes"] is not None for rank in every)
-        return {
-            "memory_gib": gib,
-            "comm_bytes": largest([rank["comm_bytes"] for rank in every]) if whole else None,
-        }
+        return {"memory_gib": gib, "comm_bytes": largest([rank["comm_bytes"] for rank in every]) if whole else None}
 
 
-def held(
-    parallel: Parallel, optimizer: torch.optim.Optimizer, islands: Islands | None = None
-) -> dict[str, int]:
+def held(parallel: Parallel, optimizer: torch.optim.Optimizer, islands: Islands | None = None) -> dict[str, int]:
     """Bytes on the device of weights, their gradients and the optimizers' states; a storage counts once."""
     weights = parallel.weights
     tensors: dict[str, Iterable[Any]] = {

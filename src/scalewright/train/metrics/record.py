@@ -22,19 +22,7 @@ from scalewright.track.metrics import MetricsFile
 from scalewright.track.saved import COPY
 from scalewright.track.tracker import Status
 from scalewright.train.batches import DataPosition
-from scalewright.train.columns import (
-    AUX,
-    BUSIEST,
-    DROPPED,
-    ENTROPY,
-    LOSS,
-    MEMORY,
-    NORM,
-    OUTER,
-    SCALE,
-    SKIPPED,
-    TOKENS,
-)
+from scalewright.train.columns import AUX, BUSIEST, DROPPED, ENTROPY, LOSS, MEMORY, NORM, OUTER, SCALE, SKIPPED, TOKENS
 from scalewright.train.metrics.expectation import Expectation
 from scalewright.train.precision import Peak
 
@@ -60,13 +48,7 @@ class Record:
     _peak_too_low: bool = False
 
     def step(
-        self,
-        step: int,
-        report: list[float],
-        rate: float,
-        seconds: float,
-        hash_: str,
-        parts: Mapping[str, float],
+        self, step: int, report: list[float], rate: float, seconds: float, hash_: str, parts: Mapping[str, float]
     ) -> None:
         """Writes one training row; `parts` are the seconds of this rank's step by what they went to."""
         self._hand_on_pending()

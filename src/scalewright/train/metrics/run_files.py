@@ -66,13 +66,9 @@ def write_folder(session: Session, changes: Changes) -> None:
                 os.replace(kept, folder / f"tokenizer.until-step-{resumed}.json")
             for name in (tokenizer.name, *COMPANIONS):
                 if inside(tokenizer.parent, name).is_file():
-                    shutil.copyfile(
-                        tokenizer.parent / name, folder / (name if name in COMPANIONS else kept.name)
-                    )
+                    shutil.copyfile(tokenizer.parent / name, folder / (name if name in COMPANIONS else kept.name))
     except OSError as error:
-        raise UserError(
-            f"cannot write: {error.strerror}", str(folder), "free space, or set out_dir"
-        ) from None
+        raise UserError(f"cannot write: {error.strerror}", str(folder), "free space, or set out_dir") from None
 
 
 def open_record(
@@ -96,9 +92,7 @@ def open_record(
     lost_events = events.bring_back(lines[EVENTS])
     first = begins_after(read_jsonl(folder / EVENTS)) if ours else done
     metrics = MetricsFile(folder / METRICS, done, events, lines[METRICS], first + 1)
-    console = Console(
-        resolved.steps, run.name, _description(run, parameters, peak), enabled=not quiet, start_step=done
-    )
+    console = Console(resolved.steps, run.name, _description(run, parameters, peak), enabled=not quiet, start_step=done)
     tracked = run.track.mlflow or run.track.tensorboard or run.track.wandb
     seen = environment(environ=present_environment()) if tracked else None
     copies = open_trackers(run, folder, environment=seen, resume_step=done, variables=resolved.variables)

@@ -21,9 +21,7 @@ from scalewright.spec.run import DataSpec, RunSpec
 
 PROMISES = ("data", "tokenizer", "seed", "model")
 # Keys that name a run or locate its state; they are no part of it.
-_UNCOMPARED = frozenset(
-    {"version", "name", "out_dir", "resume", "init", "environment", "allow_changes", "launch"}
-)
+_UNCOMPARED = frozenset({"version", "name", "out_dir", "resume", "init", "environment", "allow_changes", "launch"})
 _SHOWN = 6  # changes on the console; events.jsonl has all
 
 
@@ -142,9 +140,7 @@ def _compare_sources(changes: Changes, before: Mapping[str, Any], now: Mapping[s
     gone = [_path(before, number) for number in old_weights if number not in new_weights]
     added = [_path(now, number) for number in new_weights if number not in old_weights]
     if gone or added:
-        words = [
-            f"{path} {change}" for paths, change in ((gone, "is gone"), (added, "is new")) for path in paths
-        ]
+        words = [f"{path} {change}" for paths, change in ((gone, "is gone"), (added, "is new")) for path in paths]
         same = set(gone) & set(added)
         changes.values["data.train"] = [list(before["paths"].values()), list(now["paths"].values())]
         changes.broken["data"] = "its data differ: " + (

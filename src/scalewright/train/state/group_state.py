@@ -73,9 +73,7 @@ class GroupState:
         """The values that have changed, encoded: [{key: {"first", "now"}}] of the groups, and entries of
         the optimizer's state that belong to no weight."""
         groups = []
-        for group, first, objects in zip(
-            self.optimizer.param_groups, self._first, self._objects, strict=False
-        ):
+        for group, first, objects in zip(self.optimizer.param_groups, self._first, self._objects, strict=False):
             now = _values(group)
             for key in group.keys() - now.keys() - _OTHERS:
                 if group[key] is not objects.get(key):

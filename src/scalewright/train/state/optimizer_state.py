@@ -26,9 +26,7 @@ from scalewright.train.packed_adamw import PackedAdamW, Unpacked
 from scalewright.train.state.plain_values import decode, encode, same
 
 Named = dict[str, dict[str, Tensor | Unpacked]]  # {weight: {kind: tensor}}
-Numbers = dict[
-    str, dict[str, object]
-]  # {kind: {weight: encoded number}}; "*" stands for every trained weight
+Numbers = dict[str, dict[str, object]]  # {kind: {weight: encoded number}}; "*" stands for every trained weight
 
 
 def read_states(optimizer: torch.optim.Optimizer, weights: Weights) -> tuple[Named, Numbers]:
@@ -82,8 +80,7 @@ def check_states(optimizer: torch.optim.Optimizer, weights: Weights) -> None:
             raise UserError(
                 f"optimizer state '{kind}' of '{weight.name}' {problem}, so a checkpoint can't hold it",
                 "optimizer",
-                "use one whose state is elementwise, or save nothing: "
-                "checkpoint.every=0 checkpoint.at_end=false",
+                "use one whose state is elementwise, or save nothing: checkpoint.every=0 checkpoint.at_end=false",
             )
 
 

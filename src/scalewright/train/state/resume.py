@@ -77,9 +77,7 @@ def _find_resume(run: RunSpec, mesh: Mesh) -> tuple[CheckpointReader | None, lis
             note = f"this run has come further than {given}: it goes on from {newest.name}"
             return CheckpointReader(newest, verify_files=False), [note]
         if problem := damage(given, mesh):
-            raise UserError(
-                f"the checkpoint is damaged: {problem}", str(given), "resume an older one, or auto"
-            )
+            raise UserError(f"the checkpoint is damaged: {problem}", str(given), "resume an older one, or auto")
         return CheckpointReader(given, verify_files=False), []
     folder, rejected = newest_verified(root, mesh)
     if folder is None and rejected:
@@ -92,9 +90,7 @@ def _find_resume(run: RunSpec, mesh: Mesh) -> tuple[CheckpointReader | None, lis
     if folder is None:
         events = read_jsonl(run.folder / "events.jsonl")
         saves = [event.get("step") for event in events if event.get("kind") == "save"]
-        return None, [
-            f"the run begins anew: its checkpoints are gone, the last of step {n}" for n in saves[-1:]
-        ]
+        return None, [f"the run begins anew: its checkpoints are gone, the last of step {n}" for n in saves[-1:]]
     return CheckpointReader(folder, verify_files=False), [f"skipped a checkpoint: {r}" for r in rejected]
 
 

@@ -115,8 +115,7 @@ class RunState:
             guards = gather_json(more.get("guard", {}), self.mesh)
             firsts = [ranks[0] for ranks in self.mesh.grid.groups("island")]
             state["islands"] = [
-                {"optimizer": own, "guard": guards[first]}
-                for own, first in zip(by_island, firsts, strict=True)
+                {"optimizer": own, "guard": guards[first]} for own, first in zip(by_island, firsts, strict=True)
             ]
             own_tensors = islands.own()
             tensors_of_islands = IslandTensors(islands.index, islands.outer(), islands.shared(), own_tensors)

@@ -31,10 +31,7 @@ PATTERNS = {
     "gpu": (RESOURCE, "a resource with its domain: nvidia.com/gpu"),
     "rdma": (rf"{RESOURCE}(=\d+)?", "a resource, and how many: rdma/ib, vpc.amazonaws.com/efa=32"),
     "shared_memory": (QUANTITY, "a quantity: 16Gi"),
-    "constraint": (
-        rf"{NODE_LABEL}(,{NODE_LABEL})*",
-        "labels of nodes: nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3",
-    ),
+    "constraint": (rf"{NODE_LABEL}(,{NODE_LABEL})*", "labels of nodes: nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3"),
 }
 GPU = "nvidia.com/gpu"  # what NVIDIA's GPU Operator (its device plugin) calls a GPU
 
@@ -64,9 +61,7 @@ def _check_paths(job: LaunchJob) -> None:
         if inside.count(path) > 1 or path.rstrip("/") == "/dev/shm":
             raise UserError(f"{path} is mounted twice", "launch.claims", "give each mount a path of its own")
     if job.site.workdir and not job.site.workdir.startswith("/"):
-        raise UserError(
-            f"{job.site.workdir} isn't absolute", "launch.workdir", "write the path in the container"
-        )
+        raise UserError(f"{job.site.workdir} isn't absolute", "launch.workdir", "write the path in the container")
 
 
 def job_name(job: LaunchJob) -> str:

@@ -44,9 +44,7 @@ def jobset(job: LaunchJob) -> list[Manifest]:
     command = agent_command(job, INDEX, f"{name}-{NODES}-0-0.{name}")
     spec: Manifest = {"suspend": True} if job.site.queue else {}
     spec |= _jobset_spec(job, container(job, NODES, command), deadline=_deadline(job))
-    return [
-        {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": _metadata(job), "spec": spec}
-    ]
+    return [{"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": _metadata(job), "spec": spec}]
 
 
 def trainjob(job: LaunchJob) -> list[Manifest]:
@@ -65,9 +63,7 @@ def trainjob(job: LaunchJob) -> list[Manifest]:
     spec: Manifest = {"suspend": True} if job.site.queue else {}
     if deadline := _deadline(job):
         spec["activeDeadlineSeconds"] = deadline
-    spec["runtimeRef"] = {
-        "apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": job_name(job),
-    }  # fmt: skip
+    spec["runtimeRef"] = {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": job_name(job)}
     spec["trainer"] = {
         "numNodes": job.nodes,
         "numProcPerNode": job.per_node,
@@ -119,11 +115,7 @@ def _jobset_spec(
     job: LaunchJob, node: Manifest, *, deadline: int | None = None, labels: dict[str, str] | None = None
 ) -> Manifest:
     rules = [
-        {
-            "name": "saved",
-            "action": "RestartJobSetAndIgnoreMaxRestarts",
-            "onJobFailureReasons": ["PodFailurePolicy"],
-        }
+        {"name": "saved", "action": "RestartJobSetAndIgnoreMaxRestarts", "onJobFailureReasons": ["PodFailurePolicy"]}
     ]
     if deadline:
         rules.append({"name": "limit", "action": "FailJobSet", "onJobFailureReasons": ["DeadlineExceeded"]})
@@ -131,11 +123,7 @@ def _jobset_spec(
     template["spec"] = _indexed_job(job, pod_spec(job, node), deadline)
     return {
         "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
-        "failurePolicy": {
-            "maxRestarts": job.site.max_restarts,
-            "restartStrategy": "BlockingRecreate",
-            "rules": rules,
-        },
+        "failurePolicy": {"maxRestarts": job.site.max_restarts, "restartStrategy": "BlockingRecreate", "rules": rules},
         "replicatedJobs": [{"name": NODES, "replicas": 1, "template": template}],
     }
 
