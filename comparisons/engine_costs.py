@@ -28,7 +28,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from scalewright.dry_run.watch import Watch
-from scalewright.model.normals import fill_normal
+from scalewright.model.init import fill_normal
 from scalewright.parallel.cross_entropy import CrossEntropy
 from scalewright.parallel.mesh import make_mesh
 from scalewright.spec.grid import make_grid

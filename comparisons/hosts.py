@@ -36,13 +36,13 @@ from harness.result import Result, facts_text, table
 from harness.share import measured_share, shares
 from loop import SEQ_LEN, TINY, Case, figures, name_of, spread
 
+from scalewright.bench.collectives import Line, fit_line
 from scalewright.bench.correct import calibrate, measured_step
-from scalewright.bench.message_fit import Line, fit_line
 from scalewright.machine.local import timed_cluster
 from scalewright.machine.timings import probe
 from scalewright.plan.predict import predict
-from scalewright.spec.collectives import COLLECTIVES
 from scalewright.spec.errors import UserError
+from scalewright.spec.groups import COLLECTIVES
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.layout import Layout
 from scalewright.spec.layout_check import check_layout

@@ -22,8 +22,7 @@ from harness.result import Result, facts_text, table
 from scalewright.plan.fitting.runs import MEASURED, read_table
 from scalewright.plan.predict import predict_rows
 from scalewright.plan.search.axes import make_space
-from scalewright.plan.search.goal import Goal
-from scalewright.plan.search.objective import make_objective
+from scalewright.plan.search.objective import Goal, make_objective
 from scalewright.plan.search.pricer import make_pricer
 from scalewright.plan.search.search import search
 from scalewright.spec.hardware.cluster import load_cluster

@@ -23,7 +23,7 @@ from harness.facts import facts
 from harness.plan_cases import Case, Outcome, load_cases, techniques
 from harness.result import Result, facts_text, table
 
-from scalewright.plan.search.goal import Goal
+from scalewright.plan.search.objective import Goal
 from scalewright.plan.search.search import search
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.presets import load_model_spec

@@ -91,7 +91,7 @@ MADE = ("ours", "theirs", "learnt", "cache")
 
 def write_text(folder: Path, megabytes: float) -> int:
     """The standard library as JSON lines, as many files as fit; gives the bytes of text."""
-    from scalewright.data.corpora import corpus
+    from scalewright.data.prepare import corpus
 
     size = 0
     with open(folder / "text.jsonl", "w", encoding="utf-8") as out:

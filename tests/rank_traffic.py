@@ -17,7 +17,6 @@ from tests.rank_states import before_sharding
 
 from scalewright.learn.communication import PASSES
 from scalewright.spec.compress import Compress, factors, half_bytes, half_part, rank_of
-from scalewright.spec.context_volumes import ContextRank, context_parallel, repeats
 from scalewright.spec.expert_volumes import ExpertRank, capacity, expert_parallel, overlaps_shared
 from scalewright.spec.grid import Grid, make_grid
 from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery
@@ -34,16 +33,19 @@ from scalewright.spec.volumes import (
     COUNT,
     SUMMED_ALONE,
     Collective,
+    ContextRank,
     Exchanges,
     Group,
     Rank,
     Shards,
     SparseBlocks,
+    context_parallel,
     data_parallel,
     latent_numbers,
     messages,
     partial_sums,
     regathers,
+    repeats,
     tensor_parallel,
 )
 

@@ -8,11 +8,10 @@ import html5lib
 import pytest
 
 import scalewright as sw
-from scalewright.plan.terms import RISK_TERMS
 from scalewright.report.document import read_document
 from scalewright.report.present.prediction import what_if
 from scalewright.spec.common.formatting import decimal, short_time
-from scalewright.spec.step_parts import PARTS
+from scalewright.spec.step_parts import PARTS, RISK_TERMS
 
 
 @pytest.fixture(scope="module")

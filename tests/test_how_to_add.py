@@ -22,7 +22,7 @@ import pytest
 from levels import level_for
 from scalewright import cli
 from scalewright.cli.output import only_answer, print_json
-from scalewright.data import corpora
+from scalewright.data import prepare
 from scalewright.data.dataset import open_data
 from scalewright.data.documents import fragments
 from scalewright.data.pieces import cut_pieces
@@ -39,7 +39,7 @@ from scalewright.spec import capabilities, optimizers
 from scalewright.spec.base import read_yaml
 from scalewright.spec.errors import UserError
 from scalewright.spec.families import FAMILIES, ModelFamily, common
-from scalewright.spec.hardware import cluster, device_families, devices, driver_names
+from scalewright.spec.hardware import cluster, device_families, devices
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.launch import LaunchSpec
 from scalewright.spec.layout import Layout
@@ -214,7 +214,7 @@ throw-away-pod:
 @pytest.fixture
 def append(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
     """Adds text to a file of a copy of spec/hardware/data, which is read from then on."""
-    readers = (devices._devices, devices._ids_by_name, cluster._entries, cluster._preset, driver_names._by_driver_name)
+    readers = (devices._devices, devices._ids_by_name, cluster._entries, cluster._preset, devices._by_driver_name)
     folder = shutil.copytree(devices.DATA, tmp_path / "data")
     for module in (devices, cluster):
         monkeypatch.setattr(module, "DATA", folder)
@@ -239,7 +239,7 @@ def test_a_chip(append: Callable[[str, str], None], monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(device_families.FAMILIES, EXAMPLE, device_families.Family(EXAMPLE, like="hopper"))
     chip = load_cluster(EXAMPLE).device
     assert chip.resolved_family.kernels.name == "hopper"
-    assert driver_names.match_gpu("NVIDIA Throw-away PCIe") == chip
+    assert devices.match_gpu("NVIDIA Throw-away PCIe") == chip
     assert price(EXAMPLE).step_time_s < price("dgx-h100").step_time_s  # twice the peak
 
 
@@ -297,12 +297,12 @@ def test_data_of_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 def test_a_bundled_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / EXAMPLE).mkdir()
     (tmp_path / EXAMPLE / "input.txt").write_text("To be, or not to be.")
-    monkeypatch.setattr(corpora, "FOLDER", tmp_path)
-    monkeypatch.setitem(corpora.BUNDLED, EXAMPLE, (("input.txt", "text", "train"),))
-    pieces = cut_pieces(corpora.corpus(EXAMPLE, Counter()), 0.1)
+    monkeypatch.setattr(prepare, "FOLDER", tmp_path)
+    monkeypatch.setitem(prepare.BUNDLED, EXAMPLE, (("input.txt", "text", "train"),))
+    pieces = cut_pieces(prepare.corpus(EXAMPLE, Counter()), 0.1)
     texts = [f.text for piece in pieces for part in piece.parts for f in fragments(part, "text", Counter())]
     assert "".join(texts) == "To be, or not to be."
-    assert (corpora.BUNDLED.keys() | {"python-stdlib"}) - {EXAMPLE} == set(corpora.CORPORA)
+    assert (prepare.BUNDLED.keys() | {"python-stdlib"}) - {EXAMPLE} == set(prepare.CORPORA)
 
 
 # -- a launcher -------------------------------------------------------------------------------------

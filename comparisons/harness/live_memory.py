@@ -15,9 +15,9 @@ from torch import Tensor
 
 from harness.live_ranks import on_every_rank
 from scalewright.dry_run.watch import Watch
-from scalewright.parallel.host import is_host
 from scalewright.parallel.inputs import Micro, wanted_by
 from scalewright.parallel.mesh import Mesh
+from scalewright.parallel.offload_states import is_host
 from scalewright.parallel.parallelize import fill
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import RunSpec

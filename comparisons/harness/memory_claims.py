@@ -19,7 +19,7 @@ from scalewright.spec.operators import activation_bytes, operators
 from scalewright.spec.placement import stage_layers
 from scalewright.spec.primitives import Kernels
 from scalewright.spec.schedule import layout_schedule
-from scalewright.spec.schedules.memory import peak_activations
+from scalewright.spec.schedules.bubble import peak_activations
 from scalewright.spec.tensors import TensorSpec, tensors
 
 

@@ -110,7 +110,7 @@ class Outcome:
 
 
 def techniques(layout: Mapping[str, Any]) -> int:
-    """Techniques of a layout, counted as plan/search/simplest.py does."""
+    """Techniques of a layout, counted as plan/search/shortage.py does."""
     recompute = layout["recompute"]
     count = KINDS[layout["schedule"]].complexity if layout["pp"] > 1 else 0
     count += 0 if recompute == "none" else 2 if isinstance(recompute, Mapping) else 1

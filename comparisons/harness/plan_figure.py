@@ -11,7 +11,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 
 from harness.plan_cases import Outcome
-from scalewright.plan.terms import PART_TERMS
+from scalewright.spec.step_parts import PART_TERMS
 
 # Work in greys and greens, messages in blues to pink, waiting in orange.
 COLORS = {

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from scalewright.spec.model import ModelSpec
     from scalewright.spec.question import Question
     from scalewright.spec.run import RunSpec
-    from scalewright.train.metrics.callbacks import Callback
+    from scalewright.train.metrics.run_files import Callback
     from scalewright.train.resolve import Overrides
     from scalewright.train.run import Result
 
@@ -158,7 +158,7 @@ def plan(
     from scalewright.answers import Answer
     from scalewright.plan import defaults
     from scalewright.plan.ask import answer_plan, ask
-    from scalewright.plan.search.goal import Goal
+    from scalewright.plan.search.objective import Goal
     from scalewright.plan.whole_run import WholeRun
     from scalewright.spec.question import Question
 

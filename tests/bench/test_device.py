@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scalewright.bench.device import PASSES, memory, model_shapes, products, squares
-from scalewright.bench.kernels import kernels
+from scalewright.bench.device import PASSES, kernels, memory, model_shapes, products, squares
 from scalewright.spec.presets import load_model_spec
 
 

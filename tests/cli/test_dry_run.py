@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scalewright.cli.dry_run import show_dry_run
+from scalewright.cli.verbs.train import show_dry_run
 
 KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers", "other")
 

@@ -9,7 +9,7 @@ import pytest
 from scalewright.cli.terminal import print_table
 from scalewright.report.page import Page, Section, render
 from scalewright.spec.common.formatting import counted, printable
-from scalewright.track.panel import panel
+from scalewright.track.console import panel
 from scalewright.track.progress import DisplayState
 from scalewright.train.sweep import Row, Sweep
 

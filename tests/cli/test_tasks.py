@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import scalewright.serve.generate  # noqa: F401  before the patch: a first import under it would keep the fake
-from scalewright.cli.tasks import score_tasks
+from scalewright.cli.verbs.evaluate import score_tasks
 
 pytest.importorskip("lm_eval")
 

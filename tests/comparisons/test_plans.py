@@ -98,7 +98,7 @@ def test_the_script_fails_where_a_claim_is_broken(tmp_path: Path) -> None:
 
 
 def test_techniques_are_counted_as_the_search_counts_them() -> None:
-    """plan/search/simplest.py: interleaving 1, a split backward 2, recomputation 1 or 2, offload 2."""
+    """plan/search/shortage.py: interleaving 1, a split backward 2, recomputation 1 or 2, offload 2."""
     base = {"devices": 64, "global_batch": 64}
     for keys, count in (
         ({"tp": 8}, 0), ({"pp": 4, "virtual_stages": 2, "schedule": "interleaved"}, 1),

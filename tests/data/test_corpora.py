@@ -6,10 +6,9 @@ import hashlib
 from collections import Counter
 from importlib import resources
 
-from scalewright.data.corpora import corpus
 from scalewright.data.documents import fragments
 from scalewright.data.pieces import cut_pieces
-from scalewright.data.prepare import prepare
+from scalewright.data.prepare import corpus, prepare
 
 BUNDLED = {
     "shakespeare/input.txt": (1_115_394, "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"),

@@ -12,9 +12,8 @@ import pytest
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from scalewright.data import documents
-from scalewright.data.bad_lines import take_listed
 from scalewright.data.documents import Fragment, fragments, whole
-from scalewright.data.inputs import describe
+from scalewright.data.inputs import describe, take_listed
 from scalewright.data.pieces import Part, cut_pieces
 from scalewright.data.tokenizer import read_tokenizer
 from scalewright.spec.errors import UserError

@@ -9,7 +9,7 @@ import pytest
 from tokenizers import normalizers, pre_tokenizers
 
 from scalewright.data import word_encoder as under_test
-from scalewright.data.corpora import corpus
+from scalewright.data.prepare import corpus
 from scalewright.data.tokenizer import read_tokenizer, train_tokenizer
 from scalewright.data.word_encoder import WordEncoder, has_known_words, known_sections
 

@@ -19,7 +19,7 @@ from scalewright.dry_run.fits_here import check_memory
 from scalewright.launch.rank import RankContext
 from scalewright.spec.errors import UserError
 from scalewright.spec.shapes import new_preset
-from scalewright.train.memory.need import estimate, helps
+from scalewright.train.memory.out_of_memory import estimate, helps
 from scalewright.train.resolve import Resolved, read_run, resolve
 
 GIB = float(2**30)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import get_gradient_edge
 
-from scalewright.dry_run.gpu_forms import gpu_forms
+from scalewright.dry_run.no_numbers import gpu_forms
 from scalewright.parallel.backward import backward_input
 
 BF16 = torch.bfloat16

@@ -11,8 +11,8 @@ import torch
 from runs import MODEL, run_data
 from scalewright.dry_run.dry_run import dry_run
 from scalewright.dry_run.watch import Watch
-from scalewright.parallel.host import is_host
 from scalewright.parallel.mesh import Mesh, make_mesh
+from scalewright.parallel.offload_states import is_host
 from scalewright.parallel.parallelize import fill, parallelize
 from scalewright.parallel.stages import cut_stages
 from scalewright.plan.predict import price

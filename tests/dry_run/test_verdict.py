@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from scalewright.dry_run import verdict
-from scalewright.dry_run.verdict import judge
-from scalewright.plan.terms import RISK_TERMS
+from scalewright.dry_run import dry_run
+from scalewright.dry_run.dry_run import judge
 from scalewright.spec.run import RunSpec
+from scalewright.spec.step_parts import RISK_TERMS
 from scalewright.train.resolve import read_run, resolve
 
 GIB = 2**30
@@ -42,7 +42,7 @@ def test_cpu_processes_share_this_machines_memory(monkeypatch: pytest.MonkeyPatc
     class Machine:
         usable_memory_bytes = 24 * GIB
 
-    monkeypatch.setattr(verdict, "read_processor", Machine)
+    monkeypatch.setattr(dry_run, "read_processor", Machine)
     few = judge(run_of("local"), 8192, [(64, GIB // 4)])
     assert few.fits
     assert few.peak_gib == 16

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.rank_states import state_bytes
 
-from scalewright.learn import communication, laws, memory, pipelines, roofline, sharding, training
+from scalewright.learn import communication, laws, memory, roofline, training
 from scalewright.learn.communication import ring_volume, zero_volume
 from scalewright.spec.flops import flops_per_token, recompute_flops
 from scalewright.spec.hardware.devices import load_device
@@ -118,22 +118,22 @@ def test_gpt_activations_are_the_operators_own_without_dropout() -> None:
 
 @pytest.mark.parametrize(("ranks", "micros", "chunks"), [(4, 8, 1), (8, 32, 2), (8, 8, 8), (2, 6, 3)])
 def test_megatron_s_bubble_is_the_schedule_s(ranks: int, micros: int, chunks: int) -> None:
-    printed = pipelines.megatron_bubble(ranks, micros, chunks)
+    printed = training.megatron_bubble(ranks, micros, chunks)
     assert printed == pytest.approx((ranks - 1) / (chunks * micros), rel=EXACT)
     kind = "interleaved" if chunks > 1 else "1f1b"
-    assert pipelines.bubble_over_ideal(kind, ranks, micros, chunks) == pytest.approx(printed, rel=EXACT)
+    assert training.bubble_over_ideal(kind, ranks, micros, chunks) == pytest.approx(printed, rel=EXACT)
 
 
 def test_megatron_s_bubble_is_too_small_with_fewer_micro_batches_than_ranks() -> None:
-    assert pipelines.megatron_bubble(8, 2, 2) == pytest.approx(1.75, rel=EXACT)
-    assert pipelines.bubble_over_ideal("interleaved", 8, 2, 2) == pytest.approx(3.25, rel=EXACT)
+    assert training.megatron_bubble(8, 2, 2) == pytest.approx(1.75, rel=EXACT)
+    assert training.bubble_over_ideal("interleaved", 8, 2, 2) == pytest.approx(3.25, rel=EXACT)
 
 
 def test_the_zero_bubble_table_is_the_schedule_s_wait_over_1f1b_s_step() -> None:
     one = idle_time("1f1b", 4, 1, 12) / bubble_fraction("1f1b", 4, 1, 12)
-    assert pipelines.zero_bubble_rate("zb1p", 4, 12) == pytest.approx(idle_time("zb-h1", 4, 1, 12) / one, rel=EXACT)
+    assert training.zero_bubble_rate("zb1p", 4, 12) == pytest.approx(idle_time("zb-h1", 4, 1, 12) / one, rel=EXACT)
     # of its own, shorter step the share is larger: the table is a rule of thumb
-    assert pipelines.zero_bubble_rate("zb1p", 4, 12) == pytest.approx(1 / 15, rel=EXACT)
+    assert training.zero_bubble_rate("zb1p", 4, 12) == pytest.approx(1 / 15, rel=EXACT)
     assert bubble_fraction("zb-h1", 4, 1, 12) == pytest.approx(1 / 13, rel=EXACT)
 
 
@@ -182,29 +182,29 @@ def test_gpt_2_s_count_is_not_a_llama_s() -> None:
 
 def test_at_the_floor_fsdp_s_gather_takes_as_long_as_its_math() -> None:
     peak, rate, devices = 459e12, 180e9, 64
-    tokens = sharding.data_parallel_batch(roofline.ridge_point(peak, rate), devices, axes=2)
-    times = sharding.fsdp_layer_times(tokens, 8192, 28672, devices, peak, rate, axes=2)
+    tokens = communication.data_parallel_batch(roofline.ridge_point(peak, rate), devices, axes=2)
+    times = communication.fsdp_layer_times(tokens, 8192, 28672, devices, peak, rate, axes=2)
     assert times.compute == pytest.approx(times.gather, rel=EXACT)
 
 
 def test_the_best_split_is_where_both_kinds_of_traffic_are_equal() -> None:
     tokens, devices, width = 4e6, 4096, 28672
-    ways = sharding.best_fsdp_ways(tokens, devices, width)  # two axes to one
+    ways = communication.best_fsdp_ways(tokens, devices, width)  # two axes to one
     fsdp, tensor = width / (devices / ways) / 2, tokens / ways / 1  # bytes a rank over its axes, both over D
     assert fsdp == pytest.approx(tensor, rel=EXACT)
 
 
 def test_limits_are_inverse_to_each_other() -> None:
-    width = sharding.tensor_parallel_width(8, 2550)
-    assert sharding.tensor_parallel_limit(width, 2550) == pytest.approx(8)
-    floor = sharding.mixed_batch(28672, 2550, 100)
-    assert sharding.mixed_is_compute_bound(floor * 1.01, 28672, 2550, 100)
-    assert not sharding.mixed_is_compute_bound(floor * 0.99, 28672, 2550, 100)
+    width = communication.tensor_parallel_width(8, 2550)
+    assert communication.tensor_parallel_limit(width, 2550) == pytest.approx(8)
+    floor = communication.mixed_batch(28672, 2550, 100)
+    assert communication.mixed_is_compute_bound(floor * 1.01, 28672, 2550, 100)
+    assert not communication.mixed_is_compute_bound(floor * 0.99, 28672, 2550, 100)
 
 
 def test_sixteen_bits_double_the_playbook_s_ratios() -> None:
     """Its appendix divides numbers by bytes a second; the functions' own default counts bytes."""
-    printed = sharding.zero3_gather_over_compute(4096, 1, 64, 989e12, 50e9, element=1)
-    assert sharding.zero3_gather_over_compute(4096, 1, 64, 989e12, 50e9) == pytest.approx(2 * printed)
-    printed = sharding.pipeline_send_over_compute(8192, 4, 989e12, 50e9, element=1)
-    assert sharding.pipeline_send_over_compute(8192, 4, 989e12, 50e9) == pytest.approx(2 * printed)
+    printed = communication.zero3_gather_over_compute(4096, 1, 64, 989e12, 50e9, element=1)
+    assert communication.zero3_gather_over_compute(4096, 1, 64, 989e12, 50e9) == pytest.approx(2 * printed)
+    printed = communication.pipeline_send_over_compute(8192, 4, 989e12, 50e9, element=1)
+    assert communication.pipeline_send_over_compute(8192, 4, 989e12, 50e9) == pytest.approx(2 * printed)

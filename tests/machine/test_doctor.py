@@ -16,8 +16,7 @@ from scalewright.machine.checks import accelerator, memory, network, processor, 
 from scalewright.machine.doctor import examine, render
 from scalewright.machine.findings import Report, guarded
 from scalewright.machine.processor import Processor
-from scalewright.spec.errors import install
-from scalewright.spec.finding import SEVERITIES, Finding
+from scalewright.spec.errors import SEVERITIES, Finding, install
 
 EIGHT = Processor("Fake CPU", 8, 4, 8, None, ("avx2",), 1, 2**34, 2**33, None)
 

@@ -9,9 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from scalewright.model.alibi import alibi_slopes
 from scalewright.model.attend import Scores
-from scalewright.model.visible import first_keys
+from scalewright.model.visible import alibi_slopes, first_keys
 
 
 class Case(NamedTuple):

@@ -24,7 +24,7 @@ FOLDERS = ("model", "parallel", "train", "dry_run", "checkpoint", "evaluate", "s
 DOCUMENTED = ("torch._foreach_", "torch.cuda.memory._record_memory_history", "torch.cuda.memory._dump_snapshot")
 FILES = {
     "model/torch_private.py",
-    "parallel/shard_timers.py",  # two base classes of FSDP's: only with zero_stage 3 is all of it imported
+    "parallel/shard.py",  # two base classes of FSDP's: only with zero_stage 3 is all of it imported
 }
 
 

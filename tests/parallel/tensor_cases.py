@@ -16,11 +16,10 @@ from parallel.spread import values, whole
 from scalewright.model.decoder import Decoder
 from scalewright.parallel.collectives import all_sum
 from scalewright.parallel.context import apply_context
-from scalewright.parallel.cross_entropy import cross_entropy
+from scalewright.parallel.cross_entropy import cross_entropy, make_columns
 from scalewright.parallel.functions import gathered
 from scalewright.parallel.mesh import Mesh, make_mesh
 from scalewright.parallel.tensor import apply_tensor, cut_parameters
-from scalewright.parallel.vocabulary import make_columns
 from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec

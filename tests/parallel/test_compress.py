@@ -15,10 +15,9 @@ from runs import bits, events, merge, rows, run, run_data, weights, worst
 from scalewright.checkpoint.read import CheckpointReader, find_checkpoint
 from scalewright.dry_run.dry_run import dry_run
 from scalewright.parallel import parallelize
-from scalewright.parallel.half_buckets import HalfBuckets
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.power_sgd import first_q, orthogonalize
-from scalewright.parallel.replicate import GradientBuckets
+from scalewright.parallel.replicate import GradientBuckets, HalfBuckets
 from scalewright.parity.setup import set_up
 from scalewright.plan.cost.memory import GIB
 from scalewright.plan.predict import predict, price

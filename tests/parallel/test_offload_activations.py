@@ -14,9 +14,9 @@ from scalewright.dry_run.live_bytes import LiveBytes
 from scalewright.model.decoder import Decoder
 from scalewright.model.init import initialize
 from scalewright.parallel import offload_activations as activations
-from scalewright.parallel.compile import apply_compile
-from scalewright.parallel.host import host_empty, is_host
 from scalewright.parallel.offload_activations import PackedTensor, apply_offload_activations
+from scalewright.parallel.offload_states import host_empty, is_host
+from scalewright.parallel.parallelize import apply_compile
 from scalewright.parallel.recompute import apply_recompute
 from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery
 from scalewright.spec.model import ModelSpec

@@ -12,9 +12,8 @@ from parallel.test_shard import LAYOUTS
 from runs import MODEL
 from scalewright.dry_run.watch import Watch
 from scalewright.parallel.cross_entropy import cross_entropy
-from scalewright.parallel.host import is_host
 from scalewright.parallel.mesh import Mesh
-from scalewright.parallel.offload_states import HostMasters
+from scalewright.parallel.offload_states import HostMasters, is_host
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.layout_check import check_layout

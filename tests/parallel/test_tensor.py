@@ -14,10 +14,9 @@ from parallel.spread import whole
 from parallel.tensor_cases import TOLERANCE, away, compare, control_run, gradients_away, inputs, mesh_of, parallel
 from scalewright.model.decoder import Decoder
 from scalewright.parallel.collectives import all_sum
-from scalewright.parallel.cross_entropy import cross_entropy
+from scalewright.parallel.cross_entropy import cross_entropy, make_columns
 from scalewright.parallel.mesh import Mesh, make_mesh
 from scalewright.parallel.tensor import apply_tensor, cut_parameters, rule_of
-from scalewright.parallel.vocabulary import make_columns
 from scalewright.parallel.weights import hold
 from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout

@@ -11,9 +11,9 @@ from tests.rank_traffic import Table, step_traffic
 from tests.worlds import CPU, run_world
 
 from scalewright.dry_run.watch import Watch
-from scalewright.parallel.host import is_host
 from scalewright.parallel.inputs import Micro, wanted_by
 from scalewright.parallel.mesh import Mesh, make_mesh
+from scalewright.parallel.offload_states import is_host
 from scalewright.parallel.parallelize import fill, parallelize
 from scalewright.parallel.stages import cut_stages
 from scalewright.spec.grid import make_grid

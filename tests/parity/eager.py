@@ -13,7 +13,7 @@ from functools import partial
 from few_logits import few_logits
 from parity.matrix import CHUNKED_WORDS
 from scalewright.launch.rank import RankContext
-from scalewright.parity.ranks import train_in_turn
+from scalewright.parity.compare import train_in_turn
 from scalewright.train.start import Start
 
 

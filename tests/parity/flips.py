@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from scalewright.launch.rank import RankContext
-from scalewright.parity.ranks import train_in_turn
+from scalewright.parity.compare import train_in_turn
 from scalewright.train.start import Start
 
 

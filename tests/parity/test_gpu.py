@@ -13,8 +13,7 @@ import pytest
 
 from devices import DEVICES
 from runs import merge, run_data
-from scalewright.parity.compare import parity
-from scalewright.parity.ranks import Runs
+from scalewright.parity.compare import Runs, parity
 from scalewright.spec.run import RunSpec
 
 LAYOUTS: list[dict[str, Any]] = [

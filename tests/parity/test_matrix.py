@@ -16,8 +16,7 @@ from parity.eager import train_eagerly
 from parity.matrix import CASES, VARIANTS, Case
 from parity.table import Line
 from runs import merge, run_data
-from scalewright.parity.compare import parity
-from scalewright.parity.ranks import Runs
+from scalewright.parity.compare import Runs, parity
 from scalewright.parity.result import Parity
 from scalewright.spec.run import RunSpec
 

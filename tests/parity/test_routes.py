@@ -15,9 +15,8 @@ from parity.matrix import FP32, MOE
 from runs import MODEL, run_data
 from scalewright.cli.verbs.parity import show
 from scalewright.model.router import Router
-from scalewright.parity import compare, ranks
-from scalewright.parity.compare import parity
-from scalewright.parity.ranks import Runs, replays_routes
+from scalewright.parity import compare
+from scalewright.parity.compare import Runs, parity, replays_routes
 from scalewright.parity.result import Parity
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import RunSpec
@@ -52,8 +51,7 @@ def test_given_choices_are_those_of_the_control(
     layout: dict[str, Any], controls: tuple[Path, Runs], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In fp32, so that what differs is the routing alone, which is planted: every fifth token's."""
-    for module in (ranks, compare):
-        monkeypatch.setattr(module, "replays_routes", lambda run: True)
+    monkeypatch.setattr(compare, "replays_routes", lambda run: True)
     found = compared(controls, layout)
     assert compare.GIVEN in found.notes
     assert found.ok, found.deviation
@@ -110,7 +108,7 @@ def test_the_margin_of_a_choice() -> None:
 
 def test_a_control_writes_every_steps_choices(controls: tuple[Path, Runs], monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all samples and tokens, for each layer of experts: the first layer is dense."""
-    monkeypatch.setattr(ranks, "replays_routes", lambda run: True)
+    monkeypatch.setattr(compare, "replays_routes", lambda run: True)
     folder, runs = controls
     run = RunSpec.parse(run_data(folder, model={"moe": MOE}, train={"steps": STEPS}))
     left = runs(run)

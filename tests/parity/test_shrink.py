@@ -9,8 +9,8 @@ import pytest
 
 from scalewright.parity import setup
 from scalewright.parity.layouts import by_hand, one_device, smallest
-from scalewright.parity.machine_limits import MachineLimits, too_large
 from scalewright.parity.models import fewer_kv_heads, small_model, small_seq_len
+from scalewright.parity.setup import MachineLimits, too_large
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.layout_check import check_layout

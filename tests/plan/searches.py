@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from scalewright.plan.search.choices import Plan
-from scalewright.plan.search.goal import Goal
+from scalewright.plan.search.objective import Goal
 from scalewright.plan.search.search import search as search_question
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.model import ModelSpec

@@ -14,9 +14,8 @@ from report.plan_documents import DEVICE, make_estimate, make_plan
 from scalewright.report.document import read_document
 from scalewright.report.layouts import runs_in
 from scalewright.report.plan import write_plan
-from scalewright.report.sections.plan_overview import gauges
+from scalewright.report.sections.plan_overview import gauges, start
 from scalewright.report.sections.plan_pipeline import fold, put_on_the_clock
-from scalewright.report.sections.plan_start import start
 from scalewright.spec.base import parse_yaml
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from scalewright.report.overlay import page, write_overlay
-from scalewright.report.runs import compare, find_runs
+from scalewright.report.runs import compare, find_runs, page, write_overlay
 from scalewright.spec.errors import UserError
 
 

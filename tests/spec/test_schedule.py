@@ -27,9 +27,9 @@ from scalewright.spec.schedule import (
     schedule,
     stage_ranks,
 )
-from scalewright.spec.schedules import fold, one_f_one_b, picture
+from scalewright.spec.schedules import fold, one_f_one_b
 from scalewright.spec.schedules.bubble import idle_columns
-from scalewright.spec.schedules.check import find_problem
+from scalewright.spec.schedules.build import find_problem
 
 WHOLE = {"gpipe", "1f1b", "interleaved", "pipedream"}
 SIZES = [
@@ -209,7 +209,7 @@ def test_the_pictures_in_the_docstrings_are_true(kind: str, virtual: int, micros
 def test_draw_any_size() -> None:
     small = textwrap.indent(draw(schedule("1f1b", 2, 1, 3)), "    ")
     assert small in str(schedule_module.__doc__)
-    assert small in str(picture.__doc__)
+    assert small in str(schedule.__doc__)
     assert draw(schedule("1f1b", 2, 1, 3)) == (
         "rank 0 | F0 F1 .  .  B0--- F2 B1--- .  B2---\nrank 1 | .  F0 B0--- F1 B1--- F2 B2--- .  ."
     )

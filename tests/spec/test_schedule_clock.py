@@ -25,7 +25,7 @@ from scalewright.spec.schedule import (
     simulate,
 )
 from scalewright.spec.schedules.bubble import idle_columns
-from scalewright.spec.schedules.check import find_problem
+from scalewright.spec.schedules.build import find_problem
 
 COSTS = [
     StageCost(1, 1, 1),

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from scalewright.spec.schedule import StageCost, idle_time, schedule, simulate
-from scalewright.spec.schedules.bubble import idle_columns
-from scalewright.spec.schedules.unequal import RankCost, step_columns
+from scalewright.spec.schedules.bubble import RankCost, idle_columns, step_columns
 
 # A last stage up to two and a half times as long as others (a head), and a longer first; or a block less of
 # four to eight anywhere. Bias, and worst of 40: the errors of the closed forms on such pipelines, which

@@ -8,8 +8,7 @@ import time
 
 import pytest
 
-from scalewright.track.console import Console
-from scalewright.track.panel import panel
+from scalewright.track.console import Console, panel
 from scalewright.track.progress import DisplayState, plain_line
 
 

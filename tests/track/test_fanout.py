@@ -12,8 +12,7 @@ import pytest
 from runs import wait_for
 from scalewright.spec.common.jsonl import read_jsonl
 from scalewright.track.events import EventsFile
-from scalewright.track.fanout import Fanout
-from scalewright.track.feeder import Feeder
+from scalewright.track.fanout import Fanout, Feeder
 from scalewright.track.lines import Row
 from scalewright.track.tracker import Entry, Status
 

@@ -20,8 +20,7 @@ from scalewright.spec.run import RunSpec
 from scalewright.track import tracker as tracker_module
 from scalewright.track.attach import attach
 from scalewright.track.events import EventsFile
-from scalewright.track.fanout import Fanout
-from scalewright.track.open import open_trackers
+from scalewright.track.fanout import Fanout, open_trackers
 from scalewright.track.tracker import Target, flatten, scalars
 
 ENVIRONMENT = {"versions": {"torch": "2.13.0"}, "git": {"commit": "abc123", "branch": "main", "dirty": True}}

@@ -16,8 +16,7 @@ from scalewright import __version__
 from scalewright.launch.local import run_local
 from scalewright.launch.rank import RankContext
 from scalewright.parallel.mesh import join_world, leave_world, make_mesh
-from scalewright.spec.errors import UserError
-from scalewright.spec.finding import Finding
+from scalewright.spec.errors import Finding, UserError
 from scalewright.spec.grid import make_grid
 from scalewright.spec.run import RunSpec
 from scalewright.train import compare_nodes

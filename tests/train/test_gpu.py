@@ -16,7 +16,7 @@ from torch._dynamo.utils import counters
 from devices import DEVICES, ON_GPU
 from runs import assert_same_bits, assert_same_run, bits, merge, rows, run, run_data, weights
 from scalewright.launch.settings import make_deterministic
-from scalewright.train.metrics.readback import Readback
+from scalewright.train.metrics.measured import Readback
 from scalewright.train.step import Step
 
 make_deterministic()  # before anything here makes a cuBLAS handle

@@ -9,9 +9,8 @@ import torch.nn.functional as F
 from runs import assert_same_run, merge, rows, run, run_data
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import PythonRef, RunSpec
+from scalewright.train.loss import OwnLoss, called_part
 from scalewright.train.network import load_python
-from scalewright.train.own_loss import OwnLoss
-from scalewright.train.reduction import called_part
 from scalewright.train.resolve import resolve
 
 MEAN = {"python": "parts:averaged", "reduction": "mean"}

@@ -28,10 +28,9 @@ from scalewright.train import packed_adamw
 from scalewright.train.network import describe, load_python
 from scalewright.train.optimizer import build_optimizer
 from scalewright.train.packed_adamw import PackedAdamW
-from scalewright.train.quantize import Bytes, levels
-from scalewright.train.rounding import Numbering, halves, key, mixed, rounded
+from scalewright.train.rounding import Bytes, Numbering, halves, key, levels, mixed, rounded
 from scalewright.train.state.optimizer_state import gather_numbers, read_states, write_states
-from scalewright.train.update import obeys_flag, update_unless
+from scalewright.train.step import obeys_flag, update_unless
 from worlds import CPU, one_rank, run_world
 
 PACKED = ["adamw_bf16", "adamw_8bit"]

@@ -1,7 +1,7 @@
 """A run's peak memory beside its dry run's and the plan's, each in a process of its own.
 
     scalewright train, eager ──► memory_gib of its rows      torch.cuda.max_memory_allocated
-    the same, --dry-run      ──► peak of the worst rank      by a GPU's operators (dry_run/gpu_forms.py)
+    the same, --dry-run      ──► peak of the worst rank      by a GPU's operators (dry_run/no_numbers.py)
     predict                  ──► memory_gib.peak
 
 On a CPU a process's memory can't be told from Python's own: the runs and the counts stand beside each other,

@@ -20,10 +20,9 @@ from torch import Tensor, nn
 
 from scalewright.model.decoder import Decoder
 from scalewright.parallel.blocks import find_blocks
-from scalewright.parallel.compile import apply_compile
 from scalewright.parallel.inputs import Micro
 from scalewright.parallel.mesh import make_mesh
-from scalewright.parallel.parallelize import Parallel, parallelize
+from scalewright.parallel.parallelize import Parallel, apply_compile, parallelize
 from scalewright.spec.grid import make_grid
 from scalewright.spec.huggingface import to_huggingface
 from scalewright.spec.layout import Layout
@@ -31,7 +30,7 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import place
 from scalewright.spec.run import OptimizerSpec
 from scalewright.train.loss import build_loss
-from scalewright.train.metrics.readback import Readback
+from scalewright.train.metrics.measured import Readback
 from scalewright.train.network import load_python
 from scalewright.train.optimizer import build_optimizer
 from scalewright.train.step import LOSS, Step

@@ -12,12 +12,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from scalewright.accept import hardware, training
-from scalewright.accept.check import Acceptance, checked, timed
-from scalewright.accept.ranks import Ranks
+from scalewright.accept.hardware import Acceptance, checked, timed
+from scalewright.accept.training import Ranks
 from scalewright.launch.rank import RankContext
 from scalewright.machine.doctor import examine
-from scalewright.spec.errors import UserError
-from scalewright.spec.finding import Finding, Severity
+from scalewright.spec.errors import Finding, Severity, UserError
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.run import RunSpec
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from scalewright.spec.base import write_yaml
-from scalewright.spec.common.scratch import scratch_folder
+from scalewright.spec.common.files import scratch_folder
 from scalewright.spec.errors import UserError
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.run import RunSpec, load_run

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from scalewright.checkpoint.read import CheckpointReader
-from scalewright.spec.common.dotted import dotted
+from scalewright.spec.common.formatting import dotted
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec

@@ -11,6 +11,20 @@
                                         folder does not exist for anyone
 
 Boxes are parts of true tensors, so any layout reads any other's checkpoint. Nothing here is a pickle.
+
+The form of state.json's keys that readers rely on. A checksum finds what a disk did, this what an edit.
+
+Whether the stored boxes of a tensor overlap: a box counted twice would hide a hole elsewhere.
+
+    ┌───┬───────┐   cut along dimension 1:  ┌───┐ ┌───────┐   each part along dimension 0:  ┌───┐ ┌───────┐
+    │ a │   b   │                           │ a │ │   b   │                                 └───┘ └───────┘
+    ├───┼───────┤                           ├───┤ ├───────┤                                 ┌───┐ ┌───────┐
+    │ c │   d   │                           │ c │ │   d   │                                 └───┘ └───────┘
+    └───┴───────┘                           └───┘ └───────┘   one box is left in each part: none overlap
+
+Boxes that a straight cut parts don't overlap. Sharding by rows, columns and experts makes boxes that a few
+rounds of cuts part entirely; boxes left together count as an overlap. n boxes of d dimensions take
+O(LEVELS * d * n log n), whatever a manifest holds; comparing all pairs would take hours for a damaged one.
 """
 
 from __future__ import annotations
@@ -18,16 +32,18 @@ from __future__ import annotations
 import re
 import shutil
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from scalewright.checkpoint.disjoint import are_disjoint
-from scalewright.checkpoint.state_form import State
+from pydantic import ConfigDict, Field, GetCoreSchemaHandler
+
+from scalewright.spec.base import Spec
 from scalewright.spec.common.untrusted import inside, parse_json, read_bytes
 from scalewright.spec.errors import UserError, reason, shortened
+from scalewright.spec.placement import Box
 
 MANIFEST, STATE, COMMIT = "manifest.json", "state.json", "COMMIT"
 VERSION = 1
@@ -290,3 +306,72 @@ def free_name(folder: Path, suffix: str) -> Path:
     while (aside := folder.with_name(f"{folder.name}.{suffix}-{number}")).exists():
         number += 1
     return aside
+
+
+Count = Annotated[int, Field(ge=0, le=1 << 62)]
+Keys = Annotated[dict[str, Any], Field(default_factory=dict)]
+Pair = Annotated[list[Count], Field(min_length=2, max_length=2)]
+Number = float | dict[str, Any]  # of an optimizer (plain_values.py)
+
+
+class _Form(Spec):
+    """Any number and any text, as a state has them: a product that underflows, the inf of a schedule."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=True)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        """Without the rules of `spec/scalars.py`, which are for what a person writes."""
+        return handler(source)
+
+
+class _Data(_Form):
+    segments: Annotated[list[dict[str, Any]], Field(min_length=1)] | None = None
+    paths: dict[str, str] = Field(default_factory=dict)
+
+
+class _Run(_Form):
+    layout: Keys
+    train: Keys
+    data: Keys
+
+
+class State(_Form):
+    """All of it. A key may be missing, and others, as those of a newer release, may be anything."""
+
+    step: Count = 0
+    samples: Count = 0
+    tokens: Count = 0
+    optimizer: dict[str, dict[str, Number]] = Field(default_factory=dict)
+    run: _Run | None = None
+    data: _Data = _Data()
+    guard: Keys
+    left_out: list[Pair] = Field(default_factory=list)
+    schedule_unit: Annotated[float, Field(gt=0)] | None = None
+
+
+LEVELS = 16  # rounds of cuts; ours need one for each dimension that is sharded
+
+
+def are_disjoint(boxes: Sequence[Box]) -> bool:
+    """Whether no two of these boxes share an element; empty boxes share none with any."""
+    groups = [[(offset, size) for offset, size in boxes if all(size)]]
+    for _ in range(LEVELS):
+        groups = [part for group in groups if len(group) > 1 for part in _cut(group)]
+    return not any(len(group) > 1 for group in groups)
+
+
+def _cut(boxes: list[Box]) -> list[list[Box]]:
+    """The boxes in groups between the cuts along the first dimension that has any; one group: none has."""
+    for dim in range(len(boxes[0][0])):
+        boxes = sorted(boxes, key=lambda box: box[0][dim])
+        groups, end = [], -1
+        for offset, size in boxes:
+            if offset[dim] >= end:
+                groups.append([(offset, size)])
+            else:
+                groups[-1].append((offset, size))
+            end = max(end, offset[dim] + size[dim])
+        if len(groups) > 1:
+            return groups
+    return [boxes]

@@ -16,7 +16,6 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from scalewright.checkpoint.finite import finite_first
 from scalewright.checkpoint.foreign.folder import find_foreign
 from scalewright.checkpoint.format import (
     BUFFER,
@@ -35,7 +34,7 @@ from scalewright.checkpoint.format import (
     read_manifest,
     read_state,
 )
-from scalewright.checkpoint.verify import check_file, check_size, verify
+from scalewright.checkpoint.verify import check_file, check_size, finite_first, verify
 from scalewright.parallel.collectives import from_rank_zero, gather_json
 from scalewright.parallel.mesh import Mesh
 from scalewright.spec.common.untrusted import inside

@@ -25,7 +25,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from scalewright.checkpoint.finite import all_finite, finite_entry, superfluous
 from scalewright.checkpoint.format import (
     BUFFER,
     COMMIT,
@@ -45,8 +44,8 @@ from scalewright.checkpoint.format import (
     step_folder,
     stored_tensor,
 )
-from scalewright.checkpoint.verify import commit_text, describe_file
-from scalewright.model.tensor_file import save_file
+from scalewright.checkpoint.verify import all_finite, commit_text, describe_file, finite_entry, superfluous
+from scalewright.model.huggingface import save_file
 from scalewright.parallel.collectives import gather_json
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.weights import Weight, Weights

@@ -119,7 +119,7 @@ def _set_aside(out: Path) -> Path | None:
 
 def make_plan(cluster: ClusterSpec) -> Plan:
     """Every layout of the demo's model on two processes, priced."""
-    from scalewright.plan.search.goal import Goal
+    from scalewright.plan.search.objective import Goal
     from scalewright.plan.search.search import search
     from scalewright.spec.model import ModelSpec
     from scalewright.spec.question import Question

@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any, cast
 
-from scalewright.data.bad_lines import BadLines
-from scalewright.data.inputs import InputFile
+from scalewright.data.inputs import BadLines, InputFile
 from scalewright.data.pieces import Part
 from scalewright.spec.common.untrusted import parse_json
 from scalewright.spec.errors import UserError, nearest

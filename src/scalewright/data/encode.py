@@ -20,8 +20,8 @@ from typing import IO
 
 import numpy as np
 
-from scalewright.data.bad_lines import COUNT
 from scalewright.data.documents import Fragment, fragments
+from scalewright.data.inputs import COUNT
 from scalewright.data.metadata import SPLITS
 from scalewright.data.pieces import Part, Piece
 from scalewright.data.plan import Options

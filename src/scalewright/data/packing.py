@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalewright.data.batch import IGNORED, Batch
-from scalewright.data.order import Permutation, mix
+from scalewright.data.sources import Permutation, mix
 from scalewright.data.tokens import TokenStore, spread
 
 Int64 = NDArray[np.int64]

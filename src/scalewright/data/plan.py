@@ -19,7 +19,7 @@ import psutil
 from scalewright.data.inputs import InputFile
 from scalewright.data.metadata import METADATA, SPLITS
 from scalewright.data.shards import commit_json
-from scalewright.spec.common.scratch import lock_folder
+from scalewright.spec.common.files import lock_folder
 from scalewright.spec.common.untrusted import read_json
 from scalewright.spec.ends import COMPANIONS
 from scalewright.spec.errors import UserError

@@ -7,10 +7,21 @@
 Everything that decides the result (files, options, tokenizer) is in OUT/pieces/plan.json before the first
 piece is done. A rerun compares it, checks the finished pieces' checksums, and does only the others; it never
 mixes two plans. The result has the same bytes for any number of workers and any number of interruptions.
+
+Texts that are there without a network: `shakespeare`, `wikitext-2`, `python-stdlib`.
+
+    shakespeare     1.1 MB of plays, public domain; the last tenth validates
+    wikitext-2      2.4 MB of Wikipedia articles, CC BY-SA 3.0 (Merity et al. 2016);
+                    its validation split trains, its test split validates
+    python-stdlib   the source of this machine's own Python (some 12 MB); a tenth of the files validates
+
+The first two lie in bundled/, each with its source and license.
 """
 
 from __future__ import annotations
 
+import platform
+import sysconfig
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -18,20 +29,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from scalewright.data.bad_lines import take_listed
-from scalewright.data.corpora import CORPORA, corpus
 from scalewright.data.documents import REPAIRED
 from scalewright.data.encode import Encoding, finished
-from scalewright.data.inputs import InputFile, find_files
+from scalewright.data.inputs import InputFile, describe, files_below, find_files, take_listed
 from scalewright.data.join import join_splits
 from scalewright.data.metadata import FORMAT, METADATA, SPLITS, VERSION
 from scalewright.data.pieces import Piece, cut_pieces, plan_key
 from scalewright.data.plan import Options, at_work, clear, held, settle, sweep
-from scalewright.data.progress import Progress, progress_of
 from scalewright.data.sample import Words, ready_tokenizer
 from scalewright.data.shards import checksum, commit_json, disk_error, token_dtype
 from scalewright.data.tokenizer import SMALLEST_VOCABULARY, library, special_token_list, tokenizer_file
-from scalewright.data.workers import do_pieces
+from scalewright.data.workers import Progress, do_pieces, progress_of
 from scalewright.spec.ends import BOS_CHOICES
 from scalewright.spec.errors import UserError, nearest, unknown
 
@@ -267,3 +275,40 @@ def _all_files(inputs: Sequence[str | Path], skipped: Counter[str]) -> list[Inpu
         names = Counter(file.path for file in files).most_common(1)
         raise UserError(f"{names[0][0]} is given {names[0][1]} times", "prepare", "name each input once")
     return files
+
+
+FOLDER = Path(__file__).parent / "bundled"
+# The files of each bundled text: name, kind (inputs.py), and split; no split: it is cut as any input is.
+BUNDLED: dict[str, tuple[tuple[str, str, str | None], ...]] = {
+    "shakespeare": (("input.txt", "text", None),),
+    "wikitext-2": (("valid.txt", "wikitext", "train"), ("test.txt", "wikitext", "valid")),
+}
+CORPORA = (*BUNDLED, "python-stdlib")
+
+
+def corpus(name: str, skipped: Counter[str]) -> list[InputFile]:
+    """The files of a named corpus; raises UserError when this installation lacks them."""
+    if name == "python-stdlib":
+        return _standard_library(skipped)
+    try:
+        return [
+            describe(FOLDER / name / file, f"{name}/{file}", "bundled", kind, split)
+            for file, kind, split in BUNDLED[name]
+        ]
+    except FileNotFoundError as error:
+        raise UserError(
+            f"the bundled text {name} is missing", str(error.filename), "install scalewright again"
+        ) from None
+
+
+def _standard_library(skipped: Counter[str]) -> list[InputFile]:
+    """Every .py file of the running Python's library, without installed packages and without tests."""
+    root = Path(sysconfig.get_path("stdlib"))
+    stamp = f"Python {platform.python_version()}"
+    others = ("site-packages", "dist-packages", "test", "tests", "idle_test")
+    paths = [path for path in files_below(root, Counter(), others) if path.suffix == ".py"] if root.is_dir() else []
+    if not paths:
+        raise UserError("this Python has no library source", str(root), "give a folder of source files instead")
+    files = [describe(path, f"python-stdlib/{path.relative_to(root)}", stamp) for path in paths]
+    skipped["empty files"] += sum(file.size == 0 for file in files)
+    return [file for file in files if file.size]

@@ -15,7 +15,6 @@ from pathlib import Path
 from scalewright.data.encode import in_splits
 from scalewright.data.pieces import Piece
 from scalewright.data.plan import Options
-from scalewright.data.progress import Progress
 from scalewright.data.shards import checksum, commit, commit_json
 from scalewright.data.tokenizer import (
     SAMPLE_BYTES,
@@ -27,6 +26,7 @@ from scalewright.data.tokenizer import (
     train_tokenizer,
     vocabulary_size,
 )
+from scalewright.data.workers import Progress
 from scalewright.spec.common.untrusted import inside, read_json
 from scalewright.spec.ends import COMPANIONS
 from scalewright.spec.errors import UserError

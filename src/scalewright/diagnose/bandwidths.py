@@ -1,6 +1,6 @@
 """How fast collectives were: algorithm and bus bandwidth by group and kind, beside the device's link.
 
-    bytes     numbers of the buffer that nccl-tests counts (spec/collectives.py) x bytes of the dtype
+    bytes     numbers of the buffer that nccl-tests counts (spec/groups.py) x bytes of the dtype
     seconds   matched over ranks: the transfer, without waiting for the last rank; else a rank's whole kernel
     bus       bytes / seconds x factor; of `LARGE` and more of the group's largest, since small ones are delay
 
@@ -20,9 +20,9 @@ import numpy as np
 
 from scalewright.diagnose.collectives import Matched, group_of
 from scalewright.diagnose.traces.trace import KERNEL, Collective, Trace
-from scalewright.spec.collectives import COLLECTIVES
+from scalewright.spec.groups import COLLECTIVES
 from scalewright.spec.hardware.cluster import ClusterSpec
-from scalewright.spec.hardware.driver_names import match_gpu
+from scalewright.spec.hardware.devices import match_gpu
 
 LARGE = 0.5  # of the largest
 BYTES = {

@@ -13,7 +13,7 @@ from scalewright.diagnose.bandwidths import Bandwidth
 from scalewright.diagnose.ranks import Ranks
 from scalewright.diagnose.replay import Change
 from scalewright.diagnose.verdict import Gain, Verdict
-from scalewright.spec.collectives import COLLECTIVES
+from scalewright.spec.groups import COLLECTIVES
 
 DELAY_S = 40e-6  # of a collective's start and its hops within a node; generous
 TIMES, TIMES_MEASURED = 5.0, 2.5  # of a data sheet's link, and of one that was measured

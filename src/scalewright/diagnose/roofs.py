@@ -21,8 +21,7 @@ import numpy as np
 
 from scalewright.diagnose.ranks import Rank
 from scalewright.diagnose.traces.trace import KERNEL, Trace
-from scalewright.spec.hardware.devices import DeviceSpec
-from scalewright.spec.hardware.driver_names import match_gpu
+from scalewright.spec.hardware.devices import DeviceSpec, match_gpu
 
 PRECISIONS = {
     "c10::half": ("fp16", 2), "c10::bfloat16": ("bf16", 2), "float": ("fp32", 4),

@@ -15,7 +15,7 @@ from scalewright.launch.rank import RankContext
 from scalewright.machine.processor import read_processor
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec
-from scalewright.train.memory.need import estimate, helps
+from scalewright.train.memory.out_of_memory import estimate, helps
 from scalewright.train.resolve import Resolved
 
 GIB = float(2**30)

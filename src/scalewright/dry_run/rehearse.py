@@ -7,6 +7,10 @@
 A few micro-batches are run, and the rest of the step follows from them. Without a pipeline they are the
 first, a middle one and the last. A pipeline's step is put together from its actions (replay.py), also
 for ranks that hold the same elsewhere in the pipeline.
+
+Cuts a watched step of a pipeline into pieces, one an action.
+
+begin()   what comes first | F0 | F1 | B0 | ... | arrived()   what comes last   end()
 """
 
 from __future__ import annotations
@@ -22,24 +26,22 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from scalewright.data.batch import IGNORED
-from scalewright.dry_run.action_recorder import ActionRecorder
-from scalewright.dry_run.gpu_forms import gpu_forms
-from scalewright.dry_run.live_bytes import plain
-from scalewright.dry_run.no_numbers import use_stand_ins
-from scalewright.dry_run.replay import Bytes, RankStep, Script, Traffic, replay, shorten
+from scalewright.dry_run.live_bytes import KINDS, plain
+from scalewright.dry_run.no_numbers import gpu_forms, use_stand_ins
+from scalewright.dry_run.replay import Bytes, Key, Piece, RankStep, Script, Traffic, replay, shorten, sorts
 from scalewright.dry_run.watch import Tally, Watch
 from scalewright.model.torch_private import FakeTensorMode, complete_fakes, fake_store
-from scalewright.parallel.execute import Executor, GradientSync, Plain
-from scalewright.parallel.host import is_host, mark_host
+from scalewright.parallel.execute import Executor, GradientSync, Plain, Recorder
 from scalewright.parallel.inputs import Micro, document_arguments, wanted_by
 from scalewright.parallel.mesh import Mesh, leave_world, make_mesh
+from scalewright.parallel.offload_states import is_host, mark_host
 from scalewright.parallel.parallelize import Parallel
 from scalewright.parallel.pipeline import Pipeline
 from scalewright.spec.grid import Grid
 from scalewright.spec.groups import ISLANDS, USED
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import DataSpec, RunSpec
-from scalewright.spec.schedule import Schedule, layout_schedule
+from scalewright.spec.schedule import Action, Schedule, layout_schedule
 from scalewright.train.balance import Balance
 from scalewright.train.diloco import AXIS
 from scalewright.train.engine import build_islands
@@ -275,3 +277,57 @@ class _Tallied:
         """Before a micro-batch."""
         self.tallies.append(self.watch.tally())
         self.gradients.begin(stage, last)
+
+
+class ActionRecorder(Recorder):
+    """A pipeline's recorder: makes a piece of what was counted between an action's begin and its end."""
+
+    def __init__(self, watch: Watch, plan: Schedule, rank: int) -> None:
+        self.watch = watch
+        self._sorts = sorts(plan, rank)
+        self._pieces: dict[Key, Piece] = {}
+        self._before: Piece | None = None
+        self._alive = watch.live.snapshot()
+
+    def begin(self) -> None:
+        """A piece begins here."""
+        self._start = dict(self.watch.live.now)
+        self._tally = self.watch.tally()
+        self._window = self.watch.live.open()
+
+    def arrived(self) -> None:
+        """All messages have: what comes last begins."""
+        self.begin()
+
+    def before(self, action: Action) -> None:
+        """An action begins; what came before the first is a piece, too."""
+        if self._before is None:
+            self._before = self._close()
+        self.begin()
+
+    def after(self, action: Action) -> None:
+        """An action has ended."""
+        self._pieces[next(self._sorts)] = self._close()
+
+    def end(self) -> Script:
+        """The step has ended."""
+        assert self._before is not None
+        return Script(self._alive, self._before, self._pieces, self._close())
+
+    def _close(self) -> Piece:
+        window = self.watch.live.close(self._window)
+        flops, traffic = self.watch.tally()
+        flops_before, before = self._tally
+        sent = {}
+        for key, (count, size) in traffic.items():
+            count_before, size_before = before.get(key, (0, 0))
+            if count > count_before:
+                sent[key] = (count - count_before, size - size_before)
+        start, now = self._start, self.watch.live.now
+        return Piece(
+            flops - flops_before,
+            sent,
+            {kind: now[kind] - start[kind] for kind in KINDS},
+            {kind: window.most[kind] - start[kind] for kind in KINDS},
+            {kind: window.at_peak[kind] - start[kind] for kind in KINDS},
+        )

@@ -28,8 +28,8 @@ from torch.distributed.tensor import DTensor
 from scalewright.dry_run.live_bytes import Kind, LiveBytes
 from scalewright.dry_run.operator_flops import flops_of
 from scalewright.model.torch_private import TorchDispatchMode, collectives, in_backward
-from scalewright.parallel.host import is_host
 from scalewright.parallel.mesh import Mesh
+from scalewright.parallel.offload_states import is_host
 from scalewright.parallel.timers import reported_axis
 from scalewright.parallel.weights import Weights
 

@@ -41,7 +41,7 @@ from scalewright.emit.scripts.model import (
     write_config,
 )
 from scalewright.emit.settings import Settings
-from scalewright.spec.common.dotted import flat
+from scalewright.spec.common.formatting import flat
 from scalewright.spec.errors import UserError
 
 __all__ = ["read", "recognises", "write"]

@@ -40,7 +40,7 @@ from scalewright.emit.transformers.schedule import (
     write_optimizer,
     write_schedule,
 )
-from scalewright.spec.common.dotted import flat
+from scalewright.spec.common.formatting import flat
 
 SIZES = {
     "dp_replicate": "dp_replicate_size", "dp_shard": "dp_shard_size", "tp": "tensor_parallel_size",

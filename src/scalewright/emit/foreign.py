@@ -16,7 +16,7 @@ from math import isfinite
 from typing import Any, Literal, TypedDict
 
 from scalewright.emit.emitted import Reading
-from scalewright.spec.common.dotted import flat
+from scalewright.spec.common.formatting import flat
 from scalewright.spec.errors import UserError
 from scalewright.spec.question import Unread
 

@@ -26,7 +26,7 @@ from scalewright.emit.read import file_text, parse, read_own
 from scalewright.emit.settings import settings_of
 from scalewright.emit.write import emit, save
 from scalewright.spec.base import parse_yaml
-from scalewright.spec.common.dotted import flat
+from scalewright.spec.common.formatting import flat
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.question import Question

@@ -2,6 +2,11 @@
 
 .yaml .json .toml   a document, whose keys tell the trainer
 anything else       text: a script, a Python configuration, a log with printed arguments
+
+The trainers that runs are written for and read from, by name; a module is imported when it is asked for.
+
+module            write(settings) -> Emitted
+                  recognises(document, text) -> bool,  read(document, text, where) -> Reading
 """
 
 from __future__ import annotations
@@ -10,14 +15,15 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import yaml
 
 from scalewright.emit.command_lines import read_words
 from scalewright.emit.emitted import Reading
-from scalewright.emit.trainers import TRAINERS, module_of
 from scalewright.spec.base import parse_yaml
 from scalewright.spec.common.untrusted import read_bytes
 from scalewright.spec.errors import UserError, reason
@@ -102,3 +108,35 @@ def parse(text: str, suffix: str, where: str) -> Any:
             f"it is no {suffix[1:].upper()}: {line}", where, "give the file as the trainer takes it"
         ) from None
     return None
+
+
+class Trainer(NamedTuple):
+    """A trainer: its name in its own spelling, and its module here."""
+
+    title: str
+    module: str
+    reads: bool = True  # whether its configurations are read, too
+
+
+TRAINERS: dict[str, Trainer] = {
+    "megatron": Trainer("Megatron-LM", "megatron.files"),
+    "megatron-bridge": Trainer("Megatron-Bridge", "bridge.files"),
+    "torchtitan": Trainer("torchtitan", "torchtitan.files"),
+    "deepspeed": Trainer("DeepSpeed", "deepspeed.read"),
+    "accelerate": Trainer("Accelerate", "accelerate"),
+    "transformers": Trainer("Transformers", "transformers.arguments"),
+    "nanotron": Trainer("nanotron", "nanotron.run"),
+    "litgpt": Trainer("litgpt", "litgpt"),
+    "gpt-neox": Trainer("GPT-NeoX", "gpt_neox"),
+    "colossalai": Trainer("Colossal-AI", "colossalai", reads=False),
+    "axolotl": Trainer("Axolotl", "axolotl"),
+    "llama-factory": Trainer("LLaMA-Factory", "llama_factory"),
+    "maxtext": Trainer("MaxText", "maxtext.run"),
+    "levanter": Trainer("Levanter", "levanter"),
+}
+ALIASES = {"megatron-lm": "megatron", "hf": "transformers", "trainer": "transformers", "neox": "gpt-neox"}
+
+
+def module_of(name: str) -> ModuleType:
+    """A trainer's module."""
+    return import_module(f"scalewright.emit.{TRAINERS[name].module}")

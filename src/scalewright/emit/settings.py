@@ -16,7 +16,7 @@ from math import ceil
 from typing import Any, TypeVar
 
 from scalewright.emit.emitted import Changed, Dropped, Emitted
-from scalewright.spec.common.dotted import below, flat
+from scalewright.spec.common.formatting import below, flat
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec, RopeScaling

@@ -9,6 +9,10 @@ On one of several nodes the workers are ranks of the bigger world, which meet ov
 
 Workers come from a fork server that has imported torch already (Linux; 0.1 s each), or are spawned. The
 target is a top-level function `target(context, *arguments)`; its result must be picklable.
+
+Whether the kernel ended a process for lack of memory, from its counters before and after (Linux).
+
+/proc/vmstat: oom_kill N        memory.events of this process's cgroup: oom_kill N
 """
 
 from __future__ import annotations
@@ -31,11 +35,10 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from scalewright.launch.killed import ADVICE, oom_kills
 from scalewright.launch.rank import RankContext, find_context
 from scalewright.launch.settings import use_loopback
 from scalewright.launch.stop import EARLY, STOP_SIGNALS, stop_signals
-from scalewright.spec.common.scratch import scratch_folder
+from scalewright.spec.common.files import scratch_folder
 from scalewright.spec.errors import RunError, Stopped, UserError
 
 GRACE_SECONDS = 5.0  # between asking the survivors of a dead worker to leave and killing them
@@ -374,3 +377,32 @@ def _ask_to_stop(workers: list[_Worker], number: int = signal.SIGTERM) -> None:
         if worker.process.is_alive() and worker.process.pid:
             with suppress(ProcessLookupError):
                 os.kill(worker.process.pid, number)
+
+
+ADVICE = "use fewer processes, layout.micro_batch=1, layout.recompute=full or a shorter data.seq_len"
+
+
+def oom_kills(root: Path = Path("/")) -> int | None:
+    """Processes that the kernel has ended for lack of memory since it started; None without a counter."""
+    counts = [_count(root / "proc/vmstat"), *(_count(path) for path in _events(root))]
+    readable = [count for count in counts if count is not None]
+    return max(readable) if readable else None
+
+
+def _events(root: Path) -> list[Path]:
+    """The event counters of this process's own cgroup (version 2)."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    groups = [line.removeprefix("0::") for line in lines if line.startswith("0::")]
+    return [root / "sys/fs/cgroup" / group.lstrip("/") / "memory.events" for group in groups]
+
+
+def _count(path: Path) -> int | None:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError:
+        return None
+    kills = [line.split()[1] for line in text.splitlines() if line.startswith("oom_kill ")]
+    return int(kills[0]) if kills else None

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scalewright.launch.detect import find_address, find_source
-from scalewright.launch.source import Source, number_of
-from scalewright.launch.starters import RANK
+from scalewright.launch.starters import RANK, Source, number_of
 from scalewright.spec.errors import UserError
 
 BROADCAST = "mpi://"  # a rendezvous that rank 0 has yet to tell the others (rendezvous.py)

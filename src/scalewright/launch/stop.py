@@ -92,7 +92,7 @@ def run_with_signals(command: Sequence[str], env: Mapping[str, str] | None = Non
 
 def save_at(launch: LaunchSpec, environ: Mapping[str, str] | None = None, now: float | None = None) -> float | None:
     """When to save and leave, in seconds since 1970; None where no limit is set."""
-    from scalewright.launch.source import number_of
+    from scalewright.launch.starters import number_of
 
     environ = os.environ if environ is None else environ
     ends: float | None = number_of(environ, JOB_ENDS)

@@ -22,7 +22,7 @@ from scalewright.machine.load import mark, others_busy
 from scalewright.machine.probe import load_torch
 from scalewright.machine.processor import read_processor
 from scalewright.spec.common.formatting import counted, printable
-from scalewright.spec.finding import Finding, Severity
+from scalewright.spec.errors import Finding, Severity
 
 Gpus = list[dict[str, str]] | None
 Check = tuple[str, str, Callable[[], Finding | Iterable[Finding] | None]]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from scalewright.spec.finding import SEVERITIES, Finding, Severity, worst
+from scalewright.spec.errors import SEVERITIES, Finding, Severity, worst
 
 KEYS = {  # of --json -> of a finding
     "group": "subject", "name": "rule", "severity": "severity", "what": "what", "mend": "how", "data": "data",

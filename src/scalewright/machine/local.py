@@ -19,8 +19,7 @@ from scalewright.machine.timings import cpu_timings
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware import cluster as named
 from scalewright.spec.hardware.cluster import ClusterSpec
-from scalewright.spec.hardware.devices import DeviceSpec
-from scalewright.spec.hardware.driver_names import match_gpu
+from scalewright.spec.hardware.devices import DeviceSpec, match_gpu
 from scalewright.spec.hardware.timings import Timings
 from scalewright.spec.hardware.topology import LATENCY, Measured
 

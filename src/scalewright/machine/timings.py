@@ -23,7 +23,7 @@ from typing import Any
 
 from scalewright.machine.probe import load_torch
 from scalewright.machine.processor import Processor, read_processor
-from scalewright.spec.common.scratch import scratch_folder
+from scalewright.spec.common.files import scratch_folder
 from scalewright.spec.common.untrusted import read_json
 from scalewright.spec.errors import RunError, UserError
 from scalewright.spec.hardware.timings import Timings

@@ -17,12 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scalewright.model.block import Block
+from scalewright.model.block import Block, Prediction, Predictions
 from scalewright.model.cache import Cache
 from scalewright.model.context import Context, make_context
 from scalewright.model.gpu_rows import Packing
 from scalewright.model.norm import build_norm
-from scalewright.model.prediction import Prediction, Predictions
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.trains import check_runs

@@ -7,6 +7,21 @@
 Reading maps the file and copies only the requested rows, so a rank of any layout reads just its box. Writing
 holds one shard; the files appear under their names only when complete, config.json last. Pickled weights
 (`*.bin`) are refused: loading them can run code.
+
+MXFP4, in which gpt-oss publishes its experts: four bits a number, and an exponent for each 32 of them.
+
+    blocks  uint8 [..., in / 32, 16]     two numbers a byte, the low half first
+    scales  uint8 [..., in / 32]         the exponent, + 127
+
+    number = e2m1(four bits) * 2 ** (scale - 127)      e2m1: 0, 0.5, 1, 1.5, 2, 3, 4, 6, or one of -0 to -6
+
+(OCP Microscaling Formats (MX) v1.0, 2023, §5.3.3 and §5.4.1.) They are read, and written as plain numbers:
+each is one of bfloat16, exactly.
+
+A safetensors file with the permissions that any other new file gets.
+
+safetensors writes a temporary file that only its owner may read, and renames it: weights that a team can't
+read, beside a config.json that it can.
 """
 
 from __future__ import annotations
@@ -20,13 +35,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file as save_privately
 from torch import Tensor
 
 from scalewright.model.companions import Training, write_companions
 from scalewright.model.companions import end_of_text as end_of_text
-from scalewright.model.mxfp4 import BYTES, GROUP, unpacked
 from scalewright.model.names import Location, locations
-from scalewright.model.tensor_file import save_file
 from scalewright.spec.common.untrusted import inside, read_json
 from scalewright.spec.errors import RunError, UserError, unknown
 from scalewright.spec.huggingface import to_huggingface
@@ -329,3 +343,24 @@ def torch_dtype(name: str) -> torch.dtype:
     if full not in dtypes:
         raise unknown("dtype", name, dtypes)
     return dtypes[full]
+
+
+GROUP, BYTES = 32, 16  # numbers that share a scale, and their bytes
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+
+
+def unpacked(blocks: Tensor, scales: Tensor) -> Tensor:
+    """blocks uint8 [..., G, 16], scales uint8 [..., G] -> bfloat16 [..., 32 G]."""
+    table = torch.tensor([*E2M1, *(-number for number in E2M1)])
+    halves = torch.stack([blocks & 15, blocks >> 4], dim=-1).flatten(-2)  # [..., G, 32]
+    numbers = torch.ldexp(table[halves.int()], scales[..., None].int() - 127)
+    return numbers.flatten(-2).to(torch.bfloat16)
+
+
+def save_file(tensors: Mapping[str, Tensor], path: str | Path, metadata: dict[str, str] | None = None) -> None:
+    """Writes tensors (contiguous, on the CPU) as a safetensors file whose mode follows the umask."""
+    with open(path, "wb"):
+        pass
+    mode = os.stat(path).st_mode & 0o777
+    save_privately(dict(tensors), path, metadata=metadata)
+    os.chmod(path, mode)

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scalewright.model.few_shapes import costs_by_shape, even_rows
+from scalewright.model.attend import costs_by_shape, even_rows
 from scalewright.model.mlp import MLP, hidden_units
 from scalewright.model.router import Choice, Kept, Router, tally
 from scalewright.model.torch_private import grouped_mm

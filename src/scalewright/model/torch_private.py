@@ -1,7 +1,7 @@
 """Private names of torch that we import or call, in one place: a new release of torch is looked at here.
 
 Seen on torch 2.13. tests/model/test_torch_private.py tries each, and finds any elsewhere. Those of FSDP, slow
-to import, are in parallel/shard_timers.py.
+to import, are in parallel/shard.py.
 """
 
 from __future__ import annotations

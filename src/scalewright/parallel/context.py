@@ -31,7 +31,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from scalewright.model.alibi import local_slopes
 from scalewright.model.attend import Part, Scores
 from scalewright.model.attention import Attention, Core
 from scalewright.model.cache import Cache
@@ -39,7 +38,7 @@ from scalewright.model.context import Context, View, rope_of, temperature_of
 from scalewright.model.decoder import Decoder
 from scalewright.model.gpu_rows import Packing
 from scalewright.model.latent_attention import LatentAttention
-from scalewright.model.visible import Span, Visible, first_keys
+from scalewright.model.visible import Span, Visible, first_keys, local_slopes
 from scalewright.parallel.functions import AxisGroup, axis_group, local_part, swap
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.ring import attend_parts

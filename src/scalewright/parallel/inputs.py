@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from scalewright.model.decoder import Decoder
 from scalewright.model.gpu_rows import Packing, Segments, bounds_of
 from scalewright.model.visible import first_keys
-from scalewright.parallel.logits_loss import IGNORED
+from scalewright.parallel.chunked_loss import IGNORED
 from scalewright.parallel.stages import stages_of
 from scalewright.spec.zigzag import SequenceCut
 

@@ -4,7 +4,7 @@
     rank 0  <---- pp_up ----  rank 1  <---- pp_up ----  rank 2        to a lower one
 
 A send returns at once, a receive blocks (on a GPU: its stream, not the host). Between two ranks messages come
-out in the order in which they went in; `spec/schedules/messages.py` sees to it that the two ends agree.
+out in the order in which they went in; `spec/schedules/build.py` sees to it that the two ends agree.
 
 Neither Gloo nor NCCL moves a large message before its receive is posted. So the first receive from each peer
 is posted when the step begins, and each further one when the one before it has come: a message travels while

@@ -6,7 +6,7 @@
                 copies   [  1 in ] [  0 in ]
 
 On a GPU copies run on a stream of their own, to and from pinned memory; on a CPU the same code copies at
-once, and the copies are marked as host memory (`parallel/host.py`). Parameters, tensors that all blocks share
+once, and the copies are marked as host memory (`parallel/offload_states.py`). Parameters, tensors that all blocks share
 (masks, rotary tables) and small ones stay on the device. Views of one storage are copied once. With
 recomputation it is a checkpointed block's input that goes; outputs that `selective` or a budget keep stay.
 Numbers come back as they went, with their strides: gradients are bit-equal.
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from scalewright.parallel.host import host_empty
+from scalewright.parallel.offload_states import host_empty
 from scalewright.spec.layout import Layout
 from scalewright.spec.memory import offloads_activations
 

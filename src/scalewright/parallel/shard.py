@@ -19,6 +19,15 @@ pipeline's backward, whose order it can't see (`_prefetch_backward`).
 
 Every module sums: nothing divides by the number of ranks, since the loss is already divided by the tokens of
 the whole global batch. In bf16 (and fp16) copies for compute are gathered in that, gradients summed in fp32.
+
+FSDP's own collectives, timed: its defaults are replaced by the same ones with marks around them.
+
+    before a block         all-gather        dp_shard
+    after its backward     reduce-scatter    dp_shard
+                           all-reduce        dp_replicate: from the reduce-scatter's end to FSDP's next hook
+
+On a CPU, where each of them holds the host up. On a GPU FSDP runs them on streams of their own, and is left
+as it is (parallel/timers.py).
 """
 
 from __future__ import annotations
@@ -26,18 +35,20 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 
 from scalewright.model.decoder import Decoder
 from scalewright.model.moe import MoE
 from scalewright.parallel.mesh import Mesh, ensure_world
 from scalewright.parallel.recompute import outside_recomputation
-from scalewright.parallel.shard_timers import time_shards
+from scalewright.parallel.timers import Timers
 from scalewright.spec.layout import Layout
 from scalewright.spec.memory import offloads_parameters
 
@@ -168,3 +179,44 @@ def _alone(mesh: Mesh) -> dist.ProcessGroup:
     ensure_world(mesh)
     alone: dist.ProcessGroup = dist.new_group([mesh.rank], use_local_synchronization=True)
     return alone
+
+
+# torch promises `set_custom_all_gather` and `set_custom_reduce_scatter`, but not the path of its own ones.
+
+
+def time_shards(module: FSDPModule, mesh: Mesh) -> None:
+    """Makes the timers of the mesh mark FSDP's collectives for this module."""
+    if mesh.device.type != "cpu":
+        return
+    reduce_scatter = _ReduceScatter(mesh.timers)
+    module.set_custom_all_gather(_AllGather(mesh.timers))
+    module.set_custom_reduce_scatter(reduce_scatter)
+    if mesh.replicas is not None:
+        module.set_all_reduce_hook(reduce_scatter.reduced)
+
+
+class _AllGather(DefaultAllGather):
+    def __init__(self, timers: Timers) -> None:
+        self.timers = timers
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        with self.timers.comm("dp_shard"):
+            return super().__call__(*arguments, **keywords)
+
+
+class _ReduceScatter(DefaultReduceScatter):
+    def __init__(self, timers: Timers) -> None:
+        self.timers = timers
+        self.ended: Any = None
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        with self.timers.comm("dp_shard"):
+            output = super().__call__(*arguments, **keywords)
+        self.ended = self.timers.mark() if self.timers.on else None
+        return output
+
+    def reduced(self, gradient: torch.Tensor) -> None:
+        """The hook that FSDP calls after its all-reduce over the replicas."""
+        if self.ended is not None:
+            self.timers.add("comm_dp_replicate", self.ended, self.timers.mark())
+            self.ended = None

@@ -6,12 +6,12 @@
     breakdown_s = {data, compute, comm_<axis>, optimizer, other}          adds up to step_time_s
 
 Every collective and message of ours passes `comm` of the mesh's timers, FSDP's own through its hooks for them
-(`parallel/shard_timers.py`). The time is how long this rank is held up there: a gradient that is reduced
+(`parallel/shard.py`). The time is how long this rank is held up there: a gradient that is reduced
 while the backward goes on counts from when it is waited for. So a rank that is ahead of the others shows its
 wait as communication, and the receives of a pipeline hold its bubble.
 
 On a CPU the marks are the host's clock. On a GPU they are events on the current stream, read when the step's
-report has come back (train/metrics/readback.py): the host waits for nothing. FSDP's collectives run on
+report has come back (train/metrics/measured.py): the host waits for nothing. FSDP's collectives run on
 streams of their own there, where time is not exposed time: they aren't marked, and their exposed part is
 compute. Inside a compiled block nothing is marked either.
 

@@ -3,6 +3,14 @@
 run ──model, layout, data that fit──► layout's run     out_dir, tracking, saves: none of the user's
                                  └──► control's run    the same on one device; with `diloco` islands of one
                                                        device each, simulated (diloco_control.py)
+
+The limits of this machine: ranks, memory, and the time of a comparison.
+
+    seconds = steps x 2 optimizers x (control + layout) x 6 x active parameters x tokens of a step / FLOP/s
+    bytes   = 16 x parameters x copies that the layout holds at once + logits of every rank
+
+Rough on purpose: a comparison is to answer in a minute or two, and a small model shows a wrong layout as well
+as a large one.
 """
 
 from __future__ import annotations
@@ -10,6 +18,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import psutil
+
+from scalewright.launch.local import cores
 from scalewright.parity.layouts import (
     by_hand,
     islands_alone,
@@ -18,7 +29,6 @@ from scalewright.parity.layouts import (
     with_micro_batches,
     without_idle_chunks,
 )
-from scalewright.parity.machine_limits import MachineLimits, find_limits, too_large
 from scalewright.parity.models import fewer_kv_heads, small_model, small_seq_len
 from scalewright.spec.compress import word
 from scalewright.spec.diloco import DilocoSpec, check_diloco
@@ -28,6 +38,7 @@ from scalewright.spec.layout_check import check_layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.run import DataSpec, OptimizerSpec, PythonRef, RunSpec
+from scalewright.spec.tensors import count
 from scalewright.train.elementwise import cuts
 from scalewright.train.resolve import check_trainable
 
@@ -190,3 +201,50 @@ def _data(run: RunSpec, model: ModelSpec | PythonRef, seq_len: int, *, changed: 
         "seq_len": seq_len,
     }
     return folded, []
+
+
+RUNS = 4  # control and layout, each with the run's optimizer and with SGD
+SECONDS = 120.0
+CPU_RANKS = 8  # that a small machine runs at once without trouble
+CORE_RATE = 1e10  # FLOP/s of one core in fp32, of the small products that a rank's part is made of
+GPU_RATE = 1e13  # FLOP/s of one GPU in fp32
+STATE_BYTES = 16  # fp32: parameter, gradient, two moments
+
+
+@dataclass(frozen=True)
+class MachineLimits:
+    """The limits of a comparison."""
+
+    ranks: int
+    rate: float  # FLOP/s in all
+    memory: float  # bytes in all
+    device_memory: float  # bytes that one rank may take
+
+
+def find_limits(device: str) -> MachineLimits:
+    """The limits of this machine; raises UserError when there is no such device."""
+    if device == "cpu":
+        free = 0.5 * psutil.virtual_memory().available
+        return MachineLimits(max(CPU_RANKS, cores()), CORE_RATE * cores(), free, free)
+    import torch
+
+    if not torch.cuda.is_available():
+        raise UserError("torch can't use cuda on this machine", "--device", "use cpu")
+    gpus = torch.cuda.device_count()
+    free = 0.7 * min(torch.cuda.mem_get_info(index)[0] for index in range(gpus))
+    return MachineLimits(gpus, GPU_RATE * gpus, free * gpus, free)
+
+
+def too_large(model: ModelSpec, layout: Layout, seq_len: int, steps: int, limits: MachineLimits) -> bool:
+    """Whether comparing this model under this layout would take too long or too much memory."""
+    parameters = count(model)
+    seconds = 6.0 * parameters.active * layout.global_batch * seq_len * steps * RUNS / limits.rate
+    if layout.zero_stage == 3:
+        copies = layout.dp_replicate * layout.cp
+    else:
+        copies = layout.dp * layout.cp
+    logits = 12.0 * layout.micro_batch * seq_len * model.vocab_size
+    activations = 80.0 * layout.micro_batch * seq_len * model.hidden_size * model.num_hidden_layers
+    control = STATE_BYTES * parameters.total + logits + activations
+    whole = STATE_BYTES * parameters.total * copies + (logits + activations) * layout.dp
+    return seconds > SECONDS or control > limits.device_memory or whole > limits.memory

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from scalewright.plan.capabilities import of_framework
 from scalewright.plan.constants import Constants
 from scalewright.plan.explain import resized
+from scalewright.plan.frameworks import of_framework
 from scalewright.plan.predict import Prediction, layout_keys, predict_table
 from scalewright.plan.records import Removed
 from scalewright.plan.request import Request

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalewright.plan.ablation import ablation
-from scalewright.plan.capabilities import of_framework, why_untrainable
 from scalewright.plan.chips import Chip
 from scalewright.plan.constants import Constants
 from scalewright.plan.cost.memory import GIB
 from scalewright.plan.explain import evidence, smallest_fix, what_if
-from scalewright.plan.frameworks import OURS
+from scalewright.plan.frameworks import OURS, of_framework, why_untrainable
 from scalewright.plan.predict import Prediction, layout_keys
 from scalewright.plan.records import Gain, Link, Nearby, Removed, Stage, Total
 from scalewright.plan.request import Request

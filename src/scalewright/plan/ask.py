@@ -18,7 +18,7 @@ from scalewright.plan import defaults
 from scalewright.plan.answer import ChoiceAnswer, PlanAnswer, answer
 from scalewright.plan.frameworks import OURS
 from scalewright.plan.search.finder import Stop, Tell
-from scalewright.plan.search.goal import Goal
+from scalewright.plan.search.objective import Goal
 from scalewright.plan.search.run_file import planned, run_file
 from scalewright.plan.search.scaling import nearby, scaling
 from scalewright.plan.search.search import Choice, Plan, search

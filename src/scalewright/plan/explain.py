@@ -15,12 +15,11 @@ from functools import lru_cache
 from math import log2
 from typing import Any
 
-from scalewright.plan.capabilities import of_framework
 from scalewright.plan.constants import Constants
-from scalewright.plan.cost.band import MEASURED_DEVICES
+from scalewright.plan.cost.evaluate import MEASURED_DEVICES
 from scalewright.plan.curves import beyond_timed, probe_words
 from scalewright.plan.fitting.runs import MEASURED, measured_seconds, read_table, run_facts
-from scalewright.plan.frameworks import OURS
+from scalewright.plan.frameworks import OURS, of_framework
 from scalewright.plan.predict import Prediction, layout_keys, predict_table
 from scalewright.plan.records import Gain
 from scalewright.plan.request import Request

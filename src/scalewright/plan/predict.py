@@ -17,17 +17,14 @@ import numpy as np
 
 from scalewright.plan.chips import constants_of
 from scalewright.plan.constants import Constants
-from scalewright.plan.cost.band import quantiles, spread
-from scalewright.plan.cost.evaluate import Outcome, evaluate, prepare
+from scalewright.plan.cost.evaluate import Outcome, evaluate, prepare, quantiles, spread
 from scalewright.plan.cost.memory import GIB, KINDS, Risk, risk
 from scalewright.plan.cost.timeline import AXES, PARTS
 from scalewright.plan.frameworks import OURS
 from scalewright.plan.records import LayoutKeys
 from scalewright.plan.request import COPIED, Request, from_layout, from_question
-from scalewright.plan.rows.cells import text
+from scalewright.plan.rows.cells import best_usual, text
 from scalewright.plan.rows.rows import has_no_layout, request_of
-from scalewright.plan.rows.usual import best_usual
-from scalewright.plan.terms import PART_TERMS
 from scalewright.spec.compress import Compress
 from scalewright.spec.diloco import DilocoSpec
 from scalewright.spec.errors import UserError
@@ -37,6 +34,7 @@ from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.optimizers import ADAMW, Optimizer
 from scalewright.spec.question import Question
+from scalewright.spec.step_parts import PART_TERMS
 from scalewright.spec.tensors import count
 
 CONVENTION = (

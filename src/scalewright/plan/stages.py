@@ -5,7 +5,7 @@
 
 The prediction evaluates the formulas for three ranks only, this file for every rank; the slowest and the
 fullest are those of the prediction. The simulated pipeline takes as long as the prediction's micro-batches,
-bubble and messages, within the closed forms' error (spec/schedules/unequal.py).
+bubble and messages, within the closed forms' error (spec/schedules/bubble.py).
 """
 
 from __future__ import annotations

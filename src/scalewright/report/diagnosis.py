@@ -14,7 +14,7 @@ from scalewright.report.page import Page, block_section, render, write
 from scalewright.report.present.comparison import show_against, show_what_if
 from scalewright.report.present.diagnosis import cause_notes, head, measured
 from scalewright.report.present.tables import tables
-from scalewright.report.sections import diagnosis_curves, diagnosis_ranks
+from scalewright.report.sections import diagnosis_ranks
 from scalewright.spec.common.formatting import counted, short_time
 
 TITLES = {
@@ -36,8 +36,8 @@ def page(answer: JSON, lanes: Timeline | None = None) -> Page:
     drawn = [
         diagnosis_ranks.lanes_section(lanes) if lanes is not None else None,
         diagnosis_ranks.section(answer),
-        diagnosis_curves.memory_section(answer),
-        diagnosis_curves.steps_section(answer),
+        diagnosis_ranks.memory_section(answer),
+        diagnosis_ranks.steps_section(answer),
     ]
     sections = [
         block_section("answer", "The answer", [*head(answer), *measured(answer)]),

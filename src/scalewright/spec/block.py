@@ -16,9 +16,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from scalewright.spec.loss_chunks import LossSizes
-from scalewright.spec.mixers import deltanet_operators, mamba_operators
 from scalewright.spec.model import MLA, Mixer, Mlp, ModelSpec, MoE
-from scalewright.spec.primitives import Operator, Sizes, activation, ceil_div, matmul, norm, weights_of
+from scalewright.spec.primitives import (
+    Operator,
+    Sizes,
+    activation,
+    ceil_div,
+    deltanet_operators,
+    mamba_operators,
+    matmul,
+    norm,
+    weights_of,
+)
 
 
 def before(m: ModelSpec, s: Sizes) -> Iterator[Operator]:

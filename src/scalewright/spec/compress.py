@@ -2,7 +2,7 @@
 
     none        fp32, all-reduced                                        4 bytes a number, twice (n-1)/n
     bf16, fp16  half the bytes: to the rank that sums a part in fp32,    2 bytes a number, twice (n-1)/n
-                and its sum to all (parallel/half_buckets.py)
+                and its sum to all (parallel/replicate.py)
     powersgd    of a matrix [m, c] two factors [m, r] and [c, r]         4 r (m + c) a matrix, twice (n-1)/n
                 (parallel/power_sgd.py)
 

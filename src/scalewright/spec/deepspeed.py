@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from scalewright.spec.common.dotted import below, dotted
+from scalewright.spec.common.formatting import below, dotted
 from scalewright.spec.errors import UserError, nearest
 from scalewright.spec.layout import Layout
 

@@ -48,7 +48,7 @@ class Optimizer:
     least: int = 0  # a tensor of fewer numbers has fp32 states
     step_bytes: int = 0  # of each tensor's step counter
     update: int  # bytes per parameter that an update reads and writes
-    flag: int = 0  # additional ones where a flag on the device may skip the update (train/update.py)
+    flag: int = 0  # additional ones where a flag on the device may skip the update (train/step.py)
     scratch: int = 0  # bytes per parameter (with outer_states: of a matrix) that an update makes and frees
     at_once: int = 0  # parameters for which that is made at a time; 0: all of a rank's
     source: str

@@ -7,7 +7,7 @@
 A kept output costs its bytes; everything else (norms, rotary turns, activations) is redone from the kept ones
 and costs memory traffic, hardly FLOPs. A block has at most some fifteen products, so that
 extending a Pareto front of sets (bytes, FLOPs) gives the exact optimum. Budget 1 keeps all that
-`none` keeps, 0 the block's input alone (`full`). The trainer executes (`parallel/budget.py`) the same choice
+`none` keeps, 0 the block's input alone (`full`). The trainer executes (`parallel/recompute.py`) the same choice
 that the planner prices.
 """
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from math import isclose
 from typing import Any, NamedTuple
 
-from scalewright.spec.common.dotted import below, flat
+from scalewright.spec.common.formatting import below, flat
 from scalewright.spec.model import ModelSpec
 
 CLOSE = 2e-6  # relative: of a number that was printed with six digits

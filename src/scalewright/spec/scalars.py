@@ -8,7 +8,7 @@
             dictionaries may be empty, and so may what is empty by default
 
 It is applied to pydantic's core schema of each class, so that no key needs to ask for it. The state of a
-checkpoint isn't narrowed (checkpoint/state_form.py); values of `Any`, as a user's own arguments, may be
+checkpoint isn't narrowed (checkpoint/format.py); values of `Any`, as a user's own arguments, may be
 anything. Where an older release took '' for null, the class reads it so (spec/launch.py).
 """
 

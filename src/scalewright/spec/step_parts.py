@@ -5,6 +5,11 @@ metrics.jsonl  breakdown_s         comm_dp_shard, comm_tp, data …   ╲
 predict        time_breakdown_s    dp_exposed, tp_exposed …         ╱
 
 "exposed" is communication that no computation hides: time in which a device waits.
+
+Words for the keys of an answer: the parts of a step, and the risk of running out of memory.
+
+PART_TERMS   keys of `time_breakdown_s`; the terms are those of spec/step_parts.py
+RISK_TERMS   values of `risk`, of a prediction and of a dry run
 """
 
 from __future__ import annotations
@@ -43,3 +48,11 @@ def together(parts: object) -> dict[str, float]:
         if isinstance(seconds, (int, float)) and seconds > 0:
             sums[name] = sums.get(name, 0.0) + float(seconds)
     return sums
+
+
+KEYS = (
+    "compute", "recompute", "tp_exposed", "dp_exposed", "cp_exposed", "ep_exposed", "pp_bubble", "pp_exposed",
+    "optimizer", "other",
+)  # fmt: skip
+PART_TERMS = {key: FINER.get(key) or PARTS[key.removesuffix("_exposed")] for key in KEYS}
+RISK_TERMS = {"fits": "fits", "likely": "likely to fit", "unlikely": "unlikely to fit", "no": "does not fit"}

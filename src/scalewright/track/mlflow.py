@@ -5,7 +5,7 @@
 A resumed run goes on in the same MLflow run. Its parameters can't change there, so a key that was changed
 for the resume becomes a tag, `resumed.<key>`.
 
-A server gets 10 s to answer, and one try: the caller tries again later (track/feeder.py). MLflow's own
+A server gets 10 s to answer, and one try: the caller tries again later (track/fanout.py). MLflow's own
 7 tries of 2 minutes would hold up the end of a run. MLflow takes these settings from the environment alone;
 they are there during our calls and not in between, so that other users of MLflow in the process keep theirs.
 """

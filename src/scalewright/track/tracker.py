@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from scalewright.spec.common.dotted import flat
 from scalewright.spec.common.files import write_whole
+from scalewright.spec.common.formatting import flat
 from scalewright.spec.common.untrusted import read_json
 from scalewright.track.lines import Row
 from scalewright.track.store import Store

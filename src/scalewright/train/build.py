@@ -24,7 +24,7 @@ from scalewright.launch.rank import RankContext
 from scalewright.parallel.collectives import barrier, from_rank_zero
 from scalewright.parallel.execute import Loss
 from scalewright.parallel.mesh import Mesh, make_mesh
-from scalewright.spec.finding import Finding
+from scalewright.spec.errors import Finding
 from scalewright.spec.grid import make_grid
 from scalewright.spec.groups import used_axes
 from scalewright.spec.memory import offloads_parameters

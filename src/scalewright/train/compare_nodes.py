@@ -31,7 +31,7 @@ from scalewright.launch.rank import RankContext
 from scalewright.launch.settings import present_environment
 from scalewright.parallel.collectives import gather_json
 from scalewright.parallel.mesh import Mesh
-from scalewright.spec.finding import Finding
+from scalewright.spec.errors import Finding
 from scalewright.spec.run import RunSpec
 
 OURS = ("none", "local")  # all ranks are on this machine, which was looked at before they started

@@ -27,8 +27,7 @@ from torch import Tensor
 
 from scalewright.parallel.weights import Weight
 from scalewright.spec.optimizers import CHUNK, Optimizer
-from scalewright.train.quantize import BLOCK, Bytes, blocks
-from scalewright.train.rounding import Numbering, halves, key, mixed, rounded
+from scalewright.train.rounding import BLOCK, Bytes, Numbering, blocks, halves, key, mixed, rounded
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 SCALE = "_scale"  # ends the name of a quantised moment's scales

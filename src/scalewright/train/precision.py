@@ -1,7 +1,7 @@
 """Which precision a run computes in, and what its MFU is measured against.
 
 bf16 means fp32 master weights, bf16 copies for compute, and fp32 sums of gradients; fp16 the same, with a
-dynamic loss scale (train/guard/scale.py). `auto` takes it where the
+dynamic loss scale (train/guard/decide.py). `auto` takes it where the
 device has it fast: on a CPU that is measured, since some have AMX and others are three times slower in bf16.
 """
 

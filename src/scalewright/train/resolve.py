@@ -27,7 +27,7 @@ from scalewright.spec.run import PythonRef, RunSpec, apply_override, load_run
 from scalewright.spec.trains import check_axes, check_trains
 from scalewright.train.deepspeed.check import check_deepspeed
 from scalewright.train.elementwise import check_named
-from scalewright.train.reduction import reduction_of
+from scalewright.train.loss import reduction_of
 
 Overrides = str | Sequence[str] | Mapping[str, Any]
 

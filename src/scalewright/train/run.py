@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from scalewright.launch.local import cores, is_worker, prepare_workers, run_local
-from scalewright.launch.preflight.here import look_here
+from scalewright.launch.preflight.rules import look_here
 from scalewright.launch.rank import RankContext, find_context
 from scalewright.launch.rendezvous import with_address
 from scalewright.launch.settings import (
@@ -34,7 +34,7 @@ from scalewright.spec.errors import RunError, Stopped, UserError
 from scalewright.spec.run import PythonRef, RunSpec
 from scalewright.track.events import EventsFile
 from scalewright.track.store import find_store
-from scalewright.train.metrics.callbacks import Callback, Callbacks
+from scalewright.train.metrics.run_files import Callback, Callbacks
 from scalewright.train.resolve import (
     Overrides,
     Resolved,
@@ -47,7 +47,7 @@ from scalewright.train.resolve import (
 )
 from scalewright.train.signals import StopRequest
 from scalewright.train.start import Start
-from scalewright.train.state.choices import keep_choices
+from scalewright.train.state.changes import keep_choices
 from scalewright.train.state.claim import InUseError, check_folder, check_free
 
 

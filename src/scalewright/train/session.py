@@ -27,13 +27,11 @@ from scalewright.spec.run import RunSpec
 from scalewright.train.batches import DataPosition, StepBatches, go_to_place, reading_place
 from scalewright.train.engine import Engine, Stepper
 from scalewright.train.guard.decide import Guard
-from scalewright.train.guard.health import Health
-from scalewright.train.guard.rewind import Rewinder, Target
+from scalewright.train.guard.health import Health, Rewinder, Target
 from scalewright.train.hangs.watchdog import Watchdog
 from scalewright.train.horizon import Horizon
 from scalewright.train.loss import DEFAULT_LOSS, build_loss
-from scalewright.train.metrics.measured import Counter
-from scalewright.train.metrics.readback import Readback
+from scalewright.train.metrics.measured import Counter, Readback
 from scalewright.train.metrics.record import Record
 from scalewright.train.network import load_python
 from scalewright.train.optimizer import base_rate

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scalewright.machine.load import CpuMark
-from scalewright.spec.finding import Finding
-from scalewright.train.hangs.patience import Patience
+from scalewright.spec.errors import Finding
+from scalewright.train.hangs.board import Patience
 from scalewright.train.resolve import Resolved
 
 if TYPE_CHECKING:  # which imports torch

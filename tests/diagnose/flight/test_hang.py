@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from scalewright.diagnose.diagnose import diagnose
-from scalewright.diagnose.flight.dump import read_dump
-from scalewright.diagnose.flight.hang import Hang, find_hang
+from scalewright.diagnose.flight.hang import Hang, find_hang, read_dump
 
 GROUPS = {
     "0": ("default_pg", [0, 1, 2, 3]),

@@ -8,8 +8,8 @@ import pytest
 from tests.diagnose.logs.write import FORMS, LR, NORM, RATE, TFLOPS, VALUES, Line, megatron_2021, titan, write
 
 from scalewright.diagnose.diagnose import diagnose
+from scalewright.diagnose.logs.lines import clock, number
 from scalewright.diagnose.logs.log import read_logs
-from scalewright.diagnose.logs.values import clock, number
 
 
 @pytest.mark.parametrize("line", FORMS, ids=lambda line: line.__name__)

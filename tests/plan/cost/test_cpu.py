@@ -11,7 +11,7 @@ import pytest
 from fake_machine import machine
 from scalewright.plan.constants import constants
 from scalewright.plan.cost.cpu import Between
-from scalewright.plan.cost.data_parallel import _fill
+from scalewright.plan.cost.timeline import _fill
 from scalewright.plan.predict import predict
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.layout import Layout

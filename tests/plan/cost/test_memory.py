@@ -13,11 +13,11 @@ from scalewright.plan.frameworks import find_framework
 from scalewright.plan.predict import Prediction, predict, predict_table
 from scalewright.plan.request import from_layout
 from scalewright.plan.stages import stages
-from scalewright.plan.terms import RISK_TERMS
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.schedule import peak_activations, schedule
+from scalewright.spec.step_parts import RISK_TERMS
 
 MODEL, CLUSTER = load_model_spec("llama-3.1-8b"), load_cluster("dgx-h100")
 

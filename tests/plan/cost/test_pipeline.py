@@ -9,8 +9,7 @@ import pytest
 
 from scalewright.plan.cost.pipeline import FILLED, TIMED, Border, Sizes, makespans
 from scalewright.plan.request import SCHEDULES
-from scalewright.spec.schedules.bubble import idle_columns
-from scalewright.spec.schedules.unequal import RankCost
+from scalewright.spec.schedules.bubble import RankCost, idle_columns
 
 ROW = np.array([0])
 F, B, W = 1.0, 2.0, 1.0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from plan.searches import search
-from scalewright.plan.search.goal import Goal
+from scalewright.plan.search.objective import Goal
 from scalewright.plan.search.scaling import fit_amdahl, scaling
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import load_cluster

@@ -18,7 +18,7 @@ from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.question import Question
 from scalewright.spec.run import RunSpec
 from scalewright.train.deepspeed import check
-from scalewright.train.deepspeed.config import engine_config
+from scalewright.train.deepspeed.initialize import engine_config
 from scalewright.train.resolve import resolve
 
 TWO = {"devices": 2, "zero_stage": 2}

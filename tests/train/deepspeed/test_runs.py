@@ -33,7 +33,7 @@ from runs import (
     worst,
     write_run,
 )
-from train.guard.test_rewind import LEFT_OUT, spiky
+from train.guard.test_health import LEFT_OUT, spiky
 
 pytestmark = [
     pytest.mark.slow,

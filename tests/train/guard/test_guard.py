@@ -13,10 +13,9 @@ import torch
 import guard_parts
 from parallel import small_steps
 from runs import events, merge, rows, run, run_data, start_cli, weights, write_run
-from scalewright.checkpoint.finite import superfluous
 from scalewright.checkpoint.format import read_state
 from scalewright.checkpoint.read import find_checkpoint
-from scalewright.checkpoint.verify import commit_text
+from scalewright.checkpoint.verify import commit_text, superfluous
 from scalewright.parallel.cross_entropy import cross_entropy
 from scalewright.parallel.mesh import Mesh
 from scalewright.spec.errors import RunError, UserError
@@ -24,8 +23,7 @@ from scalewright.spec.layout import Layout
 from scalewright.spec.run import RunSpec
 from scalewright.train.columns import SKIPPED, STREAK
 from scalewright.train.optimizer import Lion
-from scalewright.train.step import Step
-from scalewright.train.update import KeptBuffers
+from scalewright.train.step import KeptBuffers, Step
 from worlds import one_rank, plain, run_world
 
 OPTIMIZERS = {
@@ -319,7 +317,7 @@ def test_what_a_module_counts_is_put_back():
 
 def test_only_buffers_that_change_are_copied():
     """A mask's copy is made once; a running mean's is made anew, and is what a skipped step goes back to."""
-    from scalewright.train.update import KeptBuffers
+    from scalewright.train.step import KeptBuffers
 
     model = torch.nn.BatchNorm1d(2)
     model.register_buffer("mask", torch.ones(512, 512))

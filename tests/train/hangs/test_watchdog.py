@@ -25,11 +25,9 @@ from scalewright.launch.local import run_local
 from scalewright.launch.rank import RankContext
 from scalewright.spec.errors import RunError
 from scalewright.spec.run import RunSpec, TimeoutsSpec
-from scalewright.train.hangs import broken, stacks, watchdog
-from scalewright.train.hangs.board import FolderBoard
-from scalewright.train.hangs.patience import Patience
+from scalewright.train.hangs import process, watchdog
+from scalewright.train.hangs.board import FolderBoard, Patience, Position, Waiting
 from scalewright.train.hangs.position import position, source_line
-from scalewright.train.hangs.verdict import Position, Waiting
 from scalewright.train.hangs.watchdog import STEADY, Watchdog
 from scalewright.train.resolve import Resolved, resolve
 from scalewright.train.run import PRELOAD
@@ -259,7 +257,7 @@ class Pair:
             watch._progress_at = watch._looked_at = self.now
             watch._usual.extend([1.0] * 3)
         monkeypatch.setattr(watchdog, "flights", self.flights)
-        monkeypatch.setattr(stacks, "flights", self.flights)
+        monkeypatch.setattr(process, "flights", self.flights)
         self.phases = [STEADY, STEADY]
 
     def flights(self, *, stacks: bool = False) -> list[dict[str, Any]]:
@@ -326,7 +324,7 @@ RESET = "[/pytorch/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:18345:
 def test_the_error_of_a_rank_whose_peer_has_gone(tmp_path, monkeypatch, starter, others, words):
     """One sentence instead of Gloo's, with the rank that doesn't report the same."""
     mesh, _ = one_rank()
-    monkeypatch.setattr(broken, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(process, "PATIENCE_S", 0.1)
     monkeypatch.setattr(watchdog, "flights", lambda **keywords: [])
     supervisor = tmp_path if starter == "local" else None
     uri = (tmp_path / "store").as_uri()

@@ -12,8 +12,8 @@ from tests.runs import run_data
 
 from scalewright.api import train
 from scalewright.spec.errors import RunError
-from scalewright.train.memory.history import write_history
 from scalewright.train.memory.out_of_memory import is_out_of_memory, memory_explained, wanted
+from scalewright.train.memory.usage import write_history
 from scalewright.train.resolve import read_run
 
 CUDA = "CUDA out of memory. Tried to allocate 20.50 GiB. GPU 0 has a total capacity of 79.11 GiB"

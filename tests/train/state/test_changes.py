@@ -19,8 +19,7 @@ from scalewright.checkpoint.verify import commit_text
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec
 from scalewright.train.build import _on_devices
-from scalewright.train.state.changes import Changes, find_changes
-from scalewright.train.state.choices import keep_choices
+from scalewright.train.state.changes import Changes, find_changes, keep_choices
 
 SAVED = {"checkpoint": {"at_end": True}, "train": {"steps": 3}}
 

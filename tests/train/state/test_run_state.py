@@ -24,7 +24,7 @@ from scalewright.train.batches import DataPosition
 from scalewright.train.loss import build_loss
 from scalewright.train.network import build_network, first_weights, load_python
 from scalewright.train.optimizer import build_optimizer
-from scalewright.train.state.plain_values import decode, encode
+from scalewright.train.state.group_state import decode, encode
 from scalewright.train.state.run_state import RunState
 from scalewright.train.step import Step
 from worlds import one_rank, run_world

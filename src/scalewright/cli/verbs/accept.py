@@ -13,7 +13,7 @@ from scalewright.cli.output import only_answer, print, print_json, working
 from scalewright.cli.verbs.train import missing_run
 
 if TYPE_CHECKING:
-    from scalewright.accept.check import Acceptance
+    from scalewright.accept.hardware import Acceptance
 
 SIGNS = {"ok": "✓", "warn": "!", "problem": "✗", "note": "–"}
 

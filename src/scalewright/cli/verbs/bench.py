@@ -144,7 +144,7 @@ def kernels(
     \b
     scalewright bench kernels
     """
-    from scalewright.bench.kernels import kernels as measure
+    from scalewright.bench.device import kernels as measure
 
     _answer(lambda: measure(precision), "kernels", "cpu", json)
 

@@ -76,9 +76,8 @@ def prune_checkpoints(
     \b
     scalewright checkpoint prune runs/run --keep 1 --dry-run
     """
-    from scalewright.checkpoint.finite import superfluous
     from scalewright.checkpoint.format import committed, remove
-    from scalewright.checkpoint.verify import verify
+    from scalewright.checkpoint.verify import superfluous, verify
     from scalewright.train.state.claim import hold_folder
 
     root = _folders(run)[0].parent
@@ -228,9 +227,8 @@ def _row(folder: Path, check: Callable[[Path], list[str]] | None = None) -> dict
 def _look(folder: Path, check: Callable[[Path], list[str]] | None) -> dict[str, object]:
     import datetime
 
-    from scalewright.checkpoint.finite import is_finite
     from scalewright.checkpoint.format import COMMIT, read_manifest
-    from scalewright.checkpoint.verify import verify_heads
+    from scalewright.checkpoint.verify import is_finite, verify_heads
 
     files = [path for path in folder.rglob("*") if path.is_file()]
     row: dict[str, object] = {

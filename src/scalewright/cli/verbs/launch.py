@@ -16,7 +16,7 @@ from scalewright.spec.errors import UserError
 
 if TYPE_CHECKING:
     from scalewright.launch.job import LaunchJob, Written
-    from scalewright.spec.finding import Finding
+    from scalewright.spec.errors import Finding
     from scalewright.spec.run import RunSpec
 
 

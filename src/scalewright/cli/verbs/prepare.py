@@ -74,8 +74,8 @@ def prepare(
 
 def _show(summary: Summary) -> None:
     """The shards in a few lines, and the histogram when it was asked for."""
-    from scalewright.data.bad_lines import shown_lines
-    from scalewright.data.statistics import histogram_lines
+    from scalewright.data.inputs import shown_lines
+    from scalewright.data.join import histogram_lines
     from scalewright.spec.common.formatting import counted
 
     made = "learnt here" if summary.tokenizer_trained else "as given"

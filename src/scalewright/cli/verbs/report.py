@@ -43,10 +43,9 @@ def report(
 
 
 def _write(subjects: list[Path], out: Path | None, force: bool) -> Path:
-    from scalewright.report.overlay import write_overlay
     from scalewright.report.plan import write_plan_file
     from scalewright.report.run import write_report
-    from scalewright.report.runs import find_runs, is_run
+    from scalewright.report.runs import find_runs, is_run, write_overlay
 
     first = subjects[0]
     if len(subjects) == 1 and (first.suffix == ".json" or first.is_file()):

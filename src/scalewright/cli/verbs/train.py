@@ -1,15 +1,26 @@
-"""`scalewright train RUN.yaml [key=value ...]`: trains, or goes on training, what a run file describes."""
+"""`scalewright train RUN.yaml [key=value ...]`: trains, or goes on training, what a run file describes.
+
+A dry run for people: memory of each pipeline stage's fullest rank, what is sent, and whether it fits.
+
+    ranks        held   states  activations  buffers  other  peak      like stages share a row
+    axis         collective   of ranks   count   bytes          like collectives share a row, least to most
+
+`--json` has every group of ranks.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from scalewright.cli.options import Force, Json, Overrides, RunFile
 from scalewright.cli.output import only_answer, print, print_json, working
+from scalewright.cli.terminal import print_table
+from scalewright.spec.common.formatting import count, counted
 from scalewright.spec.errors import RunError, Stopped, UserError, nearest
 
 SUFFIXES = (".yaml", ".yml")
@@ -73,7 +84,6 @@ def train(
 
 
 def rehearse(run: Path, overrides: list[str], json: bool) -> None:
-    from scalewright.cli.dry_run import show_dry_run
     from scalewright.dry_run.dry_run import dry_run
 
     with only_answer(json), working("playing one rank of every kind"):
@@ -117,3 +127,105 @@ def missing_run(run: Path) -> UserError:
     if near:
         how = "did you mean " + " or ".join(f"'{name}'" for name in near) + "?"
     return UserError("no such file", str(run), how)
+
+
+STATES = ("parameters", "gradients", "optimizer")
+KINDS = ("activations", "buffers", "other", "peak")
+Group = dict[str, Any]
+
+
+def show_dry_run(document: Group) -> None:
+    """Prints what `DryRun.dump()` gives as tables that fit 80 columns."""
+    layout, groups = document["layout"], document["groups"]
+    axes = [f"{key} {layout[key]}" for key in ("pp", "dp_replicate", "tp", "cp", "ep") if layout[key] > 1]
+    split = ", ".join([counted(document["world"], "ranks"), *axes, f"zero_stage {layout['zero_stage']}"])
+    print(f"{split}; one rank's step:\n")
+    size, unit = _unit(max(group["memory_bytes"]["peak"] for group in groups))
+    columns = ("ranks", "held", "FLOPs", "states", *KINDS)
+    print_table(columns, _memory_rows(groups, size), f"{unit}, each kind at its highest; peak: of their sum")
+    print()
+    if traffic := _traffic_rows(groups):
+        print_table(("axis", "collective", "of ranks", "count", "bytes"), traffic)
+    else:
+        print("nothing is sent")
+    if diloco := document.get("diloco"):
+        print(f"\nand every {diloco['inner_steps']} steps, between islands:\n")
+        outer = _traffic_rows(groups, "outer_collectives")
+        print_table(("axis", "collective", "of ranks", "count", "bytes"), outer)
+    if line := _joined(document["process_groups"]):
+        print(line)
+    for note in document["notes"]:
+        print(f"note: {note}")
+    print(f"\n{document['verdict']['words']}")
+
+
+def _joined(groups: dict[str, int]) -> str:
+    """What joining the ranks takes; nothing for one rank."""
+    if not groups["groups"]:
+        return ""
+    parts = [f"process groups: {groups['groups']:,} ({groups['most']} a rank)"]
+    parts += [f"{counted(groups['splits'], 'splits')} of NCCL"] if groups["splits"] else []
+    return "; ".join([*parts, f"{counted(groups['sockets'], 'files')} of Gloo a rank"])
+
+
+def _memory_rows(groups: Sequence[Group], size: int) -> list[tuple[str, ...]]:
+    """The fullest rank of every pipeline stage; stages whose numbers read the same share a row."""
+    stages: dict[int, list[Group]] = {}
+    for group in groups:
+        stages.setdefault(group["coords"]["pp"], []).append(group)
+    rows: dict[tuple[str, ...], list[int]] = {}
+    for stage, members in sorted(stages.items()):
+        fullest = max(members, key=lambda group: group["memory_bytes"]["peak"])
+        rows.setdefault(_numbers(fullest, size), []).append(stage)
+    whole = len(rows) == 1
+    return [("all" if whole else _stages(numbers), *cells) for cells, numbers in rows.items()]
+
+
+def _numbers(group: Group, size: int) -> tuple[str, ...]:
+    memory = group["memory_bytes"]
+    states = sum(memory[kind] for kind in STATES)
+    flops = f"{group['flops']:.3g}".replace("e+", "e")
+    held = (states, *(memory[kind] for kind in KINDS))
+    return (count(group["params_local"]), flops, *(f"{held_bytes / size:.2f}" for held_bytes in held))
+
+
+def _stages(numbers: Sequence[int]) -> str:
+    """`pp 0`, `pp 1-6`, `pp 1 3 5`."""
+    first, last = numbers[0], numbers[-1]
+    if first == last:
+        return f"pp {first}"
+    if last - first + 1 == len(numbers):
+        return f"pp {first}-{last}"
+    return "pp " + " ".join(map(str, numbers))
+
+
+def _traffic_rows(groups: Sequence[Group], of: str = "collectives") -> list[tuple[str, ...]]:
+    """Every kind of collective once, with the least and the most that a rank has of it."""
+    sent: dict[tuple[str, str, int], list[Group]] = {}
+    for group in groups:
+        for collective in group.get(of, []):
+            key = (collective["axis"], collective["kind"], collective["group_size"])
+            sent.setdefault(key, []).append(collective)
+    rows: list[tuple[str, ...]] = []
+    for (axis, kind, ranks), collectives in sent.items():
+        counts, sizes = ([collective[name] for collective in collectives] for name in ("count", "bytes"))
+        rows.append((axis, kind, str(ranks), _range(counts, str), _range(sizes, _bytes)))
+    return rows
+
+
+def _range(numbers: Sequence[int], words: Any) -> str:
+    low, high = words(min(numbers)), words(max(numbers))
+    return low if low == high else f"{low} to {high}"
+
+
+def _bytes(count: int) -> str:
+    size, unit = _unit(count)
+    return f"{count / size:.4g} {unit}"
+
+
+def _unit(count: int) -> tuple[int, str]:
+    """The largest unit of which this is at least one."""
+    for size, unit in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if count >= size:
+            return size, unit
+    return 1, "B"

@@ -18,13 +18,13 @@ from scalewright.diagnose.logs.causes import causes
 from scalewright.diagnose.logs.expected import Given, expected, verdict
 from scalewright.diagnose.logs.facts import DIMS, LAYOUT
 from scalewright.diagnose.logs.forms import NAMES
+from scalewright.diagnose.logs.lines import real
 from scalewright.diagnose.logs.log import Log, read_logs, stated
 from scalewright.diagnose.logs.steps import SHOWN, Step
 from scalewright.diagnose.logs.times import usual
-from scalewright.diagnose.logs.values import real
 from scalewright.diagnose.nccl.answer import nccl_part
+from scalewright.diagnose.nccl.answer import verdicts as nccl_verdicts
 from scalewright.diagnose.nccl.log import read_logs as read_nccl
-from scalewright.diagnose.nccl.rules import verdicts as nccl_verdicts
 from scalewright.diagnose.nccl.summary import summary
 from scalewright.spec.base import read_yaml
 from scalewright.spec.common.jsonl import lost_lines, read_jsonl

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from scalewright.spec.common.dotted import flat
+from scalewright.spec.common.formatting import flat
 from scalewright.spec.model import GATED
 from scalewright.spec.question import Question
 

@@ -23,7 +23,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from scalewright.diagnose.logs.values import barred, number, quoted, words
+from scalewright.diagnose.logs.lines import barred, number, quoted, words
 
 MOST = 4  # kinds of lines that are kept
 PAIR = re.compile(r"(.*): (.*)", re.S)

@@ -31,9 +31,8 @@ from pathlib import Path
 
 from scalewright.diagnose.logs.facts import AGAIN, DIMS, FACTS, Facts, facts_of, short
 from scalewright.diagnose.logs.forms import FORMS, Form, Templates
-from scalewright.diagnose.logs.lines import Line, MarkedLines
+from scalewright.diagnose.logs.lines import Line, MarkedLines, clock, number, real
 from scalewright.diagnose.logs.steps import Step, Steps
-from scalewright.diagnose.logs.values import clock, number, real
 from scalewright.diagnose.traces.unpack import Unpacked
 from scalewright.emit.printed import MARKS, Printed
 from scalewright.emit.question import question_of

@@ -2,6 +2,14 @@
 
 window       the steps one after the other                    per rank: a worker's parts, which add up
 slowdown     S, by stage, replica and operation, the worst worker: slowdown.py
+
+Causes of a pipeline's slowdown, each with what the step would take without it.
+
+    straggler               a worker explains half of the slowdown
+    stage imbalance         a stage computes longer than the others, on all replicas: its layers, or the loss
+    uneven micro-batches    forward and backward of a micro-batch are long together: its sequences differ
+
+The first two thresholds and the correlation are the paper's (Lin et al., OSDI 2025, sections 5.1 to 5.3).
 """
 
 from __future__ import annotations
@@ -15,9 +23,10 @@ import numpy as np
 from scalewright.diagnose import intervals
 from scalewright.diagnose.breakdown import Activity, breakdown, breakdown_of_windows
 from scalewright.diagnose.idle import CAUSES
-from scalewright.diagnose.operations.slowdown import Slowdown, slowdown, what_if
-from scalewright.diagnose.operations.table import COMMUNICATES, KINDS, Table, read_table
-from scalewright.diagnose.operations.verdicts import verdicts, worker
+from scalewright.diagnose.operations.slowdown import Slowdown, WhatIf, of_workers, slowdown, what_if
+from scalewright.diagnose.operations.table import BACKWARD, COMMUNICATES, FORWARD, KINDS, Table, read_table
+from scalewright.diagnose.verdict import Gain, Verdict
+from scalewright.diagnose.verdicts import LEAST_GAIN
 from scalewright.spec.errors import UserError
 
 PARTS = ("compute", "exposed_communication", "exposed_copy", "idle")
@@ -149,3 +158,137 @@ def _steps(table: Table, activities: Sequence[Activity]) -> list[dict[str, objec
 
 def _means(rows: Sequence[Mapping[str, Any]], key: str, names: tuple[str, ...]) -> dict[str, float]:
     return {part: float(np.mean([row[key][part] for row in rows])) for part in names}
+
+
+HALF = 0.5  # of the slowdown: what a cause must explain
+CORRELATED = 0.9
+USUALLY = 0.75  # of what an even split would gain: layers and sequences come in pieces (a judgement)
+NAMES = {FORWARD: "forward", BACKWARD: "backward"}
+
+
+def verdicts(asked: WhatIf, slow: Slowdown) -> list[Verdict]:
+    """The causes above their thresholds, the largest expected gain first."""
+    needs = asked.needs
+    causes = []
+    worker = _workers_verdicts(asked, slow)
+    if worker is not None:  # its stage and its micro-batches aren't blamed for it, too
+        needs = np.where(of_workers(asked, slow.workers), asked.usual, needs)
+        causes.append(worker)
+    causes += [cause for cause in (_stage(asked, slow, needs), _micro_batches(asked, slow, needs)) if cause]
+    return sorted(causes, key=lambda verdict: -verdict.usual_gain)
+
+
+def _workers_verdicts(asked: WhatIf, slow: Slowdown) -> Verdict | None:
+    without = asked.usual_in(of_workers(asked, slow.workers))
+    gain = _gain(without, slow)
+    if slow.by_workers < HALF or gain < LEAST_GAIN:
+        return None
+    names = [worker(asked.table, *pair) for pair in slow.workers]
+    mask = of_workers(asked, slow.workers[:1])
+    times = " and ".join(
+        f"a {NAMES[name]} {mine:.3g} s (the others {usual:.3g})"
+        for name in NAMES
+        if (rows := asked.of_name(name)).any()
+        for mine, usual in [(_mean(asked.needs, mask & rows), _mean(asked.needs, rows & ~mask))]
+    )
+    return Verdict(
+        "straggler",
+        [f"{names[0]} takes for {times}",
+         f"without {'it' if len(names) == 1 else 'the worst ' + str(len(names))} a step would take "
+         f"{without:.3g} s instead of {slow.needed_s:.3g}"],
+        f"look at {' and '.join(names[:4])}: clock, temperature and power, other processes, the network",
+        0.9, Gain(gain * USUALLY, gain, max(100 * (1 - slow.usual_s / slow.needed_s), gain)),
+    )  # fmt: skip
+
+
+def _stage(asked: WhatIf, slow: Slowdown, needs: np.ndarray) -> Verdict | None:
+    """A stage whose work is longer than the others': how the step would be with all stages' work equal."""
+    table = asked.table
+    means = {name: _by_stage(table, needs, name) for name in NAMES}
+    work = sum(means.values(), np.zeros(len(table.stages)))
+    longest = int(np.argmax(work))
+    even = needs.copy()
+    for name, mean in means.items():
+        for place, stage in enumerate(table.stages):
+            rows = [row for row, some in enumerate(table.operations) if some.name == name and some.stage == stage]
+            even[rows] *= mean.mean() / max(mean[place], 1e-12)
+    before = asked.time(needs)
+    gain = 100 * (before - asked.time(even)) / slow.needed_s
+    lost = before - slow.usual_s
+    if len(table.stages) < 2 or gain < LEAST_GAIN or 100 * lost < LEAST_GAIN * before:
+        return None
+    if (before - asked.time(np.where(asked.of_stage(table.stages[longest]), asked.usual, needs))) / lost < HALF:
+        return None
+    last = longest == len(table.stages) - 1
+    others = np.delete(work, longest).mean()
+    return Verdict(
+        "stage imbalance",
+        [f"stage {table.stages[longest]} computes {work[longest]:.3g} s for a micro-batch, the others "
+            f"{others:.3g} on average, on all replicas"],
+        "give it fewer layers" + (": it has the head and the loss, too" if last else ""),
+        0.8, Gain(gain / 2, gain * USUALLY, gain),
+    )  # fmt: skip
+
+
+def _micro_batches(asked: WhatIf, slow: Slowdown, needs: np.ndarray) -> Verdict | None:
+    """Micro-batches that differ: how the step would be with its work spread evenly over them."""
+    table = asked.table
+    even = needs.copy()
+    pairs: list[tuple[np.ndarray, np.ndarray]] = []
+    for stage in table.stages:
+        rows = {name: _by_micro_batch(table, stage, name) for name in NAMES}
+        for mine in rows.values():
+            if mine:
+                even[[*mine.values()]] = needs[[*mine.values()]].mean(axis=(0, 2), keepdims=True)
+        both = [key for key in rows[FORWARD] if key in rows[BACKWARD]]
+        if len(both) > 2:
+            a, b = (needs[[rows[name][key] for key in both]] for name in (FORWARD, BACKWARD))
+            pairs.append(((a - a.mean(axis=0)).ravel(), (b - b.mean(axis=0)).ravel()))
+    if not pairs:
+        return None
+    forward, backward = (np.concatenate(side) for side in zip(*pairs, strict=True))
+    spread = float(np.sqrt((forward**2).sum() * (backward**2).sum()))
+    correlation = float((forward * backward).sum()) / spread if spread > 0 else 0.0
+    gain = 100 * (asked.time(needs) - asked.time(even)) / slow.needed_s
+    if correlation < CORRELATED or gain < LEAST_GAIN:
+        return None
+    return Verdict(
+        "uneven micro-batches",
+        [f"a micro-batch that is slow forward is slow backward, on every worker (correlation "
+            f"{correlation:.2f}): its sequences are longer"],
+        "spread sequences over micro-batches and replicas by their cost: attention grows with the square "
+        "of a sequence's length, so that equal tokens aren't equal work",
+        0.8, Gain(gain / 2, gain * USUALLY, gain),
+    )  # fmt: skip
+
+
+def worker(table: Table, stage: int, replica: int) -> str:
+    """`rank 12 (stage 3 of replica 0)`."""
+    rank = table.ranks[table.stages.index(stage), table.replicas.index(replica)]
+    return f"rank {rank} (stage {stage} of replica {replica})"
+
+
+def _by_micro_batch(table: Table, stage: int, name: str) -> dict[tuple[int, int], int]:
+    """Rows of a stage's computes of a name, by chunk and micro-batch."""
+    return {
+        (some.chunk, some.micro_batch): row
+        for row, some in enumerate(table.operations)
+        if some.stage == stage and some.name == name
+    }
+
+
+def _by_stage(table: Table, needs: np.ndarray, name: str) -> np.ndarray:
+    """Mean seconds of a name's operations on each stage; 0 where there is none. float64 [stages]."""
+    means = []
+    for stage in table.stages:
+        rows = [row for row, some in enumerate(table.operations) if some.name == name and some.stage == stage]
+        means.append(float(needs[rows].mean()) if rows else 0.0)
+    return np.array(means)
+
+
+def _mean(values: np.ndarray, mask: np.ndarray) -> float:
+    return float(values[np.broadcast_to(mask, values.shape)].mean())
+
+
+def _gain(without: float, slow: Slowdown) -> float:
+    return 100 * (1 - without / slow.needed_s) if slow.needed_s else 0.0

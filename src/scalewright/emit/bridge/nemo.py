@@ -22,7 +22,7 @@ from scalewright.emit.megatron.files import read_arguments
 from scalewright.emit.megatron.keys import ASIDE
 from scalewright.emit.megatron.model import VOCABULARIES, Arguments
 from scalewright.emit.rules import put
-from scalewright.spec.common.dotted import flat
+from scalewright.spec.common.formatting import flat
 from scalewright.spec.presets import is_preset, load_model_spec
 from scalewright.spec.question import Unread
 

@@ -25,7 +25,7 @@ from scalewright.emit.foreign import ForeignKeys
 from scalewright.emit.megatron.files import read_arguments
 from scalewright.emit.megatron.keys import ASIDE
 from scalewright.emit.python_code import Call, Module, Unknown
-from scalewright.spec.common.dotted import flat
+from scalewright.spec.common.formatting import flat
 from scalewright.spec.errors import UserError
 from scalewright.spec.question import Unread
 

@@ -15,7 +15,7 @@ from scalewright.emit.emitted import Reading
 from scalewright.emit.foreign import FEWEST, ForeignKeys, LayoutKey, LayoutKeys, RunKeys, real_of, true, whole_of
 from scalewright.emit.rules import put
 from scalewright.emit.scripts.model import read_beside
-from scalewright.spec.common.dotted import flat
+from scalewright.spec.common.formatting import flat
 
 __all__ = ["read", "recognises", "write"]
 AUTO = "filled in by the Hugging Face Trainer from its own arguments: read those"

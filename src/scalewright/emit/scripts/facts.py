@@ -1,6 +1,6 @@
 """Settings that an emitted script expresses itself, as the names of its template.
 
-schedule    kind, warm-up, where the decay starts, its length, the last rate: train/lr.py's formula
+schedule    kind, warm-up, where the decay starts, its length, the last rate: train/horizon.py's formula
 data        sources, row length, packing, masks: samples.txt
 loss        the sum over counted tokens, divided by those of the global batch; z-loss
 recompute   of which layers, and whether products are kept

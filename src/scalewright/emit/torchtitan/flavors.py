@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from scalewright.spec.common.dotted import below, flat
+from scalewright.spec.common.formatting import below, flat
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
 

@@ -20,7 +20,7 @@ from scalewright.emit.torchtitan.keys import OLDER, V01, renamed
 from scalewright.emit.torchtitan.layout import Keys, write_layout
 from scalewright.emit.torchtitan.model import Network, decoder_spec, write_model
 from scalewright.emit.torchtitan.training import read_values, write_training
-from scalewright.spec.common.dotted import flat
+from scalewright.spec.common.formatting import flat
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
 

@@ -33,7 +33,7 @@ from scalewright.emit.scripts.model import (
 )
 from scalewright.emit.settings import Settings
 from scalewright.emit.transformers.schedule import read_optimizer, read_schedule, write_optimizer, write_schedule
-from scalewright.spec.common.dotted import flat
+from scalewright.spec.common.formatting import flat
 
 __all__ = ["read", "recognises", "write"]
 COMMON = (

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from scalewright.launch.preflight.facts import NEEDS, Facts
-from scalewright.spec.finding import Finding, Severity
+from scalewright.spec.errors import Finding, Severity
 
 Moment = Literal["meeting", "node", "nodes", "submit"]
 Moments = tuple[Moment, ...]

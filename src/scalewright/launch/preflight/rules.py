@@ -1,17 +1,24 @@
-"""All rules, and how they are run: findings with problems first, in the order of the files."""
+"""All rules, and how they are run: findings with problems first, in the order of the files.
+
+The look at this machine before a rank starts, or meets the others.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from scalewright.launch.preflight import fabric, jobs, limits, network, nodes, storage, timing, variables
+from scalewright.launch.preflight.ask import start_facts
 from scalewright.launch.preflight.facts import Facts
 from scalewright.launch.preflight.rule import Moment, Rule, Subject
+from scalewright.launch.rank import RankContext
+from scalewright.launch.settings import present_environment
 from scalewright.spec.common.formatting import counted
-from scalewright.spec.errors import UserError
-from scalewright.spec.finding import Finding
+from scalewright.spec.errors import Finding, UserError
 from scalewright.spec.launch import Preflight
+from scalewright.spec.run import RunSpec
 
 SUBJECTS: tuple[Subject, ...] = (
     variables.SUBJECT, network.SUBJECT, fabric.SUBJECT, limits.SUBJECT, storage.SUBJECT, timing.SUBJECT,
@@ -56,3 +63,20 @@ def stop_for(findings: Sequence[Finding], mode: Preflight) -> tuple[Finding, ...
     more = f"{counted(others, 'problems')} more: scalewright doctor --launch RUN.yaml; " if others else ""
     how = f"{first.how}; {more}launch.preflight=warn starts it all the same"
     raise UserError(first.what, first.place, how)
+
+
+def look_here(run: RunSpec, context: RankContext, kind: str, file: Path | None = None) -> tuple[Finding, ...]:
+    """What is to be said of a start on this machine; raises UserError for what would make it fail.
+
+    Of one rank among several only what would keep it from meeting the others: the rest is looked at when they
+    have met, so that all of them leave (train/compare_nodes.py). `kind`: of the device; `file`: of the run.
+    """
+    mode = run.launch.preflight
+    if mode == "off":
+        return ()
+    environ, gpus = present_environment(), kind == "cuda"
+    if context.alone:
+        facts = start_facts(environ, run, gpus=gpus, file=file)
+        return stop_for(check(facts, "meeting", "node"), mode)
+    facts = start_facts(environ, run, gpus=gpus, meeting=True)
+    return stop_for(check(facts, "meeting"), mode)

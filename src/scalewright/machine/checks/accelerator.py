@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from scalewright.machine.findings import gib
-from scalewright.spec.finding import Finding, Severity
-from scalewright.spec.hardware.driver_names import match_gpu
+from scalewright.spec.errors import Finding, Severity
+from scalewright.spec.hardware.devices import match_gpu
 
 GROUP = "accelerator"
 FIELDS = (

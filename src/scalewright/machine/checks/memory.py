@@ -8,7 +8,7 @@ from pathlib import Path
 
 from scalewright.machine.findings import gib
 from scalewright.machine.processor import Processor
-from scalewright.spec.finding import Finding
+from scalewright.spec.errors import Finding
 
 GROUP = "memory"
 FEW_FILES = 4096  # shards of a corpus, sockets of a few dozen peers, and libraries

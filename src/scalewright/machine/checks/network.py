@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Late
 from pathlib import Path
 
-from scalewright.spec.finding import Finding
+from scalewright.spec.errors import Finding
 
 GROUP = "network"
 DEFAULT_PORT = 29500

@@ -8,7 +8,7 @@ from pathlib import Path
 from scalewright.machine.load import too_many_threads
 from scalewright.machine.processor import Processor
 from scalewright.spec.common.formatting import counted
-from scalewright.spec.finding import Finding
+from scalewright.spec.errors import Finding
 
 GROUP = "processor"
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")

@@ -8,8 +8,7 @@ import platform
 from collections.abc import Sequence
 from typing import Any
 
-from scalewright.spec.errors import install
-from scalewright.spec.finding import Finding
+from scalewright.spec.errors import Finding, install
 
 GROUP = "software"
 PACKAGES = (

@@ -7,8 +7,8 @@ from typing import Any
 
 from scalewright.machine.probe import compare_bf16, copy_rate, matmul_rate
 from scalewright.spec.common.formatting import metric
-from scalewright.spec.finding import Finding
-from scalewright.spec.hardware.driver_names import match_gpu
+from scalewright.spec.errors import Finding
+from scalewright.spec.hardware.devices import match_gpu
 
 GROUP = "speed"
 

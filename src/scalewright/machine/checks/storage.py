@@ -10,7 +10,7 @@ from pathlib import Path
 
 from scalewright.machine.findings import gib
 from scalewright.spec.common.formatting import metric
-from scalewright.spec.finding import Finding
+from scalewright.spec.errors import Finding
 
 GROUP = "storage"
 BLOCK = 4 << 20

@@ -19,9 +19,8 @@ from scalewright.plan.cost.price_list import PriceList
 from scalewright.plan.cost.table import RECOMPUTE
 from scalewright.plan.cost.work import BLOCK, PARTS
 from scalewright.plan.request import CP_KINDS
-from scalewright.spec.context_volumes import ContextRank, repeats
 from scalewright.spec.expert_volumes import ExpertRank
-from scalewright.spec.volumes import SparseBlocks
+from scalewright.spec.volumes import ContextRank, SparseBlocks, repeats
 
 # Bytes moved over those of a part of attention's output, to merge it: it is read in 16 bits, the sum so far
 # is read and written in 32
@@ -29,7 +28,7 @@ MERGES = 5.0
 
 
 def context_rank(at: Columns, blocks: np.ndarray, rerun: np.ndarray) -> ContextRank:
-    """The numbers of a rank with so many blocks that spec/context_volumes.py asks for."""
+    """The numbers of a rank with so many blocks that spec/volumes.py asks for."""
     t = at.table
     kinds = {kind: 1.0 * (t.cp_kind == number) for number, kind in enumerate(CP_KINDS)}
     return ContextRank(

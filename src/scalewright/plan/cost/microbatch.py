@@ -23,7 +23,7 @@ from scalewright.plan.cost.table import RECOMPUTE
 from scalewright.plan.cost.volumes import Volumes
 from scalewright.plan.cost.work import AFTER, BEFORE, BLOCK, EXTRA, PARTS
 from scalewright.plan.request import CP_KINDS
-from scalewright.spec.schedules.unequal import RankCost
+from scalewright.spec.schedules.bubble import RankCost
 from scalewright.spec.volumes import During
 
 EXPERTS, SHARED, SELECTIVE = PARTS.index("experts"), PARTS.index("shared"), RECOMPUTE.index("selective")

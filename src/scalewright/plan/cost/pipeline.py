@@ -1,6 +1,6 @@
 """Seconds that a pipeline adds to its slowest rank's work: fill, drain, and messages that nothing hides.
 
-    bubble    step of unequal ranks (spec/schedules/unequal.py) - m t_slowest
+    bubble    step of unequal ranks (spec/schedules/bubble.py) - m t_slowest
     messages  2 (p - 1) of the fill and the drain, and of the slowest rank with its others what isn't hidden
 
 Fill and drain: the first activation goes up over p - 1 borders, the last gradient down. In between a trainer
@@ -34,11 +34,11 @@ from scalewright.plan.cost.price_list import PriceList
 from scalewright.plan.cost.volumes import Volumes
 from scalewright.plan.request import SCHEDULES
 from scalewright.spec.schedules.action import Action
+from scalewright.spec.schedules.bubble import RankCost, step_columns
 from scalewright.spec.schedules.build import schedule
 from scalewright.spec.schedules.clock import simulate
 from scalewright.spec.schedules.kinds import find_kind
 from scalewright.spec.schedules.schedule import Schedule
-from scalewright.spec.schedules.unequal import RankCost, step_columns
 from scalewright.spec.volumes import Transfer
 
 

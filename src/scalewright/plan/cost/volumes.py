@@ -35,7 +35,6 @@ from scalewright.plan.cost.table import RECOMPUTE
 from scalewright.plan.cost.work import AFTER, BEFORE, BLOCK, EXTRA
 from scalewright.spec import volumes
 from scalewright.spec.compress import half_bytes
-from scalewright.spec.context_volumes import context_parallel
 from scalewright.spec.expert_volumes import expert_parallel
 from scalewright.spec.loss_chunks import chunk_tokens
 from scalewright.spec.memory import FP32
@@ -48,6 +47,7 @@ from scalewright.spec.volumes import (
     Shards,
     SparseBlocks,
     Transfer,
+    context_parallel,
     outer_steps,
 )
 

@@ -3,14 +3,27 @@
     {"tp": "8", "vocab": "", "options": "node_gbps=400;compile=1"}
 
 Units of the columns: plan/data/README.md.
+
+A layout for a run without one: the fastest of the usual layouts that fit.
+
+tp 1 2 4 8 x pp 1 2 4 8 16 x micro-batch 1 2 4 x ep, batch as stated or by default; FSDP on TPUs and in
+trainers that use it, else a sharded optimizer
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
+import numpy as np
+
+from scalewright.plan.chips import constants_of
+from scalewright.plan.constants import Constants
+from scalewright.plan.cost.evaluate import evaluate, prepare
+from scalewright.plan.request import Request
 from scalewright.spec.errors import UserError
 
 Row = Mapping[str, Any]
@@ -87,3 +100,65 @@ def read_options(cell: str) -> dict[str, str]:
         if value is None or value < least or (key in WHOLE_OPTIONS and value != int(value)):
             raise UserError(f"option {key} is '{options[key]}'", "row", "give a number above 0")
     return options
+
+
+def best_usual(bare: Sequence[tuple[Request, Mapping[str, Any]]], c: Constants | None = None) -> list[Request]:
+    """Each request (given with its row) in its fastest usual layout that fits; the leanest if none does."""
+    candidates = [list(_candidates(r, number(row, "gbs"), number(row, "mbs"))) or [r] for r, row in bare]
+    c = c or constants_of(request.chip for request, _ in bare)
+    outcome = evaluate(prepare([r for group in candidates for r in group], c), c)
+    chosen, start = [], 0
+    for (request, _), group in zip(bare, candidates, strict=True):
+        part = slice(start, start + len(group))
+        start += len(group)
+        rate = np.array([r.global_batch for r in group]) / outcome.step.seconds[part]
+        fits = outcome.memory.fits[part]
+        best = np.argmax(np.where(fits, rate, 0.0)) if fits.any() else np.argmin(outcome.memory.peak[part])
+        chosen.append(_noted(request, group[int(best)]))
+    return chosen
+
+
+def _noted(request: Request, chosen: Request) -> Request:
+    """The chosen request, with the layout among its assumptions."""
+    words = f"layout tp {chosen.tp}, pp {chosen.pp}, zero {chosen.zero_stage}, mbs {chosen.micro_batch}"
+    words += f", ep {chosen.ep}" if chosen.ep > 1 else ""
+    words += " (the planner's choice)"
+    replaced = ("tp ", "pp ", "cp ", "mbs ", "gbs ", "sharding")
+    kept = [line for line in request.assumed if not line.startswith(replaced)]
+    return replace(chosen, assumed=(*kept, words))
+
+
+def _candidates(request: Request, batch: float | None, mbs: float | None) -> Iterator[Request]:
+    """The request in each usual layout that divides its devices."""
+    torus = request.chip.kind == "tpu"
+    for tp, pp in product((1,) if torus else (1, 2, 4, 8), (1,) if torus else (1, 2, 4, 8, 16)):
+        model = request.model
+        if request.devices % (tp * pp) or pp > model.num_hidden_layers or tp > model.num_attention_heads:
+            continue
+        dp = request.devices // (tp * pp)
+        sharded = torus or (pp == 1 and tp == 1 and request.framework.zero_stage == 3)
+        sp, stage = tp > 1 and request.framework.year >= 2023, 3 if sharded else 1
+        shape = replace(request, tp=tp, pp=pp, sp=sp, zero_stage=stage)
+        for micro in (int(mbs),) if mbs else (1, 2, 4):
+            total = batch or micro * dp * (4 * pp if pp > 1 else 1)
+            if total < micro * dp:
+                continue
+            batched = replace(shape, micro_batch=micro, accumulation=total / (micro * dp))
+            for chunks, ep in product(_chunks(request, pp), _experts(request, dp)):
+                schedule = "interleaved" if chunks > 1 else "1f1b"
+                yield replace(batched, virtual_stages=chunks, schedule=schedule, ep=ep)
+
+
+def _experts(request: Request, dp: int) -> list[int]:
+    """Sizes of ep: the stated one, else those that divide the experts and the ranks."""
+    moe = request.model.moe
+    if moe is None or request.ep > 1:
+        return [request.ep]
+    return [ep for ep in (1, 4, 8, 16, 32, 64) if moe.num_experts % ep == 0 and dp % ep == 0]
+
+
+def _chunks(request: Request, pp: int) -> list[int]:
+    """Virtual stages that Megatron's recipes use; other trainers run one stage per rank."""
+    layers = request.model.num_hidden_layers
+    wide = pp > 1 and request.framework.kernels == "modern"
+    return [1, *(v for v in (2, 4, 6) if wide and layers % (pp * v) == 0)]

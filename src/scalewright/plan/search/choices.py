@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from scalewright.plan.capabilities import why_untrainable
+from scalewright.plan.frameworks import why_untrainable
 from scalewright.plan.predict import Prediction, layout_keys, predict_table
 from scalewright.plan.request import Request, from_question
-from scalewright.plan.search.goal import Goal
-from scalewright.plan.search.objective import Objective
+from scalewright.plan.search.objective import Goal, Objective
 from scalewright.plan.search.pricer import Priced
 from scalewright.plan.search.space import Space
 from scalewright.spec.layout import Layout

@@ -9,8 +9,8 @@ from typing import Any
 
 from scalewright.plan.predict import Prediction
 from scalewright.plan.search.choices import Choice
-from scalewright.plan.terms import PART_TERMS
 from scalewright.spec.common.formatting import short_time
+from scalewright.spec.step_parts import PART_TERMS
 
 FOLLOWS = ("dp", "cp_kind", "stage_layers")  # keys that the others imply, or that matter little
 MIN_SHARE = 0.1  # of the largest difference: smaller parts aren't listed

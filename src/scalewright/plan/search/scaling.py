@@ -23,11 +23,11 @@ import numpy as np
 from scalewright.plan.records import Curve, Nearby, ScalingRow, SerialPart
 from scalewright.plan.search.choices import Plan
 from scalewright.plan.search.finder import Stop
-from scalewright.plan.search.goal import Goal
+from scalewright.plan.search.objective import Goal
 from scalewright.plan.search.search import Choice, search, search_again
-from scalewright.plan.terms import PART_TERMS
 from scalewright.spec.errors import UserError
 from scalewright.spec.question import Question
+from scalewright.spec.step_parts import PART_TERMS
 
 
 def scaling(question: Question, goal: Goal, counts: Sequence[int], stop: Stop | None = None) -> dict[str, object]:

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from scalewright.plan.capabilities import forbidden
 from scalewright.plan.cost.table import RECOMPUTE, Table
 from scalewright.plan.cost.units import Unit
+from scalewright.plan.frameworks import forbidden
 from scalewright.plan.records import LayoutKeys
 from scalewright.plan.request import CP_KINDS, OFFLOADS, SCHEDULES, Request
 from scalewright.spec.capabilities import Rule

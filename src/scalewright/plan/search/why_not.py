@@ -13,14 +13,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from scalewright.plan.capabilities import of_framework
 from scalewright.plan.explain import smallest_fix
-from scalewright.plan.frameworks import OURS
+from scalewright.plan.frameworks import OURS, of_framework
 from scalewright.plan.records import LayoutKeys
 from scalewright.plan.search.choices import Choice, Plan
 from scalewright.plan.search.compare import FOLLOWS, compare, value_words
 from scalewright.plan.search.fixed import read_fixed
-from scalewright.plan.search.goal import UNLIMITED
+from scalewright.plan.search.objective import UNLIMITED
 from scalewright.plan.search.search import search_again
 from scalewright.spec.common.formatting import short_time
 from scalewright.spec.errors import UserError

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scalewright.plan.terms import RISK_TERMS
 from scalewright.report.document import Estimate, PlanDocument, Reader
 from scalewright.report.layouts import is_ours, one_line, untrainable
 from scalewright.report.present.blocks import Block, Line, Note, Shown, Table, Text
@@ -27,6 +26,7 @@ from scalewright.report.present.prediction import (
     title,
 )
 from scalewright.spec.common.formatting import count, decimal, gib, share, short_time
+from scalewright.spec.step_parts import RISK_TERMS
 
 FEW = 3  # reasons that are shown unasked
 MANY = 8  # layouts of the Pareto set in a table

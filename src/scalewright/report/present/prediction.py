@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from scalewright.plan.terms import PART_TERMS, RISK_TERMS
 from scalewright.report.document import KINDS, Estimate, PlanDocument, Reader
 from scalewright.report.layouts import is_ours, one_line, with_precision
 from scalewright.report.present.blocks import Bar, Bars, Block, Line, Note, Shown, Table, Tone
 from scalewright.spec.common.formatting import count, decimal, gib, share, short_time
+from scalewright.spec.step_parts import PART_TERMS, RISK_TERMS
 
 LEAST_GAIN = 0.5  # percent of speed that is worth a line
 TIGHT = 0.1  # of the usable memory: with less to spare and no band, what a plan leaves out may not fit

@@ -13,7 +13,7 @@ from pydantic_core import PydanticUndefined
 from scalewright.report.folder import RunFolder
 from scalewright.report.page import Section
 from scalewright.spec.base import Spec
-from scalewright.spec.common.dotted import dotted
+from scalewright.spec.common.formatting import dotted
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.run import DataSpec, OptimizerSpec, RunSpec

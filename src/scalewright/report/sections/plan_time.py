@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from scalewright.plan.terms import PART_TERMS
 from scalewright.report.document import Estimate, PlanDocument
 from scalewright.report.layouts import with_precision
 from scalewright.report.page import Section
 from scalewright.spec.common.formatting import share, short_time
+from scalewright.spec.step_parts import PART_TERMS
 
 ORDER = ("compute", "recompute", "tp_exposed", "cp_exposed", "ep_exposed", "dp_exposed")
 PARTS = {key: PART_TERMS[key] for key in (*ORDER, *(key for key in PART_TERMS if key not in ORDER))}

@@ -1,10 +1,36 @@
-"""Builds a schedule from a kind and three sizes: every rank's order, then the messages."""
+"""Builds a schedule from a kind and three sizes: every rank's order, then the messages.
+
+Sends and receives, put among the computations so that in-order, blocking receives can't deadlock.
+
+    rank 1:  ... receive_activation(stage 1, micro 3)  forward(1, 3)  send_activation(1, 3) ...
+    rank 2:                                    ... receive_activation(2, 3)  forward(2, 3) ...
+
+A send follows the computation of its tensor. A receive precedes the computation that needs it, but follows
+the receives of all messages that the same peer sent earlier: both ends have one order per pair of ranks and
+direction. That costs no time (the earlier message was sent before the needed one) and adds no cycle of waits
+to those of the computations. Two neighbouring stages on one rank need no message.
+
+The sizes that each kind of schedule needs, and the errors for others.
+
+    kind                            virtual stages   micro-batches
+    gpipe 1f1b zb-h1 pipedream      1                any
+    interleaved zb-interleaved      2 or more        any (groups of pp; uneven ones are evened out)
+    zbv                             2                any (2 pp - 1 fill it)
+    dualpipev                       2                2 pp or more
+    dualpipe                        2, and even pp   2 pp or more, even
+
+The virtual stages of dualpipe are the two ways; its model is cut into pp parts, not 2 pp.
+"""
 
 from __future__ import annotations
 
-from scalewright.spec.schedules.check import check_sizes
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from scalewright.spec.errors import UserError
+from scalewright.spec.schedules.action import Action, Message
 from scalewright.spec.schedules.kinds import find_kind, stage_ranks
-from scalewright.spec.schedules.messages import with_messages
 from scalewright.spec.schedules.schedule import Schedule
 
 
@@ -27,3 +53,132 @@ def schedule(kind: str, ranks: int, virtual_stages: int, micro_batches: int, pai
         kind, ranks, virtual_stages, micro_batches, stage_ranks(kind, ranks, virtual_stages), tuple(map(tuple, orders))
     )
     return with_messages(plain)
+
+
+# The sort of tensor that a computation needs from one neighbour stage and gives to the other.
+_TENSOR = {"forward": "activation", "backward": "gradient", "backward_input": "gradient"}
+_Pair = tuple[int, int]  # (sending rank, receiving rank)
+
+
+def with_messages(plain: Schedule) -> Schedule:
+    """The same schedule with its messages; `plain` holds computations only."""
+    channels: defaultdict[_Pair, list[Action]] = defaultdict(list)  # each pair's receives, in order
+    place: dict[tuple[str, int, int], tuple[int, int]] = {}  # receive -> (sending rank, position)
+    for rank, actions in enumerate(plain.actions):
+        for action in actions:
+            if receive := _receive_of(plain, action):
+                channel = channels[rank, plain.rank_of[receive.stage]]
+                place[receive.kind, receive.stage, receive.micro] = (rank, len(channel))
+                channel.append(receive)
+    return Schedule(
+        plain.kind,
+        plain.ranks,
+        plain.virtual_stages,
+        plain.micro_batches,
+        plain.rank_of,
+        tuple(_weave(plain, rank, channels, place) for rank in range(plain.ranks)),
+    )
+
+
+def _weave(
+    plain: Schedule, rank: int, channels: dict[_Pair, list[Action]], place: dict[tuple[str, int, int], tuple[int, int]]
+) -> tuple[Action, ...]:
+    """One rank's computations with its receives before and its sends after them."""
+    woven: list[Action] = []
+    taken: defaultdict[int, int] = defaultdict(int)  # messages taken so far, by peer
+    computations = plain.actions[rank]
+    for index, action in enumerate(computations):
+        # A pair that may be computed together needs both of its inputs first.
+        unit = computations[index : index + 2] if action.overlap else (action,)
+        for needed in _needs(plain, unit):
+            if needed not in place:
+                continue
+            peer, position = place[needed]
+            while taken[peer] <= position:
+                woven.append(channels[peer, rank][taken[peer]])
+                taken[peer] += 1
+        woven.append(action)
+        if receive := _receive_of(plain, action):
+            kind: Message = "send_activation" if receive.kind == "receive_activation" else "send_gradient"
+            woven.append(Action(kind, action.stage, action.micro, plain.rank_of[receive.stage]))
+    return tuple(woven)
+
+
+def _receive_of(plain: Schedule, action: Action) -> Action | None:
+    """The receive of an action's result on another rank; None when no message is sent."""
+    tensor = _TENSOR.get(action.kind)
+    if tensor is None:
+        return None
+    stage = plain.after(action.stage) if tensor == "activation" else plain.before(action.stage)
+    rank = plain.rank_of[action.stage]
+    if stage is None or plain.rank_of[stage] == rank:
+        return None
+    kind: Message = "receive_activation" if tensor == "activation" else "receive_gradient"
+    return Action(kind, stage, action.micro, rank)
+
+
+def _needs(plain: Schedule, actions: Sequence[Action]) -> list[tuple[str, int, int]]:
+    """The receives that these computations can't start without (some may be local: then none exists)."""
+    return [
+        ("receive_" + _TENSOR[action.kind], action.stage, action.micro) for action in actions if action.kind in _TENSOR
+    ]
+
+
+class SizeProblem(NamedTuple):
+    """A condition that sizes break, and a fix: `how` as a sentence, or the `micro_batches` that work."""
+
+    what: str
+    how: str = ""
+    micro_batches: int = 0
+
+
+def check_sizes(kind: str, ranks: int, virtual_stages: int, micro_batches: int) -> None:
+    """Raises UserError when there is no such schedule of these sizes."""
+    find_kind(kind)
+    sizes = {"pp": ranks, "virtual_stages": virtual_stages, "micro_batches": micro_batches}
+    for key, value in sizes.items():
+        if value < 1:
+            raise UserError(f"{key} is {value}", "schedule", f"use {key} 1 or more")
+    if problem := find_problem(kind, ranks, virtual_stages, micro_batches):
+        raise UserError(problem.what, "schedule", problem.how or f"use micro_batches {problem.micro_batches}")
+
+
+def find_problem(kind: str, ranks: int, virtual_stages: int, micro_batches: int) -> SizeProblem | None:
+    """The first condition of the table above that these sizes break; None when all hold."""
+    if problem := _stages_problem(kind, ranks, virtual_stages):
+        return problem
+    record = find_kind(kind)
+    if record.paired and micro_batches < 2 * ranks:
+        return SizeProblem(
+            f"{micro_batches} micro-batches are fewer than 2 x pp {ranks} = {2 * ranks}, which schedule {kind} needs",
+            micro_batches=2 * ranks,
+        )
+    if record.both_ways and ranks % 2:
+        return SizeProblem(
+            f"schedule {kind} pairs the ranks but pp {ranks} is odd", "use schedule dualpipev, or an even pp"
+        )
+    if record.both_ways and micro_batches % 2:
+        return SizeProblem(
+            f"schedule {kind} halves the micro-batches but {micro_batches} is odd", micro_batches=micro_batches + 1
+        )
+    return None
+
+
+def _stages_problem(kind: str, ranks: int, virtual_stages: int) -> SizeProblem | None:
+    record = find_kind(kind)
+    other = record.sibling
+    if record.stages == "several":
+        if virtual_stages > 1:
+            return None
+        instead = f"schedule {other}"
+        return SizeProblem(
+            f"schedule {kind} needs virtual_stages 2 or more but it is {virtual_stages}",
+            f"use {instead}" if ranks == 1 else f"use virtual_stages 2, or {instead}",
+        )
+    needed = 2 if record.stages == "two" else 1
+    if virtual_stages == needed:
+        return None
+    how = f"use virtual_stages {needed}"
+    if record.stages == "one" and other and ranks > 1:
+        how += f", or schedule {other}"
+    return SizeProblem(f"schedule {kind} takes virtual_stages {needed} but it is {virtual_stages}", how)

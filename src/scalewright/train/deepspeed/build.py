@@ -4,6 +4,21 @@
       -> blocks recompute -> with its loss, or as a pipeline's layers -> deepspeed.initialize(JSON)
 
 First weights and checkpoints go in afterwards, in fp32: DeepSpeed makes masters of what it has cast to bf16.
+
+Checkpoints of a run under DeepSpeed's engine, in this tool's own format.
+
+    save       weights and moments, whole and one by one, to every rank's boxes -> the same files as ever
+    restore    each tensor of a checkpoint, whichever engine and layout wrote it -> DeepSpeed's partitions
+
+So `convert`, `generate`, `evaluate` and the other engine read what a DeepSpeed run saved. DeepSpeed's own
+folder of partitions isn't written: nothing here would read it.
+
+One optimizer step by DeepSpeed's engine, with the report that the loop, records and guard read.
+
+micro-batches -> DeepSpeed: reduce, norm, clip, update       runners.py
+loss, tokens, memory, stop      one all-reduce of ours       train/columns.py
+norm before clipping            DeepSpeed's; under ZeRO 0, which keeps none, of the reduced gradients
+a norm that isn't finite        no update, by either; the guard counts such steps as ever
 """
 
 from __future__ import annotations
@@ -17,33 +32,40 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from scalewright.checkpoint.format import OPTIMIZER
+from scalewright.checkpoint.read import CheckpointReader
 from scalewright.model.decoder import Decoder
 from scalewright.model.init import init_box
 from scalewright.parallel.blocks import blocks_of
-from scalewright.parallel.buffers import Buffers
+from scalewright.parallel.collectives import all_sum
 from scalewright.parallel.execute import Loss
+from scalewright.parallel.inputs import Micro
 from scalewright.parallel.mesh import Mesh
-from scalewright.parallel.parallelize import Parallel
+from scalewright.parallel.parallelize import Buffers, Parallel, fill
 from scalewright.parallel.recompute import apply_recompute
 from scalewright.parallel.stages import Stages, cut_stages, stages_of
 from scalewright.parallel.weights import Source, Weight
 from scalewright.spec.deepspeed import Config
+from scalewright.spec.errors import UserError
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.placement import Box, Placement, place, place_plain, stage_layers
 from scalewright.spec.run import OptimizerSpec, RunSpec
 from scalewright.spec.tensors import TensorSpec
+from scalewright.train.batches import DataPosition
+from scalewright.train.clipping import squared_norms
+from scalewright.train.columns import AUX, LOSS, MEMORY, NORM, STOP, TOKENS, WIDTH
 from scalewright.train.deepspeed.check import check_precision
-from scalewright.train.deepspeed.config import engine_config
-from scalewright.train.deepspeed.initialize import initialize, load_deepspeed, off_stdout
-from scalewright.train.deepspeed.runners import Piped, Whole, WithLoss
-from scalewright.train.deepspeed.stages import Feed, build_stages
-from scalewright.train.deepspeed.state import DeepSpeedState
-from scalewright.train.deepspeed.step import DeepSpeedStep
-from scalewright.train.deepspeed.weights import DeepSpeedWeights, Partitions, find_weights
+from scalewright.train.deepspeed.initialize import engine_config, initialize, load_deepspeed, off_stdout
+from scalewright.train.deepspeed.runners import Feed, Piped, Whole, WithLoss, build_stages, watch_updates
+from scalewright.train.deepspeed.weights import STEP, DeepSpeedWeights, Partitions, find_weights, own_part, whole
 from scalewright.train.engine import Engine, Stepper
 from scalewright.train.guard.decide import Guard
-from scalewright.train.network import Network, build_own_module, cut, describe
+from scalewright.train.memory.usage import memory_gib
+from scalewright.train.network import Network, build_own_module, checkpoint_source, cut, describe
 from scalewright.train.optimizer import is_decayed
+from scalewright.train.state.group_state import decode, encode
+from scalewright.train.state.optimizer_state import Named, Numbers
+from scalewright.train.state.run_state import RunState
 
 
 class _Reduced:
@@ -136,3 +158,111 @@ def _groups(weights: Sequence[Weight], weight_decay: float) -> list[dict[str, ob
 
 def _make_step(runner: Whole | Piped, parallel: Parallel, mesh: Mesh, stage: int, loss: Loss, guard: Guard) -> Stepper:
     return DeepSpeedStep(runner, parallel, mesh, stage, loss, guard)
+
+
+class DeepSpeedState(RunState):
+    """A rank's part of it."""
+
+    def __init__(self, run: RunSpec, network: Network, mesh: Mesh, weights: DeepSpeedWeights) -> None:
+        super().__init__(run, network, weights.partitions.optimizer, mesh)
+        self.held, self.partitions = weights, weights.partitions
+
+    def check(self) -> None:
+        """Nothing to find: the optimizers that DeepSpeed is given are torch's."""
+
+    def check_first(self) -> None:
+        """Nothing to find."""
+
+    def save(self, place: DataPosition, run_id: str, more: dict[str, object], *, finite: bool = True) -> None:
+        """Writes a checkpoint, as RunState does."""
+        self.held.collect()
+        try:
+            super().save(place, run_id, more, finite=finite)
+        finally:
+            self.held.release()
+
+    def read_states(self) -> tuple[Named, Numbers]:
+        """This rank's boxes of all moments, and Adam's step; nothing before the first update."""
+        tensors: Named = {}
+        numbers: Numbers = {}
+        if not self.partitions.updated:
+            return tensors, numbers
+        self.partitions.link_states()
+        for weight in self.held.trained():
+            for kind in self.partitions.kinds:
+                moment = own_part(self.partitions.get_state(weight, kind), weight)
+                tensors.setdefault(weight.name, {})[kind] = moment
+            if self.partitions.counts:
+                step = torch.tensor(self.partitions.step())
+                numbers.setdefault(STEP, {})[weight.name] = encode(step)
+        return tensors, numbers
+
+    @torch.no_grad()
+    def restore(self, reader: CheckpointReader) -> tuple[DataPosition, list[str]]:
+        """Brings everything back, as RunState does; raises UserError for steps that differ by weight."""
+        fill(self.weights, checkpoint_source(reader))
+        notes = self._restore_buffers(reader)
+        state = reader.state
+        steps = {float(decode(value)) for value in state.get("optimizer", {}).get(STEP, {}).values()}
+        if len(steps) > 1 or state.get("optimizer_ranks"):
+            problem = "weights were updated different numbers of times, and DeepSpeed counts once for many"
+            raise UserError(problem, str(reader.folder), "resume with engine: scalewright")
+        if reader.optimizer_states():
+            self.partitions.make_states(steps.pop() if steps else 0.0)
+        for weight in self.held.trained():
+            for kind in self.partitions.kinds:
+                name = f"{OPTIMIZER}{kind}/{weight.name}"
+                if reader.has(name):
+                    moment = reader.read(name, whole(weight), weight.placement.tensor.shape)
+                    self.partitions.set_state(weight, kind, moment.to(weight.compute.device))
+        return DataPosition(int(state["step"]), int(state["samples"]), int(state["tokens"])), notes
+
+
+class DeepSpeedStep:
+    """Runs steps; what it is called with and returns is that of `train/step.py`."""
+
+    balance = None  # of experts, which run in this tool's own engine
+
+    def __init__(
+        self, runner: Whole | Piped, parallel: Parallel, mesh: Mesh, stage: int, loss: Loss, guard: Guard
+    ) -> None:
+        """`stage`: of ZeRO."""
+        self.runner, self.parallel, self.mesh, self.loss, self.guard = runner, parallel, mesh, loss, guard
+        self.engine: Any = runner.engine
+        self.optimizer: torch.optim.Optimizer = self.engine.basic_optimizer
+        self._norm = torch.zeros((), device=mesh.device)
+        if stage == 0:
+            watch_updates(self.engine, self._look)
+        self._stage = stage
+
+    def __call__(self, micros: Sequence[Micro], counted: Tensor, stop: int = 0) -> Tensor:
+        """Trains on this rank's micro-batches; [WIDTH + world], as `train/columns.py` has it."""
+        mesh = self.mesh
+        report = torch.zeros(WIDTH + mesh.world, device=mesh.device)
+        tokens = all_sum(counted.to(torch.int64, copy=True), mesh, "loss")
+        divisor = tokens.clamp(min=1).to(torch.float32)
+        with off_stdout():
+            with mesh.timers.phase("compute"):
+                report[LOSS : AUX + 1] = self.runner.train(micros, self.loss, divisor)
+            with mesh.timers.phase("optimizer"):
+                self.runner.update()
+        self.parallel.buffers.share()
+        report[STOP] = stop
+        report[MEMORY + mesh.rank] = memory_gib(mesh.device)
+        local = self.guard.note_local(report)
+        all_sum(report, mesh, mesh.together)
+        report[NORM] = self._norm if self._stage == 0 else float(self.engine.get_global_grad_norm())
+        self.guard.judge(report, local, 0.0)
+        exact = report.double()
+        exact[TOKENS] = tokens
+        return exact
+
+    @torch.no_grad()
+    def _look(self) -> bool:
+        """Takes the norm of the reduced gradients; whether it is finite."""
+        weights = [weight for weight in self.parallel.weights.trained() if weight.compute.grad is not None]
+        shares = torch.tensor([1.0 / weight.copies for weight in weights], device=self.mesh.device)
+        gradients = [weight.compute.grad for weight in weights if weight.compute.grad is not None]
+        total = (squared_norms(gradients) * shares).sum()
+        self._norm = all_sum(total, self.mesh, "world").sqrt()
+        return bool(torch.isfinite(self._norm))

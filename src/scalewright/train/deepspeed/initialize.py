@@ -2,6 +2,13 @@
 
 It logs and prints to stdout, where this tool's answers are (`--json`): all that goes to stderr. It wants a
 process group in a world of one rank, too, and the rank's numbers in the environment (`launch/settings.py`).
+
+The JSON that DeepSpeed gets: `spec/deepspeed.py`'s of layout and optimizer, and `engine_options`.
+
+On top of what `emit deepspeed` writes, so that sums are those of this tool's own engine:
+
+    bf16           gradients are accumulated in fp32, and a step whose gradient isn't finite is left out
+    on the CPU     torch's AdamW also where states are offloaded: DeepSpeed's own would be compiled first
 """
 
 from __future__ import annotations
@@ -17,8 +24,9 @@ from typing import Any
 from torch import nn
 
 from scalewright.parallel.mesh import Mesh, backend_for, ensure_world
-from scalewright.spec.deepspeed import Config
+from scalewright.spec.deepspeed import Config, ds_config, merge, optimizer_section
 from scalewright.spec.errors import UserError
+from scalewright.spec.run import OptimizerSpec, RunSpec
 
 
 def load_deepspeed(mesh: Mesh) -> Any:
@@ -58,3 +66,30 @@ def initialize(
         problem = f"DeepSpeed refuses them: {'; '.join(lines[:3]) or type(error).__name__}"
         raise UserError(problem, "engine_options", "see deepspeed.ai/docs/config-json") from error
     return engine
+
+
+def engine_config(run: RunSpec) -> Config:
+    """The document of a run whose device and precision are settled; `engine_options` are checked already."""
+    layout, optimizer = run.layout, run.optimizer
+    assert isinstance(optimizer, OptimizerSpec)
+    section = optimizer_section(
+        optimizer.name,
+        lr=optimizer.lr,
+        weight_decay=optimizer.weight_decay,
+        betas=optimizer.betas,
+        eps=optimizer.eps,
+        momentum=optimizer.kept_momentum,
+        on_host=layout.offload != "none" and run.device != "cpu",
+    )
+    config = ds_config(
+        layout,
+        optimizer=section,
+        clip_norm=optimizer.clip_norm,
+        precision=str(layout.precision),
+        device=run.device,
+        recomputes=layout.recompute != "none",
+    )
+    if layout.precision == "bf16":
+        in_fp32 = {"bf16": {"check_grad_overflow": True}, "data_types": {"grad_accum_dtype": "fp32"}}
+        config = merge(config, in_fp32)
+    return merge(config, run.engine_options)

@@ -5,6 +5,22 @@
 
 Neither needs a process group, so it works while every group is stuck. A store whose host is stopped answers
 nobody: then each call raises BoardSilent within PATIENCE_S.
+
+How long the watchdog waits before it asks, reports and gives up.
+
+in a step       max(step_s, usual x a usual step)               then ranks are asked
+in slow phases  max(other_s, share x the phase's timeout)       start, save, validation, compilation
+a stalled step  max(stalled_s, stalled_usual x a usual step)    then rank 0 reports it
+
+From every rank's position to the rank that the others wait for. Plain data, no torch.
+
+    rank 0   waits in all_reduce 12 of tp   ──► rank 1 has begun 11 of them ──► rank 1 waits in a receive
+    rank 3   doesn't answer                                         from rank 3 ──► rank 3 is the one
+
+An arrow goes from a rank that waits to each rank that has not begun the same collective. Whoever is at their
+end is behind: it doesn't answer, or it is in code that waits for nobody. Ranks that began different
+collectives under one number are looked for first, and told apart by the majority. Where the arrows form a
+circle, ranks began their collectives in different orders.
 """
 
 from __future__ import annotations
@@ -12,8 +28,10 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
@@ -128,3 +146,243 @@ class StoreBoard:
     def claim(self, key: str) -> bool:
         """True for the first rank that claims the key."""
         return bool(self._ask(lambda store: store.add(f"{key}.claim", 1)) == 1)
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Seconds, and multiples of a usual step; tests take less."""
+
+    tick_s: float = 0.5  # between two looks
+    step_s: float = 5.0
+    usual: float = 3.0
+    other_s: float = 60.0  # also the time until ranks are asked again
+    share: float = 0.25
+    answer_s: float = 2.0  # that the others have to post their positions
+    stalled_s: float = 10.0
+    stalled_usual: float = 5.0
+    grace_s: float = 15.0  # beyond the timeout, for the main thread to end by the groups' own
+
+
+UNEVEN = frozenset({"all_to_all", "gather", "scatter"})  # their sizes may differ from rank to rank
+SILENT = "does not answer"
+Begun = tuple[str, tuple[int, ...]]  # kind, elements of each input
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A collective or message that a rank has begun and that has not ended."""
+
+    group: str  # torch's name of the process group, the same on all its ranks
+    axis: str
+    kind: str  # all_reduce, all_gather, reduce_scatter, broadcast, barrier, send, receive ...
+    number: int  # of the group's collectives, from 1; of a message: of this step's with that peer
+    sizes: tuple[int, ...]  # elements of each input
+    where: str  # path:line of ours or of the user's code
+    members: tuple[int, ...]  # ranks of the group, or the two ends of a message
+
+    def describe(self) -> str:
+        """The collective in words."""
+        return f"{self.kind} number {self.number} of {self.axis}"
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where one rank stands."""
+
+    rank: int
+    step: int  # the last step that it has done
+    phase: str  # start, step, save, validate; compile while torch.compile is at it
+    where: str  # path:line of the main thread, in our code or the user's
+    waiting: Waiting | None
+    counts: Mapping[str, int] = field(default_factory=dict)  # by group: collectives begun
+    # By group: number -> (kind, sizes) of the last collectives.
+    recent: Mapping[str, Mapping[int, Begun]] = field(default_factory=dict)
+    axes: Mapping[str, str] = field(default_factory=dict)  # of the groups in `recent`
+    waited_s: float = 0.0  # without progress when it was asked
+
+    def dump(self) -> dict[str, object]:
+        """Plain data (JSON types)."""
+        return asdict(self)
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any]) -> Position:
+        """The position that `dump` gave, after its way through JSON."""
+        waiting = data["waiting"]
+        if waiting is not None:
+            lists = {key: tuple(waiting[key]) for key in ("sizes", "members")}
+            waiting = Waiting(**{**waiting, **lists})
+        recent = {
+            group: {int(number): (kind, tuple(sizes)) for number, (kind, sizes) in entries.items()}
+            for group, entries in data["recent"].items()
+        }
+        return cls(**{**data, "waiting": waiting, "recent": recent})
+
+
+@dataclass(frozen=True)
+class Process:
+    """Where a rank runs."""
+
+    host: str
+    pid: int
+
+    def __str__(self) -> str:
+        return f"pid {self.pid} on {self.host}"
+
+
+@dataclass(frozen=True)
+class HangVerdict:
+    """Which rank is behind, and what the others wait in."""
+
+    rank: int
+    axis: str
+    collective: str
+    number: int
+    where: str  # of the rank that is behind; empty when it doesn't answer
+    text: str
+    phase: str = "step"  # of the rank that is behind
+    waited_s: float = 0.0  # of the rank that waits longest, when the ranks were asked
+    host: str | None = None  # of the rank that is behind, where known
+    pid: int | None = None
+
+    def fields(self) -> dict[str, object]:
+        """The fields of the event `hang`."""
+        names = ("rank", "host", "pid", "axis", "collective", "number", "where")
+        return {key: getattr(self, key) for key in names}
+
+
+def judge(
+    positions: Mapping[int, Position | None], process: Callable[[int], Process | None] = lambda rank: None
+) -> HangVerdict | None:
+    """The rank that others wait for; None when nobody waits for anybody. `None` = didn't answer.
+
+    `process` gives a rank's host and pid, where they are known.
+    """
+    answered = {rank: position for rank, position in positions.items() if position is not None}
+    waiting = {rank: position.waiting for rank, position in answered.items() if position.waiting}
+    if not waiting:
+        return None
+    verdict = mismatch(answered) or _behind(positions, answered, waiting)
+    if verdict is None:
+        return None
+    phase = answered[verdict.rank].phase if verdict.rank in answered else verdict.phase
+    longest = max(answered[rank].waited_s for rank in waiting if rank != verdict.rank or len(waiting) == 1)
+    verdict = replace(verdict, phase=phase, waited_s=longest)
+    place = process(verdict.rank)
+    if place is None:
+        return verdict
+    text = verdict.text.replace(SILENT, f"({place}) {SILENT}")
+    return replace(verdict, host=place.host, pid=place.pid, text=text)
+
+
+def _behind(
+    positions: Mapping[int, Position | None], answered: Mapping[int, Position], waiting: Mapping[int, Waiting]
+) -> HangVerdict | None:
+    """The rank at the end of most arrows."""
+    blockers = {rank: sorted(_blockers(rank, call, positions)) for rank, call in waiting.items()}
+    ends = Counter(end for rank in waiting for end in _ends(rank, blockers))
+    if not ends:
+        return _circle(answered, waiting, blockers)
+    behind = max(ends, key=lambda rank: (positions[rank] is None, ends[rank], -rank))
+    return _verdict(behind, positions[behind], waiting, blockers)
+
+
+def _blockers(rank: int, call: Waiting, positions: Mapping[int, Position | None]) -> Iterator[int]:
+    """The ranks that have not come to what `rank` waits in."""
+    for other in call.members:
+        if other == rank:
+            continue
+        position = positions.get(other)
+        if position is None or call.kind in ("send", "receive") or position.counts.get(call.group, 0) < call.number:
+            yield other
+
+
+def _ends(rank: int, blockers: Mapping[int, list[int]]) -> set[int]:
+    """The ranks at the end of the arrows from `rank`: they block others, and wait for nobody."""
+    seen, ends, todo = {rank}, set(), [rank]
+    while todo:
+        current = todo.pop()
+        following = blockers.get(current, [])
+        if not following and current != rank:
+            ends.add(current)
+        todo += [other for other in following if other not in seen]
+        seen.update(following)
+    return ends
+
+
+def mismatch(answered: Mapping[int, Position]) -> HangVerdict | None:
+    """A rank that began another collective than the rest of its group under the same number; the first."""
+    entries: dict[tuple[str, int], dict[int, Begun]] = {}
+    for rank, position in sorted(answered.items()):
+        for group, begun in position.recent.items():
+            for number, (kind, sizes) in begun.items():
+                same = entries.setdefault((group, number), {})
+                same[rank] = (kind, () if kind in UNEVEN else sizes)
+    for (group, number), begun_by in sorted(entries.items(), key=lambda entry: entry[0]):
+        if len(set(begun_by.values())) > 1:
+            return _odd_one_out(group, number, begun_by, answered)
+    return None
+
+
+def _odd_one_out(group: str, number: int, begun: Mapping[int, Begun], answered: Mapping[int, Position]) -> HangVerdict:
+    """The rank that the majority contradicts; of two alike, not the lowest."""
+    counts = Counter(begun.values())
+    usual = max(counts, key=lambda call: (counts[call], -min(r for r, c in begun.items() if c == call)))
+    odd = min(rank for rank, call in begun.items() if call != usual)
+    rest = sorted(rank for rank, call in begun.items() if call == usual)
+
+    def line(rank: int) -> str:
+        call = answered[rank].waiting
+        here = call is not None and (call.group, call.number) == (group, number)
+        return call.where if call is not None and here else answered[rank].where
+
+    axis, (kind, sizes) = answered[odd].axes.get(group, "own"), begun[odd]
+    text = (
+        f"rank {odd} began {kind} of {_elements(sizes)} as number {number} of {axis} ({line(odd)}) "
+        f"where {_ranks(rest)} began {usual[0]} of {_elements(usual[1])} ({line(rest[0])})"
+    )
+    return HangVerdict(odd, axis, usual[0], number, line(odd), text)
+
+
+def _circle(
+    answered: Mapping[int, Position], waiting: Mapping[int, Waiting], blockers: Mapping[int, list[int]]
+) -> HangVerdict | None:
+    """Every rank that waits does so for another that waits, too: one took another order."""
+    counts = Counter(other for others in blockers.values() for other in others)
+    if not counts:
+        return None
+    behind = min(counts, key=lambda rank: (-counts[rank], -rank))  # of two alike, not rank 0
+    others = sorted(rank for rank, blocking in blockers.items() if behind in blocking)
+    call, its = waiting[others[0]], waiting[behind]
+    text = (
+        f"{_ranks(others)} and rank {behind} wait for each other: rank {behind} in {its.describe()} "
+        f"({its.where}), {_ranks(others)} in {call.describe()} ({call.where})"
+    )
+    return HangVerdict(behind, call.axis, call.kind, call.number, its.where or answered[behind].where, text)
+
+
+def _verdict(
+    behind: int, position: Position | None, waiting: Mapping[int, Waiting], blockers: Mapping[int, list[int]]
+) -> HangVerdict:
+    direct = sorted(rank for rank, others in blockers.items() if behind in others)
+    call = waiting[direct[0]]
+    if position is None:
+        what, where = f"{SILENT}: its process is stopped, or its machine is gone", ""
+    else:
+        where = position.where
+        what = f"is at {where} (after step {position.step}, {position.phase})"
+    wait = "waits" if len(waiting) == 1 else "wait"
+    text = f"rank {behind} {what}; {_ranks(sorted(waiting))} {wait} in {call.describe()} ({call.where})"
+    return HangVerdict(behind, call.axis, call.kind, call.number, where, text)
+
+
+def _ranks(ranks: list[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > 6:
+        return f"{len(ranks)} ranks ({', '.join(map(str, ranks[:3]))} ...)"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def _elements(sizes: tuple[int, ...]) -> str:
+    total = sum(sizes)
+    return f"{total:,} element" + ("" if total == 1 else "s")

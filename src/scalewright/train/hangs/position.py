@@ -25,7 +25,7 @@ from scalewright.model.torch_private import flight_dumps
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.messages import Messages
 from scalewright.parallel.timers import reported_axis
-from scalewright.train.hangs.verdict import Position, Waiting
+from scalewright.train.hangs.board import Position, Waiting
 
 OURS = Path(scalewright.__file__).parent
 HELPERS = {

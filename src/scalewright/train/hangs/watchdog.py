@@ -31,13 +31,18 @@ from scalewright.parallel.mesh import Mesh, set_timeout
 from scalewright.spec.errors import RunError
 from scalewright.spec.run import TimeoutsSpec
 from scalewright.track.events import EventsFile
-from scalewright.train.hangs.board import Board, BoardSilent, open_board
-from scalewright.train.hangs.broken import is_broken, last_collectives
-from scalewright.train.hangs.patience import Patience
+from scalewright.train.hangs.board import (
+    Board,
+    BoardSilent,
+    HangVerdict,
+    Patience,
+    Position,
+    judge,
+    mismatch,
+    open_board,
+)
 from scalewright.train.hangs.position import Groups, flights, position
-from scalewright.train.hangs.process import Processes
-from scalewright.train.hangs.stacks import Stacks
-from scalewright.train.hangs.verdict import HangVerdict, Position, judge, mismatch
+from scalewright.train.hangs.process import Processes, Stacks, is_broken, last_collectives
 from scalewright.train.metrics.record import Record
 
 STEADY = "step"

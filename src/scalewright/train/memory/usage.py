@@ -1,9 +1,17 @@
-"""How much memory a rank takes: a row of metrics has the largest of all ranks (`train/step.py`)."""
+"""How much memory a rank takes: a row of metrics has the largest of all ranks (`train/step.py`).
+
+The history of a GPU's allocations, written when one fails: `profile: {memory: true}`.
+
+    traces/memory-rank00003.pickle ──► scalewright diagnose ──► the peak, and the lines of code that hold it
+
+torch notes every allocation with its stack, which costs microseconds each: only where it was asked for.
+"""
 
 from __future__ import annotations
 
 import os
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,3 +32,25 @@ def _process(pid: int) -> Any:
     import psutil
 
     return psutil.Process(pid)
+
+
+ENTRIES = 1_000_000  # the last allocations and frees, about 100 MB of host memory
+
+
+def keep_history(asked: bool, device: torch.device) -> None:
+    """From now on torch notes allocations; nothing where it wasn't asked for, or there is no GPU."""
+    if asked and device.type == "cuda":
+        torch.cuda.memory._record_memory_history(max_entries=ENTRIES)
+
+
+def write_history(asked: bool, folder: Path, rank: int, device: torch.device) -> Path | None:
+    """Writes what was noted; None where nothing was, or the disk refuses it."""
+    if not asked or device.type != "cuda":
+        return None
+    path = folder / "traces" / f"memory-rank{rank:05d}.pickle"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.cuda.memory._dump_snapshot(str(path))  # type: ignore[no-untyped-call]
+    except OSError:
+        return None
+    return path

@@ -1,10 +1,19 @@
-"""Opens rank 0's record of a run: its folder, files, console and trackers; writes the start event."""
+"""Opens rank 0's record of a run: its folder, files, console and trackers; writes the start event.
+
+Callbacks of a caller of `train`: the rows as they are written, and a way to stop the run.
+
+sw.train("run.yaml", on_step=lambda row: "stop" if row["loss"] < 2 else None)
+
+this process trains     rank 0's record calls them
+local workers           rank 0 sends its rows through its pipe; the process that started them calls them
+torchrun and the like   rank 0's process calls them
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +33,8 @@ from scalewright.spec.tensors import count as count_parameters
 from scalewright.track.console import Console
 from scalewright.track.environment import environment
 from scalewright.track.events import EventsFile
-from scalewright.track.fanout import Fanout
+from scalewright.track.fanout import Fanout, open_trackers
 from scalewright.track.metrics import MetricsFile
-from scalewright.track.open import open_trackers
 from scalewright.track.saved import read_saved
 from scalewright.train.initial import keep_origin
 from scalewright.train.metrics.expectation import expect
@@ -167,3 +175,54 @@ def _description(run: RunSpec, parameters: int, peak: Peak) -> list[str]:
         best,
     ]
     return [part for part in parts if part]
+
+
+STOP = "stop"
+Callback = Callable[[dict[str, object]], Any]
+
+
+class Callbacks:
+    """A caller's functions; whether one of them has asked to stop, and the newest row of each kind."""
+
+    def __init__(self, on_step: Callback | None, on_valid: Callback | None, on_event: Callback | None) -> None:
+        self._functions = {"train": on_step, "valid": on_valid, "event": on_event}
+        for name, function in self._functions.items():
+            if function is not None and not callable(function):
+                raise UserError(
+                    f"the callback for {name} rows is {type(function).__name__}", "train", "give a function"
+                )
+        self.last: dict[str, dict[str, Any]] = {}
+        self.stopped = False
+
+    def __bool__(self) -> bool:
+        return any(function is not None for function in self._functions.values())
+
+    def __call__(self, kind: str, row: dict[str, Any]) -> bool:
+        """Hands a row to its function; whether it is the first that asks the run to save and stop."""
+        self.last[row["kind"]] = row
+        function = self._functions[kind]
+        asks = function is not None and function(dict(row)) == STOP
+        first, self.stopped = asks and not self.stopped, self.stopped or asks
+        return first
+
+    def result(self, out_dir: str, seconds: float) -> dict[str, Any]:
+        """How a run that a callback has stopped ended, with the keys of `train.run.Result`."""
+        step = int(self.last.get("train", {}).get("step", 0))
+        return answer(out_dir, step, self.last, self.last.get("resume", {}).get("step"), seconds)
+
+
+def answer(
+    out_dir: str, step: int, last: Mapping[str, Mapping[str, Any]], resumed: int | None, seconds: float
+) -> dict[str, object]:
+    """How a run ended, from its newest row of each kind, with the keys of `train.run.Result`."""
+    row, valid = last.get("train", {}), last.get("valid", {})
+    return {
+        "out_dir": out_dir,
+        "step": step,
+        "loss": row.get("loss"),
+        "valid_loss": valid.get("loss"),
+        "bits_per_byte": valid.get("bits_per_byte"),
+        "tokens_per_s": row.get("tokens_per_s"),
+        "resumed_from": resumed,
+        "seconds": seconds,
+    }

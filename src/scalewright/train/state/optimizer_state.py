@@ -23,7 +23,7 @@ from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.weights import Weight, Weights
 from scalewright.spec.errors import UserError
 from scalewright.train.packed_adamw import PackedAdamW, Unpacked
-from scalewright.train.state.plain_values import decode, encode, same
+from scalewright.train.state.group_state import decode, encode, same
 
 Named = dict[str, dict[str, Tensor | Unpacked]]  # {weight: {kind: tensor}}
 Numbers = dict[str, dict[str, object]]  # {kind: {weight: encoded number}}; "*" stands for every trained weight

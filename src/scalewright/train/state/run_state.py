@@ -9,6 +9,14 @@
     state.json               diloco: how many islands, what is under way · islands: each one's numbers, guard
 
 A test compares everything here before a save and after a load (tests/train/state/test_run_state.py).
+
+PowerSGD's error and Q through a checkpoint: each rank's own, of the layout that wrote them.
+
+    same ranks, same parts     every rank reads what it wrote: the run goes on bit for bit
+    another layout             no error, and the first Q; the run's events tell of it
+
+A rank's error belongs to the samples that it saw and to the parts that it holds. Beginning without one loses
+less than a step's gradient, once.
 """
 
 from __future__ import annotations
@@ -24,13 +32,14 @@ from scalewright.checkpoint.write import IslandTensors, save
 from scalewright.parallel.collectives import gather_json
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import fill
+from scalewright.parallel.power_sgd import PowerSGD
 from scalewright.parallel.weights import Weight
+from scalewright.spec.compress import rank_of
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import PythonRef, RunSpec
 from scalewright.train.batches import DataPosition
 from scalewright.train.diloco import Islands
 from scalewright.train.network import Network, checkpoint_source
-from scalewright.train.state.compression_state import COMPRESS, compression_entry, restore_compression
 from scalewright.train.state.group_state import GroupState, own_values
 from scalewright.train.state.optimizer_state import (
     Named,
@@ -218,3 +227,39 @@ def _parts(reader: CheckpointReader, prefix: str) -> Callable[[str, Weight], tor
         return reader.read(name, weight.box, weight.placement.tensor.shape)
 
     return read
+
+
+# Keys of a layout that decide which parts and samples a rank has
+_DECIDE = (
+    "devices", "tp", "sp", "pp", "virtual_stages", "schedule", "stage_layers", "cp", "ep", "etp",
+    "dp_replicate", "zero_stage",
+)  # fmt: skip
+COMPRESS = "compress"  # in state.json: the rank of the factors
+
+
+def compression_entry(run: RunSpec) -> dict[str, object]:
+    """What state.json holds of it."""
+    rank = rank_of(run.train.compress)
+    return {COMPRESS: {"rank": rank}} if rank else {}
+
+
+def restore_compression(
+    compression: PowerSGD, reader: CheckpointReader, run: RunSpec, mesh: Mesh, steps: int
+) -> list[str]:
+    """Brings error and Q back, or begins without; `steps` that the run has behind it. Notes for the user."""
+    compression.begin_anew(steps)
+    saved = reader.state.get(COMPRESS)
+    if saved is None:
+        return ["the checkpoint has no error of powersgd: it begins at zero"] if steps else []
+    if saved != {"rank": rank_of(run.train.compress)}:
+        return [f"powersgd's rank was {saved['rank']} in the checkpoint: its error begins at zero"]
+    now = run.layout.dump()
+    changed = [key for key in _DECIDE if reader.manifest.layout.get(key) != now[key]]
+    if changed:
+        keys = ", ".join(f"layout.{key}" for key in changed)
+        return [f"powersgd's error is of another layout ({keys} changed): it begins at zero"]
+    for name, tensor in compression.state().items():
+        stored = reader.read_of_rank(f"{COMPRESS}/{name}", mesh.rank)
+        if stored is not None:
+            tensor.copy_(stored)
+    return []

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from scalewright.launch.job import LaunchJob, Written
 from scalewright.launch.targets.container import kept_folders, lost, to_yaml, unused
-from scalewright.launch.targets.kubernetes.checks import check, job_name
 from scalewright.launch.targets.kubernetes.kinds import KINDS
+from scalewright.launch.targets.kubernetes.pod import check, job_name
 
 UNUSED = {
     "hosts": "Kubernetes chooses the machines",

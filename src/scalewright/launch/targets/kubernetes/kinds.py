@@ -17,10 +17,10 @@ from typing import Any
 
 from scalewright.launch.job import LaunchJob
 from scalewright.launch.targets.container import PORT, agent_command, bare_agent
-from scalewright.launch.targets.kubernetes.checks import job_name
 from scalewright.launch.targets.kubernetes.pod import (
     container,
     in_shell,
+    job_name,
     pod_spec,
     resources,
     run_keys,
