@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "scalewright"
-LINES, FILES = 99_000, 750  # of all kinds, in Python files
+LINES, FILES = 98_200, 640  # of all kinds, in Python files
 
 BUDGET = {
     "accept": 540,

@@ -10,7 +10,8 @@ import pytest
 
 from fake_machine import FLOPS, LINK, fake, machine, straight
 from scalewright.plan.constants import constants
-from scalewright.plan.curves import Curves, beyond_timed, narrow_is_fast, unit_seconds
+from scalewright.plan.cost.cpu_kernels import unit_seconds
+from scalewright.plan.curves import Curves, beyond_timed, narrow_is_fast
 from scalewright.plan.explain import evidence
 from scalewright.plan.predict import Prediction, predict, predict_table
 from scalewright.plan.request import from_layout

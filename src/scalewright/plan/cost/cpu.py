@@ -14,10 +14,11 @@ from __future__ import annotations
 import numpy as np
 
 from scalewright.plan.cost.columns import Columns, PricedColumns
+from scalewright.plan.cost.cpu_kernels import unit_seconds
 from scalewright.plan.cost.links import groups
 from scalewright.plan.cost.optimizer import products, way
 from scalewright.plan.cost.table import RECOMPUTE
-from scalewright.plan.curves import curves_of, unit_seconds
+from scalewright.plan.curves import curves_of
 from scalewright.spec.hardware.timings import Timings
 from scalewright.spec.volumes import Transfer
 

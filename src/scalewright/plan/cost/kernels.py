@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from scalewright.plan.constants import Constants
+from scalewright.plan.cost.cpu_kernels import unit_seconds
 from scalewright.plan.cost.facts import ChipFacts, Facts
 from scalewright.plan.cost.habits import RECIPES, TrainerFacts
 from scalewright.plan.cost.units import Unit
@@ -43,7 +44,6 @@ from scalewright.plan.cost.work import (
     WEIGHT,
     Kernel,
 )
-from scalewright.plan.curves import unit_seconds
 from scalewright.plan.frameworks import ATTENTION as CORES
 from scalewright.plan.frameworks import KERNELS
 from scalewright.spec.hardware.device_families import PRICED
