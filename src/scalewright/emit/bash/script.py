@@ -1,0 +1,50 @@
+"""A bash script: its commands as it would start them, what a scheduler's header asks for, what can't be known.
+
+#SBATCH --nodes=4 --gpus-per-node=8        header {"nodes": "4", "gpus-per-node": "8"}; SLURM_NNODES is 4
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from scalewright.emit.bash.header import environ_of, header
+from scalewright.emit.bash.run import Command, Result, Shell
+from scalewright.emit.bash.state import State
+from scalewright.emit.bash.tree import parse
+from scalewright.emit.bash.unknown import Mark
+from scalewright.spec.errors import UserError
+
+
+@dataclass(frozen=True)
+class Script:
+    """What following a script gives."""
+
+    commands: list[Command]
+    result: Result
+    state: State
+    header: dict[str, str] = field(default_factory=dict)
+
+    def unknown(self, words: list[str]) -> list[Mark]:
+        """The parts of these words that the script doesn't tell."""
+        return self.result.marks.of(words)
+
+    def shown(self, words: list[str]) -> list[str]:
+        """Words with the script's own text where a part isn't known."""
+        return [self.result.marks.shown(word) for word in words]
+
+
+def read_script(text: str, where: str = "script.sh", folder: Path | None = None) -> Script:
+    """Follows a script; `folder`: where files that it sources lie. Raises UserError where bash would refuse it."""
+    stated = header(text)
+    variables = environ_of(stated)
+    state = State(where, dict(variables), set(variables))
+    result = Result()
+    shell = Shell(state, result, text.encode(), folder)
+    try:
+        statements = parse(text, where)
+        shell.follow(lambda: shell.run(statements))
+    except RecursionError:
+        raise UserError("its statements lie too deep in each other", where, "give the command line itself") from None
+    result.assumed = list(dict.fromkeys([*result.assumed, *shell.words.assumed]))
+    return Script(result.commands, result, shell.state, stated)
