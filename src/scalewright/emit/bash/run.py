@@ -122,7 +122,9 @@ class Shell:
                 (part, *_) = redirection["Word"]["Parts"]
                 program = part.get("Type") == "ProcSubst"
                 self.input = (
-                    self.captured(part["Stmts"]) if program else self.state.files.get(self.words.text(redirection["Word"]))
+                    self.captured(part["Stmts"])
+                    if program
+                    else self.state.files.get(self.words.text(redirection["Word"]))
                 )
             elif sign in (">", ">>", ">|", "&>") and (redirection.get("N") or {}).get("Value", "1") != "2":
                 target = self.words.text(redirection["Word"])
@@ -335,8 +337,11 @@ class Shell:
         if self.folder is None:
             return None
         rest = MARK.split(path)[-1].lstrip("/") if not known(path) else path
+        beside = (self.folder / rest).resolve()
+        if not rest or not beside.is_relative_to(self.folder.resolve()):
+            return None
         try:
-            return read_bytes(self.folder / rest, SCRIPT_BYTES).decode(errors="replace") if rest else None
+            return read_bytes(beside, SCRIPT_BYTES).decode(errors="replace")
         except (OSError, ValueError, UserError):
             return None
 
@@ -412,9 +417,7 @@ class Shell:
     def _exits(self, statements: Sequence[Node]) -> bool:
         """Whether a branch ends the script: usage that is printed, a check of arguments."""
         last = (statements or [{}])[-1].get("Cmd") or {}
-        words = last.get("Args") or [{}]
-        parts = words[0].get("Parts") or [{}]
-        return parts[0].get("Value") in ("exit", "usage", "die") or parts[0].get("Value") == "return"
+        return _first(last.get("Args") or []) in ("exit", "usage", "die", "return")
 
     def case(self, node: Node) -> bool | None:
         with self.words.nothing_outside() as assumed:
@@ -647,7 +650,13 @@ def _is_test(node: Node) -> bool:
     if command.get("Type") == "BinaryCmd" and command["Op"] in ("&&", "||"):
         return _is_test(command["X"]) and _is_test(command["Y"])
     arguments = command.get("Args") or []
-    return bool(arguments) and arguments[0]["Parts"][0].get("Value") in ("[", "test")
+    return _first(arguments) in ("[", "test")
+
+
+def _first(words: Sequence[Node]) -> str | None:
+    """A command's name, where it is plain."""
+    parts = words[0].get("Parts") if words else None
+    return parts[0].get("Value") if parts else None
 
 
 @contextmanager

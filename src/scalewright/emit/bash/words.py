@@ -52,7 +52,7 @@ class Words:
         """The words that this one gives: none, one or several."""
         fields: list[str] = []
         current: str | None = None
-        for piece in self._pieces(word["Parts"], quoted=False):
+        for piece in self._pieces(word.get("Parts") or [], quoted=False):
             if piece.fields is not None:
                 for index, field in enumerate(piece.fields):
                     if index:
@@ -77,13 +77,13 @@ class Words:
         """One text: of an assignment, a pattern's subject, a here-document. Nothing is split."""
         return "".join(
             " ".join(piece.fields) if piece.fields is not None else piece.text
-            for piece in self._pieces(word["Parts"], quoted=False)
+            for piece in self._pieces(word.get("Parts") or [], quoted=False)
         )
 
     def pattern(self, word: Node) -> str:
         """A pattern, what is quoted in it escaped."""
         parts = []
-        for part in word["Parts"]:
+        for part in word.get("Parts") or []:
             text = "".join(
                 " ".join(piece.fields) if piece.fields is not None else piece.text
                 for piece in self._pieces([part], quoted=False, raw=True)
@@ -322,8 +322,8 @@ def _subscript(part: Node) -> str:
 
 def _plain(word: Node) -> bool:
     """Whether braces of a word are expanded: no part of it is quoted."""
-    return all(part["Type"] in ("Lit", "ParamExp") for part in word["Parts"]) and any(
-        "{" in part.get("Value", "") for part in word["Parts"] if part["Type"] == "Lit"
+    return all(part["Type"] in ("Lit", "ParamExp") for part in word.get("Parts") or []) and any(
+        "{" in part.get("Value", "") for part in word.get("Parts") or [] if part["Type"] == "Lit"
     )
 
 
