@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 
 from scalewright.emit.bash import arithmetic
 from scalewright.emit.bash.patterns import matches
+from scalewright.emit.bash.state import Array
 from scalewright.emit.bash.tree import Node
 from scalewright.emit.bash.unknown import MARK, known
 from scalewright.emit.bash.words import Words
@@ -59,7 +60,7 @@ def compared(x: str, sign: str, y: str, pattern: bool) -> bool | None:
         return None
     if sign in ("=", "==", "!="):
         same = matches(x, y) if pattern else x == y
-        return same == (sign != "!=")
+        return bool(same == (sign != "!="))
     return {"<": x < y, ">": x > y}.get(sign)
 
 
@@ -75,12 +76,12 @@ def holds_in_brackets(node: Node, words: Words, files: Collection[str]) -> bool 
             return negated(holds_in_brackets(node["X"], words, files))
         if node["Op"] == "-v":
             return words.state.scalar(words.text(node["X"])) is not None
-        return single(node["Op"], words.text(node["X"]), files)
+        return single(str(node["Op"]), words.text(node["X"]), files)
     sign = node["Op"]
     if sign in ("&&", "||"):
         first = holds_in_brackets(node["X"], words, files)
         if first is (sign == "||"):
-            return first
+            return bool(first)
         second = holds_in_brackets(node["Y"], words, files)
         return both(first, second) if sign == "&&" else either(first, second)
     x = words.text(node["X"])
@@ -104,9 +105,8 @@ def _finds(text: str, word: Node, words: Words) -> bool | None:
     except re.error:
         return None
     if match:
-        words.state.variables["BASH_REMATCH"] = {0: match[0]} | {
-            i: group or "" for i, group in enumerate(match.groups(), 1)
-        }
+        groups: Array = dict(enumerate([match[0], *(group or "" for group in match.groups())]))
+        words.state.variables["BASH_REMATCH"] = groups
     return match is not None
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import PurePosixPath
 
@@ -186,6 +187,7 @@ def _uniq(words: list[str], text: str) -> str | None:
 PROGRAMS: dict[str, Callable[[list[str], str], str | None]] = {
     "echo": _echo, "printf": _printf, "expr": _expr, "bc": _bc, "seq": _seq, "basename": _basename, "awk": _awk,
     "dirname": _dirname, "wc": _wc, "tr": _tr, "cut": _cut, "sort": _sort, "uniq": _uniq,
-    "cat": lambda words, text: None if words else text, "xargs": lambda words, text: None if words else _echo(text.split(), ""),
-    "head": lambda words, text: _ends(words, text, last=False), "tail": lambda words, text: _ends(words, text, last=True),
+    "cat": lambda words, text: None if words else text,
+    "head": partial(_ends, last=False), "tail": partial(_ends, last=True),
+    "xargs": lambda words, text: None if words else _echo(text.split(), ""),
 }  # fmt: skip

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from scalewright.emit.bash.header import environ_of, header
-from scalewright.emit.bash.run import Command, Result, Shell
+from scalewright.emit.bash.shell import Command, Result
 from scalewright.emit.bash.state import State
+from scalewright.emit.bash.statements import Interpreter
 from scalewright.emit.bash.tree import parse
 from scalewright.emit.bash.unknown import Mark
 from scalewright.spec.errors import UserError
@@ -40,7 +41,7 @@ def read_script(text: str, where: str = "script.sh", folder: Path | None = None)
     variables = environ_of(stated)
     state = State(where, dict(variables), set(variables))
     result = Result()
-    shell = Shell(state, result, text.encode(), folder)
+    shell = Interpreter(state, result, text.encode(), folder)
     try:
         statements = parse(text, where)
         shell.follow(lambda: shell.run(statements))
