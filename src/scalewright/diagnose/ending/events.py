@@ -26,9 +26,10 @@ TRACEBACK = "Traceback (most recent call last)"
 PREFIX = re.compile(
     r"^(?:\[(?:rank|default|RANK)_?(?P<a>\d{1,6})\]:? ?|(?P<b>\d{1,6}): ?|\[\d{1,6},(?P<c>\d{1,6})\]<std\w{3}>: ?)"
 )
+# A failure that torch's agent, or mpirun, lists: some lines about one process.
 SUMMARY = re.compile(
-    r"^ +(?:host +: (?P<host>[\w.-]+)|rank +: (?P<rank>\d+) \(local_rank: \d+\))\s*$"
-)  # of torch's agent
+    r"^ +(?:host +: (?P<host>[\w.-]+)|rank +: (?P<rank>\d+) \(local_rank: \d+\)|Process name: \[\[\d+,\d+\],(?P<mpi>\d+)\])\s*$"
+)
 IN_FILE = re.compile(r"(?:rank|RANK|task)[-_]?(\d{1,6})|[-_.](\d{1,6})\.(?:err|out|log)$|/(\d{1,4})/std(?:err|out)")
 GLOG = re.compile(r"\[[EWIF]\d{3,4} (\d\d):(\d\d):(\d\d\.\d+)")
 HOST = re.compile(r"^([A-Za-z][\w.-]{0,60}):(?:\d+:\d+)? ?\[\d+\] ")
@@ -83,7 +84,7 @@ def file_events(path: Path) -> Iterator[Event]:
     rank_of_file = int(next(group for group in named.groups() if group)) if named else None
     count = 0
     for order, line in enumerate(
-        MarkedLines(path, [*marks(), TRACEBACK, '  File "', "(local_rank:", "host      :", *RAISES])
+        MarkedLines(path, [*marks(), TRACEBACK, '  File "', "(local_rank:", "host      :", "Process name:", *RAISES])
     ):
         whole = line.source + line.text
         rank, text = _rank(whole)
@@ -100,8 +101,9 @@ def file_events(path: Path) -> Iterator[Event]:
                 open_[source].place = f"{frame['path']}:{frame['line']}, in {frame['name']}"
             continue
         event = _event(text, order, rank, open_.get(source), path)
+        stated = summary.get("rank") or summary.get("mpi")
         if event is not None and summary and text.startswith("  "):
-            event = replace(event, rank=int(summary["rank"]) if "rank" in summary else rank, host=summary.get("host"))
+            event = replace(event, rank=int(stated) if stated else rank, host=summary.get("host"))
         if event is not None and count < KEPT:
             count += 1
             yield event
