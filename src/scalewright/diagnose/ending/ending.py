@@ -25,7 +25,8 @@ ORDER = {
     signs.HARDWARE: 0, signs.STOPPED: 1, signs.HOST_MEMORY: 2, signs.DEVICE_MEMORY: 2, signs.STORAGE: 3, signs.DATA: 3,
     signs.RAISED: 4, signs.HUNG: 5, signs.KILLED: 6,
 }  # fmt: skip
-SHOWN, WIDE = 4, 160
+SHOWN, WIDE, LINE = 4, 160, 300  # lines, characters
+LATE = 2  # steps that other ranks may still print
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,12 @@ class Ending:
         return {"how": self.kind, "what": self.what, "rank": self.rank, "host": self.host, "facts": self.facts or {}}
 
 
-def ending(events: Sequence[Event], world: int | None = None) -> Ending | None:
-    """The end that these events tell of; None where they tell of none."""
+def ending(events: Sequence[Event], world: int | None = None, steps: int = 0) -> Ending | None:
+    """The end that these events tell of; None where they tell of none. `steps`: of training, in all.
+
+    What steps follow isn't the end: a restart, or an exception that was caught.
+    """
+    events = [event for event in events if event.steps >= steps - LATE]
     causes = [event for event in events if event.grade == signs.CAUSE and not _harmless(event)]
     if not causes:
         finished = [event for event in events if event.kind == signs.FINISHED]
@@ -102,7 +107,7 @@ def _who(event: Event) -> str:
 def _ending(event: Event, causes: Sequence[Event], others: int) -> Ending:
     who = _who(event)
     facts: Mapping[str, float | str] = {}
-    what, fix, evidence = event.name, event.fix, [event.text]
+    what, fix, evidence = event.name, event.fix, [event.text[:LINE]]
     if event.kind == signs.DEVICE_MEMORY:
         sizes = out_of_memory(event.text)
         evidence = [*sizes.evidence(), *evidence]
@@ -158,7 +163,7 @@ def _hung(events: Sequence[Event], first: Event, world: int | None, others: int)
     came = first.facts.get("came")
     if came:
         what = f"{int(first.facts['wanted']) - int(came)} of {first.facts['wanted']} processes never came"
-    evidence = found.evidence or [first.text]
+    evidence = found.evidence or [first.text[:LINE]]
     return Ending(
         signs.HUNG, what, evidence, found.fix, found.ranks[0] if len(found.ranks) == 1 else None, None, None, others
     )
@@ -166,7 +171,7 @@ def _hung(events: Sequence[Event], first: Event, world: int | None, others: int)
 
 def _noticed(events: Sequence[Event]) -> Ending:
     first = events[0]
-    evidence = [event.text for event in events[:SHOWN]]
+    evidence = [event.text[:LINE] for event in events[:SHOWN]]
     fix = "the rank that ended first isn't in these lines: look at the other ranks' and nodes' output, dmesg and sacct"
     return Ending(
         signs.KILLED,

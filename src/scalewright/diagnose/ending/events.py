@@ -10,12 +10,12 @@ Ranks are told apart by what stands before a line, by its own words, or by the f
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from scalewright.diagnose.ending.signs import CAUSE, CONSEQUENCE, RAISED, Sign, marks, sign_of
-from scalewright.diagnose.logs.lines import MarkedLines, clock
+from scalewright.diagnose.ending.signs import CAUSE, CONSEQUENCE, RAISED, marks, sign_of
+from scalewright.diagnose.logs.lines import Line, MarkedLines, clock
 
 EXCEPTION = re.compile(
     r"^(?P<type>(?:[A-Za-z_]\w*\.){0,6}[A-Z]\w{0,60}(?:Error|Exception|Interrupt|Exit|Warning|Timeout|Failure|NotFound))"
@@ -28,7 +28,8 @@ PREFIX = re.compile(
 )
 # A failure that torch's agent, or mpirun, lists: some lines about one process.
 SUMMARY = re.compile(
-    r"^ +(?:host +: (?P<host>[\w.-]+)|rank +: (?P<rank>\d+) \(local_rank: \d+\)|Process name: \[\[\d+,\d+\],(?P<mpi>\d+)\])\s*$"
+    r"^ +(?:host +: (?P<host>[\w.-]+)|rank +: (?P<rank>\d+) \(local_rank: \d+\)|"
+    r"Process name: \[\[\d+,\d+\],(?P<mpi>\d+)\])\s*$"
 )
 IN_FILE = re.compile(r"(?:rank|RANK|task)[-_]?(\d{1,6})|[-_.](\d{1,6})\.(?:err|out|log)$|/(\d{1,4})/std(?:err|out)")
 GLOG = re.compile(r"\[[EWIF]\d{3,4} (\d\d):(\d\d):(\d\d\.\d+)")
@@ -43,7 +44,7 @@ NOTICED = (
 )
 RAISES = ("Error", "Exception", "Interrupt", "Exit", "Timeout", "Failure", "NotFound")
 KEPT = 4000  # events of a file: a log that repeats one for gigabytes
-WORDS = 300
+WORDS = 1000
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Event:
     fix: str = ""
     facts: dict[str, str] = field(default_factory=dict)
     place: str = ""  # of an exception: file:line, in function
-    file: str = ""
+    steps: int = 0  # of training before it
 
 
 @dataclass
@@ -71,44 +72,75 @@ class Traceback:
     place: str = ""
 
 
-def events(files: Sequence[Path]) -> list[Event]:
-    """All of some files; raises OSError where one can't be read."""
-    return [event for path in files for event in file_events(path)]
+class Events:
+    """Takes the lines of one file, one after another, and keeps what they tell of an end."""
 
+    MARKS = ("(local_rank:", "host      :", "Process name:", TRACEBACK, '  File "', *RAISES)
 
-def file_events(path: Path) -> Iterator[Event]:
-    """Those of one file, in its order."""
-    open_: dict[str, Traceback] = {}
-    summary: dict[str, str] = {}  # of the failure that torch's agent lists
-    named = IN_FILE.search(path.name)
-    rank_of_file = int(next(group for group in named.groups() if group)) if named else None
-    count = 0
-    for order, line in enumerate(
-        MarkedLines(path, [*marks(), TRACEBACK, '  File "', "(local_rank:", "host      :", "Process name:", *RAISES])
-    ):
-        whole = line.source + line.text
-        rank, text = _rank(whole)
-        rank = rank_of_file if rank is None else rank
+    def __init__(self, path: Path) -> None:
+        self.path, self.kept = path, list[Event]()
+        self.order = 0
+        self._open: dict[str, Traceback] = {}
+        self._summary: dict[str, str] = {}  # of the failure that torch's agent lists
+        named = IN_FILE.search(path.name)
+        self._rank = int(next(group for group in named.groups() if group)) if named else None
+
+    @classmethod
+    def marks(cls) -> list[str]:
+        """Words of which each line has one that `take` wants to see."""
+        return [*marks(), *cls.MARKS]
+
+    def take(self, line: Line, steps: int = 0) -> None:
+        """A line; `steps`: of training, so far."""
+        self.order += 1
+        rank, text = _rank(line.source + line.text)
+        rank = self._rank if rank is None else rank
         source = line.source or str(rank)
         if listed := SUMMARY.match(text):
-            summary |= {key: value for key, value in listed.groupdict().items() if value}
-            continue
-        if TRACEBACK in text:
-            open_[source] = Traceback()
-            continue
-        if frame := FRAME.match(text):
-            if source in open_ and "site-packages" not in frame["path"]:
-                open_[source].place = f"{frame['path']}:{frame['line']}, in {frame['name']}"
-            continue
-        event = _event(text, order, rank, open_.get(source), path)
-        stated = summary.get("rank") or summary.get("mpi")
-        if event is not None and summary and text.startswith("  "):
-            event = replace(event, rank=int(stated) if stated else rank, host=summary.get("host"))
-        if event is not None and count < KEPT:
-            count += 1
-            yield event
-        if EXCEPTION.match(text):
-            open_.pop(source, None)
+            self._summary |= {key: value for key, value in listed.groupdict().items() if value}
+        elif TRACEBACK in text:
+            self._open[source] = Traceback()
+        elif frame := FRAME.match(text):
+            if source in self._open and "site-packages" not in frame["path"]:
+                self._open[source].place = f"{frame['path']}:{frame['line']}, in {frame['name']}"
+        else:
+            event = self._event(text, rank, self._open.get(source))
+            if event is not None and len(self.kept) < KEPT:
+                self.kept.append(replace(event, steps=steps))
+            if EXCEPTION.match(text):
+                self._open.pop(source, None)
+
+    def _event(self, text: str, rank: int | None, traceback: Traceback | None) -> Event | None:
+        host = HOST.match(text)
+        where = host[1] if host else None
+        event = Event("", RAISED, CAUSE, self.order, text.strip()[:WORDS], rank, where, _seconds(text))
+        event = replace(event, place=traceback.place if traceback else "")
+        if self._summary and text.startswith("  "):
+            stated = self._summary.get("rank") or self._summary.get("mpi")
+            event = replace(event, rank=int(stated) if stated else rank, host=self._summary.get("host"))
+        if (known := sign_of(text)) is not None:
+            sign, facts = known
+            return replace(
+                event, name=sign.name, kind=sign.kind, grade=sign.grade, host=facts.get("host", event.host),
+                rank=int(facts["rank"]) if "rank" in facts else event.rank, fix=sign.fix, facts=facts,
+            )  # fmt: skip
+        exception = EXCEPTION.match(text)
+        if exception is None or exception["type"].endswith("Warning") or traceback is None:
+            return None
+        name = exception["type"].rpartition(".")[2]
+        grade = CONSEQUENCE if name in NOTICED else CAUSE
+        return replace(event, name=name, grade=grade, facts={"words": exception["words"] or ""})
+
+
+def events(files: Sequence[Path]) -> list[Event]:
+    """All of some files; raises OSError where one can't be read."""
+    kept: list[Event] = []
+    for path in files:
+        reader = Events(path)
+        for line in MarkedLines(path, Events.marks()):
+            reader.take(line)
+        kept += reader.kept
+    return kept
 
 
 def _rank(text: str) -> tuple[int | None, str]:
@@ -119,33 +151,9 @@ def _rank(text: str) -> tuple[int | None, str]:
     return int(match["a"] or match["b"] or match["c"]), text[match.end() :]
 
 
-def _event(text: str, order: int, rank: int | None, traceback: Traceback | None, path: Path) -> Event | None:
-    host = HOST.match(text)
-    event = Event(
-        "", RAISED, CAUSE, order, text.strip()[:WORDS], rank, host[1] if host else None, _seconds(text), file=path.name
-    )
-    event = replace(event, place=traceback.place if traceback else "")
-    if (known := sign_of(text)) is not None:
-        sign, facts = known
-        rank = int(facts["rank"]) if "rank" in facts else rank
-        return replace(
-            event, name=sign.name, kind=sign.kind, grade=sign.grade, rank=rank, host=facts.get("host", event.host),
-            fix=sign.fix, facts=facts,
-        )  # fmt: skip
-    exception = EXCEPTION.match(text)
-    if exception is None or exception["type"].endswith("Warning") or traceback is None:
-        return None
-    name = exception["type"].rpartition(".")[2]
-    grade = CONSEQUENCE if name in NOTICED else CAUSE
-    return replace(event, name=name, grade=grade, facts={"words": exception["words"] or ""})
-
-
 def _seconds(text: str) -> float | None:
     date = clock(text)
     if date is not None:
         return date
     match = GLOG.search(text, 0, 200)
     return int(match[1]) * 3600 + int(match[2]) * 60 + float(match[3]) if match else None
-
-
-__all__ = ["Event", "Sign", "events", "file_events"]

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -48,7 +49,7 @@ def shifts(values: Sequence[float]) -> list[Change]:
     x = np.log(np.asarray(values, dtype=float))
     places = sorted(_split(x, 0, len(x), MOST))
     bounds = [0, *places, len(x)]
-    levels = [math.exp(float(np.median(x[a:b]))) for a, b in zip(bounds, bounds[1:], strict=False)]
+    levels = [math.exp(float(np.median(x[a:b]))) for a, b in pairwise(bounds)]
     changes = [Change(place, levels[n], levels[n + 1]) for n, place in enumerate(places)]
     changes = [change for change in changes if abs(change.share) >= MATTERS]
     return changes or _drift(x)
@@ -79,7 +80,8 @@ def _split(x: np.ndarray, start: int, stop: int, most: int) -> list[int]:
 def _exceeds(excursion: float, rest: np.ndarray, n: int) -> float:
     """How likely noise alone, with the memory of `rest`, goes that far: Kolmogorov's distribution."""
     scaled = excursion / math.sqrt(n * (float(np.mean(rest**2)) or 1e-12) * _widened(rest))
-    return min(2 * sum((-1) ** (k - 1) * math.exp(-2 * (k * scaled) ** 2) for k in range(1, 6)), 1.0)
+    terms = (math.copysign(math.exp(-2 * (k * scaled) ** 2), (k % 2) - 0.5) for k in range(1, 6))
+    return min(2 * sum(terms), 1.0)
 
 
 def _drift(x: np.ndarray) -> list[Change]:
