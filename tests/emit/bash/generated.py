@@ -96,7 +96,8 @@ def default(w: Writer) -> None:
 def number(w: Writer) -> None:
     a, b = w.name(), w.name()
     x, y = w.number(), w.number()
-    form = w.chance.choice(["$(({a} * {y} + 1))", "$(( ${a} / {y} ))", "$(({a} % 3))", "$((({a}+{y})**2))", "`expr ${a} + {y}`",
+    form = w.chance.choice(["$(({a} * {y} + 1))", "$(( ${a} / {y} ))", "$(({a} % 3))", "$((({a}+{y})**2))",
+                            "`expr ${a} + {y}`",
                             "$(echo ${a}*{y} | bc)", "$(({a} > {y} ? {a} : {y}))", "$[ {a} + {y} ]"])  # fmt: skip
     w.add(f"{a}={x}\n{b}=" + form.replace("{a}", a).replace("{y}", str(y)), f"--world ${b}")
 
@@ -133,11 +134,13 @@ def table(w: Writer) -> None:
 
 def if_(w: Writer) -> None:
     a, b = w.name(), w.name()
-    test = w.chance.choice(["[ ${a} = 7b ]", "[[ ${a} == 7b ]]", '[ "${a}" == "13b" ]', "[[ ${a} == *b && ${a} != 1* ]]", "[[ ${a} =~ ^[0-9]+b$ ]]",
+    test = w.chance.choice(["[ ${a} = 7b ]", "[[ ${a} == 7b ]]", '[ "${a}" == "13b" ]', "[[ ${a} == *b && ${a} != 1* ]]",
+                            "[[ ${a} =~ ^[0-9]+b$ ]]",
                             "test ${a} = 70b -o ${a} = 7b", "! [ ${a} = 7b ]"])  # fmt: skip
     size, again = (w.chance.choice(["7b", "13b", "70b"]) for _ in range(2))
     w.add(
-        f"{a}={size}\nif {test.replace('{a}', a)}; then\n  {b}=1; X{b}=yes\nelif [[ ${a} = {again} ]]; then {b}=2\nelse\n  {b}=3\nfi",
+        f"{a}={size}\nif {test.replace('{a}', a)}; then\n  {b}=1; X{b}=yes\n"
+        f"elif [[ ${a} = {again} ]]; then {b}=2\nelse\n  {b}=3\nfi",
         f"--n ${b}", f"$X{b}",
     )  # fmt: skip
 
@@ -172,7 +175,8 @@ def case(w: Writer) -> None:
 def function(w: Writer) -> None:
     a, b = w.name(), w.name()
     w.add(
-        f'f{a}() {{\n  local x=$1 y=${{2:-7}}\n  {b}=$((x + y))\n  L{b}="$x:$#"\n}}\nf{a} {w.number()} {w.chance.choice(["", "5"])}',
+        f'f{a}() {{\n  local x=$1 y=${{2:-7}}\n  {b}=$((x + y))\n  L{b}="$x:$#"\n}}\n'
+        f"f{a} {w.number()} {w.chance.choice(['', '5'])}",
         f"${b}",
         f"$L{b}",
     )
@@ -187,8 +191,14 @@ def text_changes(w: Writer) -> None:
     a = w.name()
     w.add(
         f"{a}=meta/Llama-3.1-8B.json",
-        w.chance.choice(["${%a%.json}", "${%a##*/}", "${%a%%/*}", "${%a/Llama/Qwen}", "${%a//-/_}", "${%a,,}", "${%a^^}", "${%a:5:5}", "${#%a}", "${%a#*-}"]).replace("%a", a),
-        w.chance.choice([f"$(basename ${a})", f"$(basename ${a} .json)", f"$(dirname ${a})", f"$(echo ${a} | cut -d/ -f1)", f"$(echo ${a} | tr A-Z a-z)"]),
+        w.chance.choice(
+            ["${%a%.json}", "${%a##*/}", "${%a%%/*}", "${%a/Llama/Qwen}", "${%a//-/_}", "${%a,,}", "${%a^^}", "${%a:5:5}",
+             "${#%a}", "${%a#*-}"]
+        ).replace("%a", a),
+        w.chance.choice(
+            [f"$(basename ${a})", f"$(basename ${a} .json)", f"$(dirname ${a})", f"$(echo ${a} | cut -d/ -f1)",
+             f"$(echo ${a} | tr A-Z a-z)"]
+        ),
     )  # fmt: skip
 
 
@@ -204,7 +214,8 @@ def loop(w: Writer) -> None:
     a, b = w.name(), w.name()
     heads = ["for i in a b c", "for i in {1..3}", "for ((i=0; i<3; i++))", "for i in $(seq 2 4)"]
     w.add(
-        f'{a}=\n{w.chance.choice(heads)}; do\n  {a}="${a} --x $i"\ndone\n{b}=1; while [ ${b} -lt 20 ]; do {b}=$(({b} * 3)); done',
+        f'{a}=\n{w.chance.choice(heads)}; do\n  {a}="${a} --x $i"\ndone\n'
+        f"{b}=1; while [ ${b} -lt 20 ]; do {b}=$(({b} * 3)); done",
         f"${a}",
         f"${b}",
     )
@@ -240,7 +251,8 @@ def arguments(w: Writer) -> None:
 def parsed(w: Writer) -> None:
     a = w.name()
     w.add(
-        f"{a}=9\nset -- --tp 4 --other\nwhile [[ $# -gt 0 ]]; do\n  case $1 in\n    --tp) {a}=$2; shift 2 ;;\n    *) shift ;;\n  esac\ndone",
+        f"{a}=9\nset -- --tp 4 --other\nwhile [[ $# -gt 0 ]]; do\n  case $1 in\n"
+        f"    --tp) {a}=$2; shift 2 ;;\n    *) shift ;;\n  esac\ndone",
         f"--tp ${a}",
     )
 
@@ -252,7 +264,8 @@ def indirect(w: Writer) -> None:
 
 IDIOMS: tuple[Callable[[Writer], None], ...] = (
     variable, several, default, number, string, continued, array, array_of_itself, table, if_, number_test, unset_test,
-    case, function, printing_function, text_changes, devices, loop, read_, document, sourced, arguments, parsed, indirect,
+    case, function, printing_function, text_changes, devices, loop, read_, document, sourced, arguments, parsed,
+    indirect,
 )  # fmt: skip
 LAUNCHES: dict[str, str] = {
     "plain": "%c",
@@ -294,15 +307,7 @@ def script(seed: int) -> str:
         idiom(writer)
         if chance.random() < 0.2:
             writer.lines.append(
-                chance.choice(
-                    [
-                        "set -euo pipefail" if False else "set -e",
-                        "# a comment: $X",
-                        "",
-                        "echo starting",
-                        "export NCCL_DEBUG=WARN",
-                    ]
-                )
+                chance.choice(["set -e", "# a comment: $X", "", "echo starting", "export NCCL_DEBUG=WARN"])
             )
     launches = chance.sample(sorted(LAUNCHES), chance.randint(1, 2))
     for name in sorted(launches, key=lambda launch: launch == "exec"):
