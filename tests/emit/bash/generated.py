@@ -134,7 +134,8 @@ def table(w: Writer) -> None:
 
 def if_(w: Writer) -> None:
     a, b = w.name(), w.name()
-    test = w.chance.choice(["[ ${a} = 7b ]", "[[ ${a} == 7b ]]", '[ "${a}" == "13b" ]', "[[ ${a} == *b && ${a} != 1* ]]",
+    test = w.chance.choice(["[ ${a} = 7b ]", "[[ ${a} == 7b ]]", '[ "${a}" == "13b" ]', 
+                            "[[ ${a} == *b && ${a} != 1* ]]",
                             "[[ ${a} =~ ^[0-9]+b$ ]]",
                             "test ${a} = 70b -o ${a} = 7b", "! [ ${a} = 7b ]"])  # fmt: skip
     size, again = (w.chance.choice(["7b", "13b", "70b"]) for _ in range(2))
@@ -192,7 +193,8 @@ def text_changes(w: Writer) -> None:
     w.add(
         f"{a}=meta/Llama-3.1-8B.json",
         w.chance.choice(
-            ["${%a%.json}", "${%a##*/}", "${%a%%/*}", "${%a/Llama/Qwen}", "${%a//-/_}", "${%a,,}", "${%a^^}", "${%a:5:5}",
+            ["${%a%.json}", "${%a##*/}", "${%a%%/*}", "${%a/Llama/Qwen}", "${%a//-/_}", "${%a,,}", "${%a^^}",
+             "${%a:5:5}",
              "${#%a}", "${%a#*-}"]
         ).replace("%a", a),
         w.chance.choice(

@@ -21,7 +21,7 @@ class WithBuiltins(Shell):
         leaves = {name: partial(self.leave, name) for name in ("exit", "return", "break", "continue")}
         self.builtins = {
             "eval": self.evaluate, "source": self.source_, ".": self.source_, "test": self.test, "[": self.bracket,
-            "unset": self.unset, "set": self.set_, "shift": self.shift, "read": self.read, "mapfile": self.mapfile,
+            "cd": self.cd, "unset": self.unset, "set": self.set_, "shift": self.shift, "read": self.read, "mapfile": self.mapfile,
             "readarray": self.mapfile, "true": self.nothing, ":": self.nothing, "false": self.not_so,
             "getopts": self.not_so, **leaves,
         }  # fmt: skip
@@ -48,10 +48,14 @@ class WithBuiltins(Shell):
             self.state.arguments = before
 
     def test(self, words: list[str]) -> bool | None:
-        return holds(words, self.state.files)
+        return holds(words, self.state)
 
     def bracket(self, words: list[str]) -> bool | None:
-        return holds(words[:-1] if words[-1:] == ["]"] else words, self.state.files)
+        return holds(words[:-1] if words[-1:] == ["]"] else words, self.state)
+
+    def cd(self, words: list[str]) -> bool | None:
+        self.state.directory = self.state.path(words[-1]) if words else "~"
+        return True
 
     def unset(self, words: list[str]) -> bool | None:
         for word in words:

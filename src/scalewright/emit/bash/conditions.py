@@ -8,11 +8,11 @@ Of files only those are known that the script wrote itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from scalewright.emit.bash import arithmetic
 from scalewright.emit.bash.patterns import matches
-from scalewright.emit.bash.state import Array
+from scalewright.emit.bash.state import Array, State
 from scalewright.emit.bash.tree import Node
 from scalewright.emit.bash.unknown import MARK, known
 from scalewright.emit.bash.words import Words
@@ -21,32 +21,32 @@ NUMBERS = {"-eq": "==", "-ne": "!=", "-lt": "<", "-le": "<=", "-gt": ">", "-ge":
 FILES = ("-e", "-f", "-d", "-r", "-w", "-x", "-s", "-L", "-h")
 
 
-def holds(words: Sequence[str], files: Collection[str]) -> bool | None:
+def holds(words: Sequence[str], state: State) -> bool | None:
     """`[ words ]`: `!`, `-a`, `-o` and brackets, as POSIX has them."""
     words = list(words)
     if "-o" in words[1:-1]:
         cut = words.index("-o", 1)
-        return either(holds(words[:cut], files), holds(words[cut + 1 :], files))
+        return either(holds(words[:cut], state), holds(words[cut + 1 :], state))
     if "-a" in words[1:-1]:
         cut = words.index("-a", 1)
-        return both(holds(words[:cut], files), holds(words[cut + 1 :], files))
+        return both(holds(words[:cut], state), holds(words[cut + 1 :], state))
     if words[:1] == ["!"] and len(words) > 1:
-        return negated(holds(words[1:], files))
+        return negated(holds(words[1:], state))
     if words[:1] == ["("] and words[-1:] == [")"]:
-        return holds(words[1:-1], files)
+        return holds(words[1:-1], state)
     if len(words) == 3:
         return compared(words[0], words[1], words[2], pattern=False)
     if len(words) == 2:
-        return single(words[0], words[1], files)
+        return single(words[0], words[1], state)
     return bool(words and words[0]) if len(words) < 2 else None
 
 
-def single(sign: str, text: str, files: Collection[str]) -> bool | None:
+def single(sign: str, text: str, state: State) -> bool | None:
     """A test of one text."""
     if sign in ("-z", "-n"):
         empty = None if MARK.fullmatch(text) else not text
         return empty if sign == "-z" else negated(empty)
-    if sign in FILES and known(text) and text in files:
+    if sign in FILES and known(text) and state.path(text) in state.files:
         return sign not in ("-d", "-L", "-h", "-x")
     return None
 
@@ -64,25 +64,25 @@ def compared(x: str, sign: str, y: str, pattern: bool) -> bool | None:
     return {"<": x < y, ">": x > y}.get(sign)
 
 
-def holds_in_brackets(node: Node, words: Words, files: Collection[str]) -> bool | None:
+def holds_in_brackets(node: Node, words: Words, state: State) -> bool | None:
     """`[[ ... ]]`."""
     kind = node["Type"]
     if kind == "ParenTest":
-        return holds_in_brackets(node["X"], words, files)
+        return holds_in_brackets(node["X"], words, state)
     if kind == "Word":
-        return negated(single("-z", words.text(node), files))
+        return negated(single("-z", words.text(node), state))
     if kind == "UnaryTest":
         if node["Op"] == "!":
-            return negated(holds_in_brackets(node["X"], words, files))
+            return negated(holds_in_brackets(node["X"], words, state))
         if node["Op"] == "-v":
             return words.state.scalar(words.text(node["X"])) is not None
-        return single(str(node["Op"]), words.text(node["X"]), files)
+        return single(str(node["Op"]), words.text(node["X"]), state)
     sign = node["Op"]
     if sign in ("&&", "||"):
-        first = holds_in_brackets(node["X"], words, files)
+        first = holds_in_brackets(node["X"], words, state)
         if first is (sign == "||"):
             return bool(first)
-        second = holds_in_brackets(node["Y"], words, files)
+        second = holds_in_brackets(node["Y"], words, state)
         return both(first, second) if sign == "&&" else either(first, second)
     x = words.text(node["X"])
     if sign == "=~":

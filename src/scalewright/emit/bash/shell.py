@@ -79,6 +79,7 @@ class Shell(ABC):
         self.printed: list[str] | None = None  # texts, where the output is asked for; a null in it can't be known
         self.hidden = False  # a program whose output isn't known has printed
         self.input: str | None = None
+        self.deaf = False  # there is input, and it isn't known
         self.recording = True  # not in $(...)
         self.asking = False  # in a condition, where a program's status isn't taken as success
 
@@ -126,6 +127,7 @@ class Shell(ABC):
                 self.input = self._read(redirection["Word"])
             elif sign in (">", ">>", ">|", "&>") and (redirection.get("N") or {}).get("Value", "1") != "2":
                 target = self.words.text(redirection["Word"])
+                target = target if target == "/dev/null" else self.state.path(target)
                 old = self.state.files.get(target, "") if sign == ">>" else ""
                 self.printed, self.hidden = [old], False
         try:
@@ -141,7 +143,9 @@ class Shell(ABC):
         """What is behind `<`: a file of the script's own, or the output of `<(...)`."""
         part = word["Parts"][0]
         return (
-            self.captured(part["Stmts"]) if part["Type"] == "ProcSubst" else self.state.files.get(self.words.text(word))
+            self.captured(part["Stmts"])
+            if part["Type"] == "ProcSubst"
+            else self.state.files.get(self.state.path(self.words.text(word)))
         )
 
     # -- outputs and inner shells -------------------------------------------------------------------------
@@ -286,11 +290,12 @@ class Shell(ABC):
     def _print(self, words: list[str]) -> None:
         if self.printed is None:
             return
-        text = self.input or ""
-        if words[0] == "cat" and len(words) > 1 and all(word in self.state.files for word in words[1:]):
-            words, text = ["cat"], "".join(self.state.files[word] for word in words[1:])
-        simple = known(*words) or words[0] in ("echo", "printf")
-        printed = output(words, text) if simple and known(text) else None
+        text, paths = self.input or "", [self.state.path(word) for word in words[1:]]
+        if words[0] == "cat" and len(words) > 1 and all(path in self.state.files for path in paths):
+            words, text = ["cat"], "".join(self.state.files[path] for path in paths)
+        own = words[0] in ("echo", "printf")  # it prints its words, whatever comes in
+        readable = own or (known(*words, text) and not (self.deaf and self.input is None))
+        printed = output(words, text) if readable else None
         if printed is None:
             self.hidden = True
         else:
@@ -337,11 +342,11 @@ class Shell(ABC):
 
     def _file(self, path: str) -> str | None:
         """A script that lies beside this one, or that it wrote."""
-        if path in self.state.files:
-            return self.state.files[path]
+        if self.state.path(path) in self.state.files:
+            return self.state.files[self.state.path(path)]
         if self.folder is None:
             return None
-        rest = MARK.split(path)[-1].lstrip("/") if not known(path) else path
+        rest = MARK.split(path)[-1].lstrip("/") if not known(path) else self.state.path(path)
         beside = (self.folder / rest).resolve()
         if not rest or not beside.is_relative_to(self.folder.resolve()):
             return None

@@ -5,6 +5,7 @@ scalar    "8"                          array    {0: "--bf16", 1: "--lr"}, or {"k
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -25,7 +26,8 @@ class State:
     unset: set[str] = field(default_factory=set)  # by the script: empty, where others come from outside
     arguments: list[str] | None = None  # null: those that the script is started with, which nobody knows
     functions: dict[str, tuple[Node, bytes]] = field(default_factory=dict)  # with the text that they stand in
-    files: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)  # by path() of their names
+    directory: str = ""  # where `cd` went, from where the script is started
     local: dict[str, Value | None] = field(default_factory=dict)  # a function's own: what they were before
 
     def copy(self) -> State:
@@ -41,7 +43,11 @@ class State:
         """The shell of a program that this one starts: it has what was exported, and no functions."""
         variables: dict[str, Value] = {key: self.variables[key] for key in self.exported if key in self.variables}
         variables |= environ
-        return State(name, variables, set(variables), set(), arguments, {}, self.files)
+        return State(name, variables, set(variables), set(), arguments, {}, self.files, self.directory)
+
+    def path(self, name: str) -> str:
+        """A file's path from where the script is started."""
+        return posixpath.normpath(posixpath.join(self.directory, name))
 
     def scalar(self, name: str) -> str | None:
         """A variable's text; an array's is that of its first element. None where it isn't set."""

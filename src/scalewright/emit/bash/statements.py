@@ -75,7 +75,7 @@ class Interpreter(WithBuiltins):
         return _first(last.get("Args") or []) in ("exit", "usage", "die", "return")
 
     def case(self, node: Node) -> bool | None:
-        with self.words.nothing_outside() as assumed:
+        with self.words.nothing_outside(arguments=False) as assumed:
             subject = self.words.text(node["Word"])
         items = node.get("Items") or []
         if not known(subject):
@@ -103,6 +103,7 @@ class Interpreter(WithBuiltins):
             before, self.input = self.input, text
             try:
                 inner = self._inner(self.state.copy())
+                inner.deaf = text is None
                 inner.input, inner.printed, inner.asking = text, [] if self.printed is not None else None, self.asking
                 status: bool | None = None
                 with inner.words.nothing_outside() if self.words.empty_outside else _nothing():
@@ -255,7 +256,7 @@ KINDS: dict[str, Callable[[Interpreter, Node], bool | None]] = {
     "ForClause": Interpreter.loop, "WhileClause": Interpreter.while_, "BinaryCmd": Interpreter.binary,
     "Subshell": Interpreter.subshell, "DeclClause": Interpreter.declare, "FuncDecl": Interpreter.define,
     "Block": lambda shell, node: shell.run(node.get("Stmts") or []), "ArithmCmd": _arithmetic, "LetClause": _let,
-    "TestClause": lambda shell, node: holds_in_brackets(node["X"], shell.words, shell.state.files),
+    "TestClause": lambda shell, node: holds_in_brackets(node["X"], shell.words, shell.state),
     "TimeClause": lambda shell, node: shell.statement(node["Stmt"]) if node.get("Stmt") else True,
     "CoprocClause": lambda shell, node: shell.statement(node["Stmt"]), "TestDecl": lambda shell, node: True,
 }  # fmt: skip

@@ -28,8 +28,8 @@ def parse(text: str, where: str) -> list[Node]:
     )
     if done.returncode:
         error = done.stderr.decode(errors="replace").strip().splitlines()[0]
-        position, what = re.fullmatch(r"<standard input>:(\d+):\d+: (.*)|(.*)", error).group(1, 2)  # type: ignore[union-attr]
-        line = f"line {position}: {what}" if position else error
+        match = re.fullmatch(r"(?:<standard input>:)?(\d+):\d+: (.*)", error)
+        line = f"line {match[1]}: {match[2]}" if match else error
         raise UserError(f"bash couldn't read this script: {line}", where, "check it with `bash -n`")
     tree: Node = json.loads(done.stdout)
     return list(tree.get("Stmts") or [])
@@ -46,7 +46,7 @@ def _shfmt() -> str:
 
 def source(text: bytes, node: Node) -> str:
     """The text of a node."""
-    return text[node["Pos"]["Offset"] : node["End"]["Offset"]].decode(errors="replace")
+    return text[node["Pos"]["Offset"] : node["End"]["Offset"]].decode(errors="replace").rstrip(" ;")
 
 
 def line_of(node: Node) -> int:

@@ -43,6 +43,7 @@ class Words:
     def __init__(self, state: State, marks: Marks, text: bytes, output: Callable[[list[Node]], str | None]) -> None:
         self.state, self.marks, self.source, self.output = state, marks, text, output
         self.empty_outside = False  # a variable that isn't set is empty: in a condition
+        self.empty_arguments = True  # then; but not where a case tells them apart
         self.assumed: list[str] = []  # variables that were taken as not set
         self.assigned = set(ASSIGNED.findall(text.decode(errors="replace")))  # somewhere in the script
 
@@ -226,7 +227,8 @@ class Words:
         if name in "@*#" and self.empty_outside:
             self.assumed.append("arguments of its own")
             return "0" if name == "#" else []
-        if self.empty_outside and not OUTSIDE.fullmatch(name) and name not in "$!-_":
+        argument = name.isdecimal() and not self.empty_arguments
+        if self.empty_outside and not OUTSIDE.fullmatch(name) and name not in "$!-_" and not argument:
             self.assumed.append(name)
             return [] if _subscript(part) else ""
         why = (
@@ -301,9 +303,10 @@ class Words:
         return texts[first:] if length is None else texts[first:][:length]
 
     @contextmanager
-    def nothing_outside(self) -> Iterator[list[str]]:
-        """In a condition a variable that isn't set is empty; gives the names of those that were met."""
+    def nothing_outside(self, arguments: bool = True) -> Iterator[list[str]]:
+        """In a condition what isn't set is empty, `arguments`, too; gives the names of those that were met."""
         before, self.empty_outside, self.assumed = (self.empty_outside, self.assumed), True, []
+        self.empty_arguments = arguments
         try:
             yield self.assumed
         finally:
