@@ -4,10 +4,9 @@
     seconds   matched over ranks: the transfer, without waiting for the last rank; else a rank's whole kernel
     bus       bytes / seconds x factor; of `LARGE` and more of the group's largest, since small ones are delay
 
-Metadata is PyTorch's (2.3 and later), Gloo's that of our own recorders: what has none isn't counted. The link
-is that of a cluster that is given: of the innermost level that joins all ranks of the group. Else it is the
-device's between GPUs, and only where the group can lie within its domain: at most so many ranks, consecutive,
-in one block of that size.
+Metadata is PyTorch's (2.3 and later), Gloo's that of our own recorders: what has none isn't counted. The link is that
+of a cluster that is given: of the innermost level that joins all ranks of the group. Else it is the device's between
+GPUs, and only where the group can lie within its domain: at most so many ranks, consecutive, in one block of that size.
 """
 
 from __future__ import annotations

@@ -7,11 +7,10 @@
     transfer = min over ranks of the duration       wait of a rank = its duration - transfer
     clock of a rank = median over collectives of its end - the ranks' median end       (all end together)
 
-A pipeline's sends are matched with the receives of the same group, sender and receiver, in their order.
-Collectives are matched by process group and order in it; where the profiler recorded no groups, by the
-stream's rank among the rank's communication streams and order in it, with names that must agree. A rank's
-k-th one is every rank's k-th, as ranks that don't agree on that hang. Waits smaller than twice the spread of
-the clocks' ends aren't told from noise.
+A pipeline's sends are matched with the receives of the same group, sender and receiver, in their order. Collectives are
+matched by process group and order in it; where the profiler recorded no groups, by the stream's rank among the rank's
+communication streams and order in it, with names that must agree. A rank's k-th one is every rank's k-th, as ranks that
+don't agree on that hang. Waits smaller than twice the spread of the clocks' ends aren't told from noise.
 """
 
 from __future__ import annotations

@@ -16,9 +16,8 @@ They are known by their content:
                                    NCCL     a log with lines of NCCL's
                                    others   refused by name; in a folder left out
 
-A folder that `train` wrote is a run; a text that is named itself and nothing above is a log, too.
-All files must be of one kind: they are the ranks of one run. `example` and `example-log` come with the
-package.
+A folder that `train` wrote is a run; a text that is named itself and nothing above is a log, too. All files must be of
+one kind: they are the ranks of one run. `example` and `example-log` come with the package.
 """
 
 from __future__ import annotations

@@ -4,10 +4,9 @@
        └─► kernels launched inside it      least time = max(FLOPs / peak, bytes / memory rate)
                                            share of the roof = least time / measured time
 
-Shapes come with `record_shapes=True`; the roof is the published one of the device that the trace names
-(Williams et al. 2009, "Roofline"). Attention counts the whole square: a causal one computes half of it. What
-has no shape (fused kernels, CUDA graphs, Triton's) isn't in these sums, so that the share of the peak over
-the window is a lower bound.
+Shapes come with `record_shapes=True`; the roof is the published one of the device that the trace names (Williams et al.
+2009, "Roofline"). Attention counts the whole square: a causal one computes half of it. What has no shape (fused
+kernels, CUDA graphs, Triton's) isn't in these sums, so that the share of the peak over the window is a lower bound.
 """
 
 from __future__ import annotations

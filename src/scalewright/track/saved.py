@@ -5,9 +5,8 @@
                                      └── copy ──┘              else what is missing comes from the copy, and
                                                                what that hasn't is named
 
-The copy, `newest-metrics.jsonl` in the checkpoint's folder, is a line with size and CRC-32 and the newest
-4 MiB (about 6,000 steps). Lines reach the disk (fsync) before the checkpoint does; a save reads those since
-the one before.
+The copy, `newest-metrics.jsonl` in the checkpoint's folder, is a line with size and CRC-32 and the newest 4 MiB (about
+6,000 steps). Lines reach the disk (fsync) before the checkpoint does; a save reads those since the one before.
 """
 
 from __future__ import annotations

@@ -5,9 +5,8 @@
     event(event)             one line of events.jsonl
     finish(status, files)    once: `finished`, `stopped` or `failed`, and the files worth keeping
 
-All four are called from one background thread and may raise: the run goes on, and `Feeder` repeats the call
-later, so that each of them must stand that. A tracker of one's own is a class with these four methods and a
-name.
+All four are called from one background thread and may raise: the run goes on, and `Feeder` repeats the call later, so
+that each of them must stand that. A tracker of one's own is a class with these four methods and a name.
 """
 
 from __future__ import annotations
