@@ -12,6 +12,7 @@ GPUs, and only where the group can lie within its domain: at most so many ranks,
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -85,13 +86,13 @@ def bandwidths(
 ) -> list[Bandwidth]:
     """One for each group and kind, those that sent the most first; groups that aren't matched by one rank."""
     done = {group.group for group in matched}
-    calls: dict[tuple[str, str], list[_Call]] = {}
+    calls: dict[tuple[str, str], list[_Call]] = defaultdict(list)
     for group in matched:
         for call in _matched_calls(traces, group):
-            calls.setdefault((group.group, call.kind), []).append(call)
+            calls[group.group, call.kind].append(call)
     for name, call in _single_calls(traces[0]):
         if name not in done:
-            calls.setdefault((name, call.kind), []).append(call)
+            calls[name, call.kind].append(call)
     result = [
         _bandwidth(name, some, name not in done, _wire(traces[0], some[0].about, cluster))
         for (name, _), some in calls.items()
@@ -114,10 +115,9 @@ def _bandwidth(group: str, calls: list[_Call], waits: bool, wire: Wire | None) -
 
 def _matched_calls(traces: Sequence[Trace], group: Matched) -> Iterator[_Call]:
     for number, transfer in enumerate(group.transfer.tolist()):
-        about = [traces[index].collectives.get(int(group.row[number, column]))
-                 for column, index in enumerate(group.ranks)]  # fmt: skip
-        known = [collective for collective in about if collective is not None]
-        if len(known) == len(about) and transfer > 0 and (call := _call(known, transfer / 1e9)):
+        rows = zip(group.ranks, group.row[number].tolist(), strict=True)
+        known = [traces[index].collectives[row] for index, row in rows if row in traces[index].collectives]
+        if len(known) == len(group.ranks) and transfer > 0 and (call := _call(known, transfer / 1e9)):
             yield call
 
 
@@ -133,21 +133,12 @@ def _single_calls(trace: Trace) -> Iterator[tuple[str, _Call]]:
 def _call(about: Sequence[Collective], seconds: float) -> _Call | None:
     """A collective of `about` on each rank; None where its kind, size or ranks aren't known."""
     first = about[0]
-    kind, buffer = _kind(first.name)
+    kind, buffer = next(((kind, buffer) for word, kind, buffer in KINDS if word in first.name.lower()), ("", ""))
     if not kind or first.group_size < 2:
         return None
-    sizes = [_bytes(collective, buffer) for collective in about]
+    elements = [one.elements_in if buffer == "in" else one.elements_out for one in about]
+    sizes = [number * BYTES.get(one.dtype.lower(), 0) for number, one in zip(elements, about, strict=True)]
     return _Call(kind, first.group_size, sizes, seconds, first) if min(sizes) > 0 else None
-
-
-def _kind(name: str) -> tuple[str, str]:
-    text = name.lower()
-    return next(((kind, buffer) for word, kind, buffer in KINDS if word in text), ("", ""))
-
-
-def _bytes(about: Collective, buffer: str) -> int:
-    elements = about.elements_in if buffer == "in" else about.elements_out
-    return max(elements, 0) * BYTES.get(about.dtype.lower(), 0)
 
 
 def _wire(trace: Trace, about: Collective, cluster: ClusterSpec | None) -> Wire | None:
@@ -159,9 +150,7 @@ def _wire(trace: Trace, about: Collective, cluster: ClusterSpec | None) -> Wire 
         _, *levels = cluster.effective_levels()
         level = next((level for level in levels if _within(ranks, level.size)), None)
         return Wire(level.bytes_per_s, level.latency_s, level.source == "measured") if level else None
-    devices = trace.about.get("deviceProperties")
-    first = devices[0] if isinstance(devices, list) and devices else None
-    device = match_gpu(str(first.get("name"))) if isinstance(first, dict) else None
+    device = match_gpu(str(trace.device.get("name")))
     if device is None or device.link is None:
         return None
     near = ranks == list(range(ranks[0], ranks[0] + len(ranks)))
