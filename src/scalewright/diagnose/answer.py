@@ -38,7 +38,8 @@ def answer(ranks: Ranks) -> dict[str, object]:
     causes = verdicts(ranks)
     kernels = top_kernels(first.trace, most=1_000_000)
     steps = breakdown_of_windows(first.activity, first.steps.start, first.steps.end)
-    memory = [recorded | {"rank": rank.trace.rank} for rank in ranks.ranks if (recorded := traced_memory(rank.trace))]
+    recorded = [(*memory, rank.trace.rank) for rank in ranks.ranks if (memory := traced_memory(rank.trace))]
+    largest = max(recorded, key=lambda of_rank: of_rank[0], default=None)  # peak, memory, rank
     return {
         "kind": "trace",
         "ranks": [rank.trace.rank for rank in ranks.ranks],
@@ -63,7 +64,7 @@ def answer(ranks: Ranks) -> dict[str, object]:
         ],
         "roofs": roofs(first),
         "occupancy": occupancies(first.trace),
-        "memory": max(memory, key=lambda of_rank: of_rank["peak_bytes"], default=None),
+        "memory": largest[1] | {"rank": largest[2]} if largest else None,
         "bound_by": causes[0].cause if causes else bound_by(ranks),
         "verdicts": [verdict.dump() for verdict in causes],
         "stragglers": [
