@@ -81,7 +81,8 @@ def _doubts(snapshots: Sequence[Snapshot]) -> list[str]:
     lines = []
     if any(not snapshot.covered for snapshot in snapshots):
         lines.append(
-            "its trace begins with memory in use already, so that what was before is seen by the blocks that are still held"
+            "its trace begins with memory in use already, so that what was before is seen by the blocks that are "
+            "still held"
         )
     if any(snapshot.blocks and not snapshot.judged.stacked for snapshot in snapshots):
         lines.append("it has no stacks: what memory was for can't be told; record with stacks='python'")

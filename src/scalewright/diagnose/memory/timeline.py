@@ -41,6 +41,8 @@ def is_timeline(start: bytes) -> bool:
 def timeline_answer(files: Sequence[Path]) -> dict[str, object]:
     """The answer's keys, of the file with the highest peak; raises NotPlainData where none can be read."""
     read, warnings = read_each(files, _memory, NotPlainData)
+    if not read:
+        raise NotPlainData(warnings[0].partition(": ")[2].removesuffix(": left out"))
     _, memory, causes = max(read, key=lambda of_file: of_file[0])
     return {
         "kind": "memory",

@@ -24,16 +24,14 @@ T = TypeVar("T")
 
 
 def read_each(files: Sequence[Path], read: Callable[[Path], T], refuses: type[ValueError]) -> tuple[list[T], list[str]]:
-    """What a reader makes of each file, and a line for each that it refuses; raises where it refuses all."""
-    results, reasons = [], {}
+    """What a reader makes of each file, and a line for each that it refuses."""
+    results, warnings = [], []
     for file in files:
         try:
             results.append(read(file))
         except refuses as error:
-            reasons[file] = str(error)
-    if not results:
-        raise refuses(next(iter(reasons.values())))
-    return results, [f"{file.name}: {reason}: left out" for file, reason in reasons.items()]
+            warnings.append(f"{file.name}: {error}: left out")
+    return results, warnings
 
 
 class Unpacked:
