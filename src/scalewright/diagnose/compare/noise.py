@@ -5,8 +5,8 @@ Of steps:
     change     = median(now) / median(then) - 1
     interval   = 2.5% to 97.5% of that over resampled steps (Efron 1979, the percentile bootstrap)
 
-Steps are taken as independent; a machine that is slow for minutes isn't seen by it. Below `LEAST` steps on
-either side nothing is said of noise.
+Steps are taken as independent; a machine that is slow for minutes isn't seen by it. Below `LEAST` steps on either side
+nothing is said of noise.
 
 Of a loss curve:
 
@@ -96,7 +96,8 @@ def losses_apart(before: Mapping[int, float], now: Mapping[int, float]) -> dict[
     apart = here - then
     last = slice(-(len(apart) // 4), None)
     mean, usual = float(apart[last].mean()), float(np.abs(then[last]).mean())
-    limit = DEVIATIONS * _noise(apart) / np.sqrt(len(apart[last]))
+    noise = 1.4826 * np.median(np.abs(np.diff(apart))) / np.sqrt(2)
+    limit = DEVIATIONS * float(noise) / np.sqrt(len(apart[last]))
     return {
         "steps": len(steps),
         "from_step": int(steps[last][0]),
@@ -110,7 +111,3 @@ def losses_apart(before: Mapping[int, float], now: Mapping[int, float]) -> dict[
 def by_step(steps: Sequence[Mapping[str, Any]]) -> dict[int, float]:
     """The losses of a log by their steps; the last one where a restart went over a step again."""
     return {step["step"]: step["loss"] for step in steps if step["loss"] is not None and step["step"] is not None}
-
-
-def _noise(apart: np.ndarray) -> float:
-    return float(1.4826 * np.median(np.abs(np.diff(apart))) / np.sqrt(2))

@@ -134,7 +134,8 @@ def _kernels(launches: Sequence[Launch]) -> tuple[list[dict[str, object]], list[
         by_name[launch.name].append(launch)
     seconds = {name: _seconds(mine) for name, mine in by_name.items()}
     whole = _seconds(launches) or 0.0
-    rows, verdicts = [], []
+    rows: list[dict[str, object]] = []
+    verdicts = []
     for name, mine in sorted(by_name.items(), key=lambda item: -(seconds[item[0]] or 0.0)):
         values, took = _mean(mine), seconds[name]
         binds, peak = bound(values), sol(values)
