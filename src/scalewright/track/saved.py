@@ -48,9 +48,9 @@ def read_saved(folder: Path, name: str, step: int) -> Saved | None:
     """A file of lines by its copy in the checkpoint of `step`; None in one of an older release."""
     try:
         (_, head), *rows = scan_jsonl(folder / COPY.format(name))
-        saved = Saved(name, step, int(head["bytes"]), int(head["crc32"]), rows)
-        whole = saved.size >= sum(len(text) + 1 for text, _ in rows)  # else the file would be cut to less
-        return saved if whole else None
+        size = int(head["bytes"])
+        whole = size >= sum(len(text) + 1 for text, _ in rows)  # else the file would be cut to less
+        return Saved(name, step, size, int(head["crc32"]), rows) if whole else None
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
 

@@ -49,10 +49,7 @@ class Tracker(Protocol):
 
 @dataclass(frozen=True)
 class Target:
-    """The run as a tracker needs it.
-
-    `resume_step` 0 is a new run; more, and the run that `ids` names is continued there.
-    """
+    """The run as a tracker needs it; `resume_step` 0: a new one, more: the run that `remembered` names goes on."""
 
     name: str
     folder: Path
@@ -63,7 +60,7 @@ class Target:
     # Every tracker starts in a thread of its own, and all write into one file.
     _writing: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
-    def remembered(self, tracker: str) -> dict[str, Any]:
+    def remembered(self, tracker: str) -> dict[str, object]:
         """The ids that this tracker left in the run's folder; empty for a new run."""
         return remembered(self.folder, tracker) if self.resume_step else {}
 
