@@ -59,7 +59,7 @@ def answer(ranks: Ranks) -> dict[str, object]:
         "kernel_kinds_pct": by_kind(first.trace),
         "top_kernels": [
             {"name": k.name, "short_name": short_name(k.name), "kind": k.kind, "count": k.count,
-             "total_s": k.total / 1e9, "mean_us": k.mean / 1e3, "share_pct": k.share_pct}
+             "total_s": k.total / 1e9, "mean_us": k.total / k.count / 1e3, "share_pct": k.share_pct}
             for k in kernels[:TOP]
         ],
         "roofs": roofs(first),

@@ -75,7 +75,6 @@ class Bandwidth:
 @dataclass(frozen=True)
 class _Call:
     kind: str
-    ranks: int
     sizes: list[int]  # bytes on each rank
     seconds: float
     about: Collective
@@ -104,12 +103,12 @@ def _bandwidth(group: str, calls: list[_Call], waits: bool, wire: Wire | None) -
     sizes = np.array([max(call.sizes) for call in calls], dtype=float)
     large = sizes >= LARGE * sizes.max()
     rates = sizes[large] / np.array([call.seconds for call in calls])[large]
-    factor = COLLECTIVES[calls[0].kind].factor(calls[0].ranks)
+    kind, ranks = calls[0].kind, calls[0].about.group_size
     several = [max(call.sizes) * len(call.sizes) / sum(call.sizes) for call in calls if len(call.sizes) > 1]
     algorithm = float(np.median(rates))
     return Bandwidth(
-        group, calls[0].kind, len(calls), int(sizes.max()), algorithm, algorithm * factor, waits,
-        float(np.median(several)) if several else None, calls[0].ranks, wire,
+        group, kind, len(calls), int(sizes.max()), algorithm, algorithm * COLLECTIVES[kind].factor(ranks), waits,
+        float(np.median(several)) if several else None, ranks, wire,
     )  # fmt: skip
 
 
@@ -138,7 +137,7 @@ def _call(about: Sequence[Collective], seconds: float) -> _Call | None:
         return None
     elements = [one.elements_in if buffer == "in" else one.elements_out for one in about]
     sizes = [number * BYTES.get(one.dtype.lower(), 0) for number, one in zip(elements, about, strict=True)]
-    return _Call(kind, first.group_size, sizes, seconds, first) if min(sizes) > 0 else None
+    return _Call(kind, sizes, seconds, first) if min(sizes) > 0 else None
 
 
 def _wire(trace: Trace, about: Collective, cluster: ClusterSpec | None) -> Wire | None:

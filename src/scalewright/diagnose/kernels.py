@@ -50,18 +50,13 @@ NEEDS = (
 
 @dataclass(frozen=True)
 class Kernels:
-    """Kernels of one name; `total` and `mean` in nanoseconds, `share_pct` of the time of all kernels."""
+    """Kernels of one name; `total` in nanoseconds, `share_pct` of the time of all kernels."""
 
     name: str
     kind: str
     count: int
     total: int
     share_pct: float
-
-    @property
-    def mean(self) -> float:
-        """Nanoseconds of one."""
-        return self.total / self.count
 
 
 def top_kernels(trace: Trace, most: int = MOST) -> list[Kernels]:

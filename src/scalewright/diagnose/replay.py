@@ -86,7 +86,6 @@ def combined(changes: Sequence[Change], rank: int) -> Change:
 
 
 def _products(factors: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """The factors of each name, multiplied."""
     result: dict[str, float] = defaultdict(lambda: 1.0)
     for name, factor in (item for by_name in factors for item in by_name.items()):
         result[name] *= factor
@@ -327,8 +326,7 @@ def _run(some: Recorded, change: Change) -> Rank:
 def _end_of(number: int) -> Generator[tuple[int, None], int | None, int]:
     """Waits for the end of a collective that its rank came to before."""
     end = yield number, None
-    if end is None:
-        raise AssertionError("a needed end is sent once it is known")
+    assert end is not None  # it is sent once it is known
     return end
 
 

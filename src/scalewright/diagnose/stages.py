@@ -94,12 +94,10 @@ def _chains(ranks: Ranks) -> list[list[int]]:
 
 
 def _excess(work: Mapping[int, int]) -> float:
-    """The most work over the mean."""
     return max(work.values()) / max(float(np.mean([*work.values()])), 1.0)
 
 
 def _work(ranks: Ranks, place: int) -> int:
-    """Nanoseconds in which a rank computes."""
     return max(intervals.length(ranks.ranks[place].activity.compute), 1)
 
 

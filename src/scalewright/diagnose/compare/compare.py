@@ -172,7 +172,6 @@ def _traces(before: Answer, now: Answer) -> dict[str, object]:
 
 
 def _rows(key: str, both: Sequence[Mapping[str, float]], names: Iterable[str]) -> list[dict[str, object]]:
-    """Seconds of each name then and now."""
     rows = ((name, [seconds.get(name, 0.0) for seconds in both]) for name in names)
     return [{key: name, "before_s": then, "now_s": here, "change_s": here - then} for name, (then, here) in rows]
 
@@ -200,7 +199,6 @@ def _idle(answer: Answer, seconds: float) -> dict[str, float]:
 
 
 def _kinds(answer: Answer, steps: int) -> dict[str, float]:
-    """Kernels by kind."""
     first = answer["top_kernels"][:1]
     if not first or not first[0]["share_pct"]:
         return {}

@@ -43,11 +43,6 @@ class Change:
     interval: tuple[float, float] | None
 
     @property
-    def percent(self) -> float:
-        """By how much it became slower."""
-        return 100 * (self.now / self.before - 1)
-
-    @property
     def beyond_noise(self) -> bool | None:
         """Whether the interval excludes no change."""
         return None if self.interval is None else not self.interval[0] <= 0 <= self.interval[1]
@@ -57,7 +52,7 @@ class Change:
         return {
             "before_s": self.before,
             "now_s": self.now,
-            "change_pct": self.percent,
+            "change_pct": 100 * (self.now / self.before - 1),
             "interval_pct": list(self.interval) if self.interval else None,
             "beyond_noise": self.beyond_noise,
         }

@@ -42,7 +42,6 @@ def memory_answer(files: Sequence[Path]) -> dict[str, object]:
 
 
 def _memory(snapshot: Snapshot) -> tuple[dict[str, object], list[Verdict]]:
-    """The keys of a device, and its verdicts."""
     level = curves(snapshot.blocks, snapshot.judged, len(snapshot.time_us), snapshot.before)
     at_peak = level[:, snapshot.peak_event].tolist()
     at_peak[TEMPORARY] += at_peak[STEP_TEMPORARY]
@@ -79,7 +78,7 @@ def curve(level: np.ndarray, seconds: Callable[[int], float]) -> dict[str, list[
 def _doubts(snapshots: Sequence[Snapshot]) -> list[str]:
     """Lines on what a file's snapshots can't tell."""
     lines = []
-    if any(not snapshot.covered for snapshot in snapshots):
+    if any(snapshot.before > 0 for snapshot in snapshots):
         lines.append(
             "its trace begins with memory in use already, so that what was before is seen by the blocks that are "
             "still held"

@@ -53,11 +53,6 @@ class Snapshot:
     judged: Judged
 
     @property
-    def covered(self) -> bool:
-        """Whether the trace has the allocation of everything that is held."""
-        return self.before <= 0
-
-    @property
     def fragmentation_pct(self) -> float:
         """Free bytes in segments partly in use, of all reserved ones: wholly free segments can be reused."""
         return 100 * self.in_pieces / self.reserved if self.reserved else 0.0

@@ -54,7 +54,6 @@ def timeline_answer(files: Sequence[Path]) -> dict[str, object]:
 
 
 def _memory(path: Path) -> tuple[int, dict[str, object], list[Verdict]]:
-    """A file's peak, its keys, and its verdicts."""
     table = _rows(path)
     changes = np.zeros((len(CATEGORIES) + 1, len(table)), dtype=np.int64)
     changes[np.array(GROUPS)[table[:, 3]], np.arange(len(table))] = table[:, 2]

@@ -105,7 +105,7 @@ class _Reader:
         elif not level:  # without a head: a version in an exception, a variable set by a shell
             if " version" in text and (match := patterns.VERSION_WITHIN.search(text)):
                 self._version(source, match.groupdict(""))
-            for name, value in patterns.exports(text):
+            for name, value in patterns.EXPORT.findall(text) if "export" in text or text.startswith("+") else ():
                 self._environment(source, {"name": name, "value": value})
         row = None
         if level in ("WARN", "ERROR", "ABORT", "") or (matched is None and HINT.search(text)):
@@ -153,7 +153,8 @@ class _Reader:
     def _comm(self, source: Source, fields: Fields) -> None:
         rank, ranks = _small(fields["rank"]), _small(fields["ranks"])
         if rank < ranks <= MOST_RANKS:
-            self.log.communicators.line(source, fields["pointer"], rank, ranks, patterns.pairs(fields["rest"]))
+            rest = dict(patterns.PAIR.findall(fields["rest"]))
+            self.log.communicators.line(source, fields["pointer"], rank, ranks, rest)
 
     def _version(self, source: Source, fields: Fields) -> None:
         self.log.library = fields["library"]
@@ -169,16 +170,14 @@ class _Reader:
                 values.setdefault(value, set()).update({source.host} - {""})
 
     def _bootstrap(self, source: Source, fields: Fields) -> None:
-        if source.host not in self.log.bootstrap:
-            self.log.bootstrap[source.host] = patterns.interfaces(fields["interfaces"])
+        self.log.bootstrap.setdefault(source.host, patterns.INTERFACE.findall(fields["interfaces"]))
 
     def _sockets(self, source: Source, fields: Fields) -> None:
-        if source.host not in self.log.sockets:
-            self.log.sockets[source.host] = patterns.interfaces(fields["interfaces"])
+        self.log.sockets.setdefault(source.host, patterns.INTERFACE.findall(fields["interfaces"]))
 
     def _adapters(self, source: Source, fields: Fields) -> None:
-        if listed := patterns.adapters(fields["adapters"]):
-            self.log.adapters.setdefault(source.host, {}).update(listed)
+        for number, name, link in patterns.ADAPTER.findall(fields["adapters"]):
+            self.log.adapters.setdefault(source.host, {})[int(number)] = name, link
 
     def _network(self, source: Source, fields: Fields) -> None:
         self.log.networks[patterns.network(fields["network"].strip())].add(source)

@@ -103,7 +103,9 @@ BY_WORD: dict[str, tuple[Form, ...]] = {
 ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
 PROTOCOLS = ("LL", "LL128", "SIMPLE")
 
-PAIR = re.compile(r"\b(\w{1,40}) (\w{1,40})")
+PAIR = re.compile(r"\b(\w{1,40}) (\w{1,40})")  # `cudaDev 1 busId b000 - Init COMPLETE`
+# `[0]ib0:10.0.0.1<0> [1]ib1:10.0.1.1<0>`, `[0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]`, and what a shell set before the run:
+# `export NCCL_DEBUG=info`, `+ NCCL_IB_DISABLE=1`.
 INTERFACE = re.compile(r"(?:\[\d+\])?([^:\s\[\]<>]{1,40}):[^\s<>]{1,90}<\d+>")
 ADAPTER = re.compile(r"\[(\d+)\] ?([^:\s\[\]]+):(?:\w+:)?\d+/(\w+)")
 EXPORT = re.compile(r"(?:^|\bexport |\s)([NR]CCL_[A-Z0-9_]+)=([^\s'\";]+)")
@@ -118,26 +120,6 @@ def match(text: str) -> tuple[str, Fields] | None:
         if fields := form.pattern.match(text):
             return form.kind, fields.groupdict("")
     return None
-
-
-def pairs(rest: str) -> dict[str, str]:
-    """`cudaDev 1 busId b000 - Init COMPLETE` as {"cudaDev": "1", "busId": "b000", "Init": "COMPLETE"}."""
-    return dict(PAIR.findall(rest))
-
-
-def interfaces(text: str) -> list[str]:
-    """`[0]ib0:10.0.0.1<0> [1]ib1:10.0.1.1<0>` as their names."""
-    return INTERFACE.findall(text)
-
-
-def adapters(text: str) -> dict[int, tuple[str, str]]:
-    """`[0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]` as {0: ("mlx5_0", "IB"), 1: ("mlx5_1", "RoCE")}."""
-    return {int(number): (name, link) for number, name, link in ADAPTER.findall(text)}
-
-
-def exports(text: str) -> list[tuple[str, str]]:
-    """Variables that a shell set before the run: `export NCCL_DEBUG=info`, `+ NCCL_IB_DISABLE=1`."""
-    return EXPORT.findall(text) if "export" in text or text.startswith("+") else []
 
 
 def plain_version(text: str) -> str:

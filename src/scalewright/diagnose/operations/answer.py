@@ -160,7 +160,7 @@ def verdicts(asked: WhatIf, slow: Slowdown) -> list[Verdict]:
 
 def _workers_verdicts(asked: WhatIf, slow: Slowdown) -> Verdict | None:
     without = asked.usual_in(of_workers(asked, slow.workers))
-    gain = _gain(without, slow)
+    gain = 100 * (1 - without / slow.needed_s) if slow.needed_s else 0.0
     if slow.by_workers < HALF or gain < LEAST_GAIN:
         return None
     names = [worker(asked.table, *pair) for pair in slow.workers]
@@ -257,7 +257,3 @@ def _by_micro_batch(table: Table, stage: int, name: str) -> dict[tuple[int, int]
 
 def _mean(values: np.ndarray, mask: np.ndarray) -> float:
     return float(values[np.broadcast_to(mask, values.shape)].mean())
-
-
-def _gain(without: float, slow: Slowdown) -> float:
-    return 100 * (1 - without / slow.needed_s) if slow.needed_s else 0.0

@@ -249,17 +249,11 @@ def _integers(values: list[int | None]) -> np.ndarray:
 
 
 def _collective(args: Args) -> Collective:
-    def number(value: int | None) -> int:
-        return -1 if value is None else value
-
-    def word(value: object) -> str:
-        return "" if value is None else str(value)
-
-    return Collective(
-        word(args.collective), word(args.dtype), number(args.elements_in), number(args.elements_out),
-        word(args.group), word(args.group_about), number(args.group_size), word(args.ranks),
-        number(args.source), number(args.target),
-    )  # fmt: skip
+    numbers = (args.elements_in, args.elements_out, args.group_size, args.source, args.target)
+    words = (args.collective, args.dtype, args.group, args.group_about, args.ranks)
+    elements_in, elements_out, size, source, target = (-1 if value is None else value for value in numbers)
+    name, dtype, group, about, ranks = ("" if value is None else str(value) for value in words)
+    return Collective(name, dtype, elements_in, elements_out, group, about, size, ranks, source, target)
 
 
 def _with_raw_shapes(item: Any) -> Any:

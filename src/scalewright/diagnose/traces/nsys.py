@@ -44,8 +44,6 @@ def read_nsys(path: Path) -> list[Trace]:
 
 
 class _Export:
-    """The tables of one export."""
-
     def __init__(self, base: sqlite3.Connection, path: Path) -> None:
         self.base, self.path = base, path
         base.text_factory = lambda text: text.decode("utf-8", "replace")
