@@ -74,9 +74,8 @@ def _optimizer(s: Settings) -> Words:
     if name == "sgd":
         s.take("optimizer.momentum")
     return {
-        "optimizer": name, "lr": s.take("optimizer.lr"), "betas": s.take_adam(),
-        "eps": s.take("optimizer.eps"), "momentum": spec.kept_momentum,
-        "weight_decay": s.take("optimizer.weight_decay"), "every": 0,
+        "optimizer": name, "lr": s.take("optimizer.lr"), "betas": s.take_adam(), "eps": s.take("optimizer.eps"),
+        "momentum": spec.kept_momentum, "weight_decay": s.take("optimizer.weight_decay"), "every": 0,
         "clip": s.take("optimizer.clip_norm"),
     }  # fmt: skip
 

@@ -170,6 +170,17 @@ class ForeignKeys:
         return f"{UNKNOWN}; did you mean '{near[0]}'?" if near else UNKNOWN
 
 
+def keys_of(text: str) -> frozenset[str]:
+    """The words of a text as dotted keys; one with a colon is the section of those after it."""
+    keys, section = set(), ""
+    for word in text.split():
+        if word.endswith(":"):
+            section = f"{word[:-1]}."
+        else:
+            keys.add(section + word)
+    return frozenset(keys)
+
+
 def given(document: Mapping[str, Any]) -> dict[str, object]:
     """Dotted keys that are set: null is as if the key weren't there."""
     return {key: value for key, value in flat(document).items() if value is not None}

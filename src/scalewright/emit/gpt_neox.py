@@ -17,7 +17,7 @@ from typing import Any
 
 from scalewright.emit.command_lines import nodes_of
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
-from scalewright.emit.foreign import FEWEST, ForeignKeys, RunKeys, put_sources, read_keys, real, whole
+from scalewright.emit.foreign import FEWEST, ForeignKeys, RunKeys, keys_of, put_sources, read_keys, real, whole
 from scalewright.emit.rates import put_rates, take_rates
 from scalewright.emit.rules import Lacks, Pick, Rule, Word, Words, inverse, put, read_rules, write_rules
 from scalewright.emit.settings import Settings
@@ -65,28 +65,21 @@ OPTIMIZERS = {"adamw": "Adam", "lion": "Lion"}
 STYLES = {"constant": "constant", "linear": "linear", "cosine": "cosine"}
 EPSILONS = ("rms_norm_epsilon", "layernorm_epsilon")
 TOKENIZER = "tokenizer.json"
-ASIDE = frozenset({
-    "data_impl", "distributed_backend", "log_interval", "steps_per_print", "wall_clock_breakdown", "log_dir",
-    "tensorboard_dir", "use_wandb", "wandb_project", "wandb_group", "wandb_team", "wandb_host", "save",
-    "load", "keep_last_n_checkpoints", "checkpoint_scale", "checkpoint_validation_with_forward_pass",
-    "eval_interval", "eval_iters", "split", "tokenizer_type", "vocab_file", "merge_file",
-    "make_vocab_size_divisible_by", "attention_config", "scaled_upper_triang_masked_softmax_fusion",
-    "scaled_masked_softmax_fusion", "bias_gelu_fusion", "bias_dropout_fusion", "rope_fusion",
-    "layernorm_fusion", "rmsnorm_fusion", "use_flashattn_swiglu", "attention_softmax_in_fp32", "init_method",
-    "init_method_std", "output_layer_init_method", "output_layer_parallelism", "partition_activations",
-    "synchronize_each_layer", "deepspeed_activation_checkpointing", "contiguous_checkpointing", "hysteresis",
-    "loss_scale", "min_scale", "loss_scale_window", "fp32_allreduce", "communication_data_type",
-    "prescale_gradients", "launcher", "hostfile", "master_port", "deepspeed_mpi", "deepspeed_slurm",
-    "num_workers", "pipe_partition_method", "mlp_multiple_of", "test_data_paths", "test_data_weights",
-    "valid_data_weights", "gradient_accumulation_steps", "finetune", "data_types.grad_accum_dtype",
-    "bf16.enabled", "fp16.enabled", "fp16.type", "fp16.loss_scale", "fp16.loss_scale_window",
-    "fp16.hysteresis", "fp16.min_loss_scale", "fp16.initial_scale_power",
-    *(f"zero_optimization.{key}" for key in (
-        "allgather_partitions", "allgather_bucket_size", "overlap_comm", "reduce_scatter",
-        "reduce_bucket_size", "contiguous_gradients", "cpu_offload", "offload_optimizer.pin_memory",
-        "round_robin_gradients",
-    )),
-})  # fmt: skip
+ASIDE = keys_of("""
+    data_impl distributed_backend log_interval steps_per_print wall_clock_breakdown log_dir tensorboard_dir use_wandb
+    wandb_project wandb_group wandb_team wandb_host save load keep_last_n_checkpoints checkpoint_scale
+    checkpoint_validation_with_forward_pass eval_interval eval_iters split tokenizer_type vocab_file merge_file
+    make_vocab_size_divisible_by attention_config scaled_upper_triang_masked_softmax_fusion scaled_masked_softmax_fusion
+    bias_gelu_fusion bias_dropout_fusion rope_fusion layernorm_fusion rmsnorm_fusion use_flashattn_swiglu
+    attention_softmax_in_fp32 init_method init_method_std output_layer_init_method output_layer_parallelism
+    partition_activations synchronize_each_layer deepspeed_activation_checkpointing contiguous_checkpointing hysteresis
+    loss_scale min_scale loss_scale_window fp32_allreduce communication_data_type prescale_gradients launcher hostfile
+    master_port deepspeed_mpi deepspeed_slurm num_workers pipe_partition_method mlp_multiple_of test_data_paths
+    test_data_weights valid_data_weights gradient_accumulation_steps finetune data_types.grad_accum_dtype bf16.enabled
+    zero_optimization: cpu_offload allgather_partitions allgather_bucket_size overlap_comm reduce_scatter
+        reduce_bucket_size contiguous_gradients offload_optimizer.pin_memory round_robin_gradients
+    fp16: enabled type loss_scale loss_scale_window hysteresis min_loss_scale initial_scale_power
+""")
 
 
 def write(s: Settings) -> Emitted:
@@ -120,9 +113,8 @@ def _network(s: Settings) -> Words:
     why = "GPT-NeoX's norms are RMSNorm and LayerNorm"
     norm, bias = s.choose("model.norm_type", NORMS, why, "rmsnorm") or ("", False)
     written: Words = {
-        "activation": name, "intermediate_size": width * (3 if model.gated else 1), "mlp_multiple_of": 1,
-        "norm": norm, "use_bias_in_norms": bias, EPSILONS[norm == "layernorm"]: s.take("model.norm_eps"),
-        **POSITIONS.write(s),
+        "activation": name, "intermediate_size": width * (3 if model.gated else 1), "mlp_multiple_of": 1, "norm": norm,
+        "use_bias_in_norms": bias, EPSILONS[norm == "layernorm"]: s.take("model.norm_eps"), **POSITIONS.write(s),
     }  # fmt: skip
     s.take("model.learned_positions")
     s.take_scaling(TITLE, "")
@@ -138,8 +130,7 @@ def _network(s: Settings) -> Words:
     s.nearly("model.vocab_size", f"that of {TOKENIZER}", why)
     return written | {
         "tokenizer_type": "HFTokenizer", "vocab_file": TOKENIZER, "make_vocab_size_divisible_by": 128,
-        "attention_config": [[["flash"], model.num_hidden_layers]], "hidden_dropout": 0.0,
-        "attention_dropout": 0.0,
+        "attention_config": [[["flash"], model.num_hidden_layers]], "hidden_dropout": 0.0, "attention_dropout": 0.0,
     }  # fmt: skip
 
 
@@ -188,10 +179,8 @@ def _data(s: Settings) -> Words:
     if len(paths) == 1 and not valid:
         return {"data_path": paths[0], "split": "100,0,0", "data_impl": "mmap", **checks}
     held = valid or paths[:1]  # it wants all three, or none
-    return {
-        "train_data_paths": paths, "train_data_weights": weights, "valid_data_paths": list(held),
-        "test_data_paths": list(held), "data_impl": "mmap", **checks,
-    }  # fmt: skip
+    return {"train_data_paths": paths, "train_data_weights": weights, "valid_data_paths": list(held),
+            "test_data_paths": list(held), "data_impl": "mmap", **checks}  # fmt: skip
 
 
 def _saves(s: Settings) -> Words:

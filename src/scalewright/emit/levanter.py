@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
-from scalewright.emit.foreign import FEWEST, ForeignKeys, RunKeys, read_keys, real, whole
+from scalewright.emit.foreign import FEWEST, ForeignKeys, RunKeys, keys_of, read_keys, real, whole
 from scalewright.emit.rates import put_rates, take_rates
 from scalewright.emit.rules import Fixed, Lacks, Pick, Rule, Word, Words, nested, put, read_rules, write_rules
 from scalewright.emit.settings import Settings
@@ -66,15 +66,13 @@ DEFAULTS = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads":
 TOKENIZER = "TOKENIZER"
 WHOLE = "none"  # stands for an axis that is null
 DEVICES = re.compile(r"^# devices: (\d{1,7})$", re.MULTILINE)
-ASIDE = frozenset({
-    "model.initializer_range", "model.upcast_attn", "model.use_flash_attention", "model.attn_backend",
-    "model.flash_attention_block_size", "model.scan_layers", "model.reference_checkpoint", "model.tokenizer",
-    "model.use_layer_norm_weight", "model.rope.type", "trainer.batch_axis", "trainer.log_dir", "trainer.id",
-    "trainer.run_base_dir", "trainer.per_device_eval_parallelism", "trainer.max_eval_batches",
-    "trainer.steps_per_eval", "trainer.require_accelerator", "trainer.shutdown_at_exit",
-    "trainer.load_checkpoint", "trainer.checkpointer.base_path", "trainer.checkpointer.save_interval",
-    "data.tokenizer", "data.cache_dir", "hf_save_path", "hf_save_steps", "hf_upload", "eval_harness_steps",
-})  # fmt: skip
+ASIDE = keys_of("""
+    data.tokenizer data.cache_dir hf_save_path hf_save_steps hf_upload eval_harness_steps
+    model: initializer_range upcast_attn use_flash_attention attn_backend flash_attention_block_size scan_layers
+        reference_checkpoint tokenizer use_layer_norm_weight rope.type
+    trainer: batch_axis log_dir id run_base_dir per_device_eval_parallelism max_eval_batches steps_per_eval
+        require_accelerator shutdown_at_exit load_checkpoint checkpointer.base_path checkpointer.save_interval
+""")
 SECTIONS = ("tracker", "wandb", "ray", "distributed", "jax_config")  # of trainer
 
 
@@ -86,11 +84,10 @@ def write(s: Settings) -> Emitted:
         s.nearly("lr_schedule.decay_steps", "to the end", "Levanter's decay ends with the run")
     clip = s.take("optimizer.clip_norm")
     keys: Words = {
-        **_network(s), **write_rules(s, WORDS), **_layout(s), "trainer.num_train_steps": rates.steps,
-        **_optimizer(s), "optimizer.lr_schedule": rates.kind, "optimizer.warmup": rates.warmup,
-        "optimizer.min_lr_ratio": float(f"{rates.least / rates.peak:.12g}"),
-        "optimizer.max_grad_norm": clip or None, **_saves(s),
-        "trainer.tracker.type": "tensorboard", "trainer.tracker.logdir": f"{s.run.folder}/tensorboard",
+        **_network(s), **write_rules(s, WORDS), **_layout(s), "trainer.num_train_steps": rates.steps, **_optimizer(s),
+        "optimizer.lr_schedule": rates.kind, "optimizer.warmup": rates.warmup,
+        "optimizer.min_lr_ratio": float(f"{rates.least / rates.peak:.12g}"), "optimizer.max_grad_norm": clip or None,
+        **_saves(s), "trainer.tracker.type": "tensorboard", "trainer.tracker.logdir": f"{s.run.folder}/tensorboard",
     }  # fmt: skip
     if s.run.lr_schedule.kind == "wsd":
         keys["optimizer.decay"] = rates.length
@@ -112,10 +109,8 @@ def _network(s: Settings) -> Words:
     else:
         s.nearly("model.context", str(s.run.seq_len), "Levanter's seq_len is both the model's and the rows'")
     s.nearly("model.vocab_size", "the tokenizer's", f"{TOKENIZER} is expected to have {model.vocab_size} tokens")
-    written: Words = {
-        "model.type": _kind(s), "model.intermediate_dim": s.take_dense_width(),
-        **block, "model.use_bias": False, "model.rope.type": "default",
-    }  # fmt: skip
+    written: Words = {"model.type": _kind(s), "model.intermediate_dim": s.take_dense_width(), **block,
+                      "model.use_bias": False, "model.rope.type": "default"}  # fmt: skip
     if model.moe or model.dim_per_head * model.num_attention_heads == model.hidden_size:
         s.take_head_dim(TITLE)
     else:

@@ -17,7 +17,7 @@ from typing import Any
 
 from scalewright.emit.command_lines import nodes_of
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
-from scalewright.emit.foreign import ForeignKeys, RunKeys, put_sources, read_keys, real, shortest, whole
+from scalewright.emit.foreign import ForeignKeys, RunKeys, keys_of, put_sources, read_keys, real, shortest, whole
 from scalewright.emit.rates import put_rates, take_rates
 from scalewright.emit.rules import Fixed, Lacks, Pick, Rule, Word, Words, inverse, nested, put, read_rules, write_rules
 from scalewright.emit.settings import Settings
@@ -74,12 +74,11 @@ SCALING = (
 )
 UNCLIPPED = 1e9  # its pretrain wants a number
 ADAMW, SGD, INIT = "torch.optim.AdamW", "torch.optim.SGD", "optimizer.init_args."
-ASIDE = frozenset({
-    "model_name", "out_dir", "logger_name", "tokenizer_dir", "train.log_interval", "train.max_time",
-    "eval.max_new_tokens", "eval.initial_validation", "eval.final_validation", "eval.evaluate_example",
-    "eval.interval", "eval.max_iters", "optimizer.init_args.fused", CONFIG + "name",
-    CONFIG + "padding_multiple", "data.init_args.seed", "data.init_args.num_workers", "resume",
-})  # fmt: skip
+ASIDE = keys_of("""
+    model_name out_dir logger_name tokenizer_dir train.log_interval train.max_time optimizer.init_args.fused
+    model_config.name model_config.padding_multiple data.init_args.seed data.init_args.num_workers resume
+    eval: max_new_tokens initial_validation final_validation evaluate_example interval max_iters
+""")
 
 
 def write(s: Settings) -> Emitted:

@@ -17,7 +17,7 @@ from scalewright.emit.command_lines import nodes_of
 from scalewright.emit.deepspeed.read import fit_batch
 from scalewright.emit.deepspeed.write import write_zero
 from scalewright.emit.emitted import Emitted, Reading
-from scalewright.emit.foreign import ForeignKeys, RunKeys, true, whole_of
+from scalewright.emit.foreign import ForeignKeys, RunKeys, keys_of, true, whole_of
 from scalewright.emit.rules import put, write_rules
 from scalewright.emit.scripts.facts import Facts, take_facts, take_precision
 from scalewright.emit.scripts.model import CONFIG, SAMPLES, as_yaml, read_model, render, write_config
@@ -28,16 +28,14 @@ from scalewright.emit.transformers.schedule import check_decay, write_optimizer,
 TITLE, VERSION = "LLaMA-Factory", "0.9.5"
 FILE, INPUTS = "llama_factory.yaml", "make_inputs.py"
 NO_MASKS = "rows that are tokenized already have no document numbers there"
-OWN = frozenset({
-    "stage", "template", "dataset_dir", "tokenized_path", "media_dir", "overwrite_cache",
-    "preprocessing_num_workers", "max_samples", "plot_loss", "flash_attn", "enable_liger_kernel",
-    "use_unsloth", "trust_remote_code", "disable_shuffling", "buffer_size", "streaming", "val_size",
-    "eval_dataset", "eval_on_each_dataset", "cache_dir", "model_revision", "hf_hub_token",
-    "use_fast_tokenizer", "resize_vocab", "train_from_scratch", "mix_strategy", "ray_run_name",
-    "ray_storage_path", "ray_num_workers", "resources_per_worker", "placement_strategy",
-    "tokenizer_name_or_path", "print_param_status", "adapter_name_or_path", "export_dir", "use_swanlab",
-    "swanlab_project", "swanlab_run_name", "interleave_probs", "tokenizer_name",
-})  # fmt: skip
+OWN = keys_of("""
+    stage template dataset_dir tokenized_path media_dir overwrite_cache preprocessing_num_workers max_samples plot_loss
+    flash_attn enable_liger_kernel use_unsloth trust_remote_code disable_shuffling buffer_size streaming val_size
+    eval_dataset eval_on_each_dataset cache_dir model_revision hf_hub_token use_fast_tokenizer resize_vocab
+    train_from_scratch mix_strategy ray_run_name ray_storage_path ray_num_workers resources_per_worker
+    placement_strategy tokenizer_name_or_path print_param_status adapter_name_or_path export_dir use_swanlab
+    swanlab_project swanlab_run_name interleave_probs tokenizer_name
+""")
 
 
 def recognises(document: Any, text: str) -> bool:

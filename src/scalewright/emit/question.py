@@ -41,10 +41,8 @@ def question_of(reading: Reading, where: str, overrides: Sequence[str] = ()) -> 
         keys = {**layout.stated(), "stage_layers": None}  # as that trainer cuts by itself
         run = run.model_copy(update={"layout": Layout.parse(keys)})
     trainer = None if reading.trainer == OURS else reading.trainer
-    asked = Question(
-        run, trainer=trainer, assumed=reading.assumed, unread=reading.unread, guessed=reading.guessed,
-        source=where, form=trainer,
-    )  # fmt: skip
+    asked = Question(run, trainer=trainer, assumed=reading.assumed, unread=reading.unread, guessed=reading.guessed,
+                     source=where, form=trainer)  # fmt: skip
     _ = asked.model  # a module of the user's own is refused here
     return asked
 

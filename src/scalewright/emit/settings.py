@@ -16,6 +16,7 @@ from math import ceil
 from typing import Any, TypeVar
 
 from scalewright.emit.emitted import Changed, Dropped, Emitted
+from scalewright.emit.foreign import keys_of
 from scalewright.spec.common.formatting import below, flat
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
@@ -26,20 +27,18 @@ from scalewright.spec.run import DataSpec, OptimizerSpec, PythonRef, RunSpec
 W = TypeVar("W")
 # Of this machine, this project's files or its supervision: they say nothing about what is trained.
 OUTSIDE = (
-    "version", "cluster", "device", "resume", "environment", "allow_changes", "launch", "track", "out_dir",
-    "name", "model.version", "model.name", "model.family", "train.timeouts", "train.guard", "train.compile",
-    "checkpoint.keep", "checkpoint.async", "checkpoint.at_end", "profile.memory", "train.valid_batches",
-    "engine",
+    "version", "cluster", "device", "resume", "environment", "allow_changes", "launch", "track", "out_dir", "name",
+    "model.version", "model.name", "model.family", "train.timeouts", "train.guard", "train.compile", "checkpoint.keep",
+    "checkpoint.async", "checkpoint.at_end", "profile.memory", "train.valid_batches", "engine",
 )  # fmt: skip
-ALWAYS = frozenset({
-    "model.vocab_size", "model.hidden_size", "model.intermediate_size", "model.num_hidden_layers",
-    "model.num_attention_heads", "model.num_key_value_heads", "model.head_dim", "model.context",
-    "model.mlp_type", "model.norm_type", "model.norm_eps", "model.tie_word_embeddings", "model.positions",
-    "model.rope.theta", "layout.micro_batch", "layout.global_batch", "layout.devices", "layout.precision",
-    "data.train", "data.seq_len", "optimizer.name", "optimizer.lr", "optimizer.betas", "optimizer.eps",
-    "optimizer.weight_decay", "optimizer.clip_norm", "lr_schedule.kind", "lr_schedule.warmup_steps",
-    "lr_schedule.min_ratio", "train.steps", "train.tokens", "seed",
-})  # fmt: skip
+ALWAYS = keys_of("""
+    data.train data.seq_len train.steps train.tokens seed
+    model: vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim
+        context mlp_type norm_type norm_eps tie_word_embeddings positions rope.theta
+    layout: micro_batch global_batch devices precision
+    optimizer: name lr betas eps weight_decay clip_norm
+    lr_schedule: kind warmup_steps min_ratio
+""")
 WHOLE = ("layout.recompute", "cluster", "launch.env")  # values, though they have keys
 SIZES = ("tp", "pp", "cp", "ep", "etp", "dp_replicate")  # without one of these it would be another layout
 

@@ -6,7 +6,7 @@ from math import nextafter
 from typing import Any
 
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
-from scalewright.emit.foreign import ForeignKeys, RunKeys, put_sources, read_keys, real, whole
+from scalewright.emit.foreign import ForeignKeys, RunKeys, keys_of, put_sources, read_keys, real, whole
 from scalewright.emit.maxtext.layout import TITLE, hardware_of, read_layout, write_layout
 from scalewright.emit.rates import put_rates, take_rates
 from scalewright.emit.rules import Fixed, Word, Words, put, read_rules, write_rules
@@ -55,23 +55,20 @@ MODELS = {  # model_name -> presets
     "qwen3-8b": "qwen3-8b", "qwen3-30b-a3b": "qwen3-30b-a3b",
 }  # fmt: skip
 TOKENIZER = "TOKENIZER"
-ASIDE = frozenset({
-    "base_config", "run_name", "base_output_directory", "hardware", "enable_checkpointing",
-    "async_checkpointing", "save_checkpoint_on_completion", "save_checkpoint_on_start", "log_period",
-    "enable_dropout", "dropout_rate", "weight_dtype", "grad_dtype", "tokenizer_path", "tokenizer_type",
-    "tokenize_train_data", "tokenize_eval_data", "dataset_type", "grain_file_type", "grain_worker_count",
-    "data_shuffle_seed", "enable_data_shuffling", "normalize_embedding_logits", "norm_topk_prob", "mlp_bias",
-    "scan_layers", "megablox", "sparse_matmul", "attention", "adamw_mask", "eval_steps", "packing",
-    "use_tokamax_splash", "context_parallel_load_balance",
-    "profiler", "gcs_metrics", "save_config_to_gcs", "jax_cache_dir", "monitor_goodput",
-    "enable_goodput_recording", "wsd_decay_style", "rope_type", "decoder_block", "reuse_example_batch",
-    "num_layers_per_pipeline_stage", "max_segments_per_seq", "dtype_mm", "enable_tensorboard",
-    "use_iota_embed", "skip_jax_distributed_system", "steps_per_checkpoint", "dcn_diloco_parallelism",
-    "ici_diloco_parallelism",
-    *(f"{net}_{axis}_parallelism" for net in ("ici", "dcn") for axis in (
-        "fsdp_transpose", "sequence", "context_usp_ulysses", "context_autoregressive", "autoregressive",
-    )),
-})  # fmt: skip
+ASIDE = keys_of("""
+    base_config run_name base_output_directory hardware enable_checkpointing async_checkpointing
+    save_checkpoint_on_completion save_checkpoint_on_start log_period enable_dropout dropout_rate weight_dtype
+    grad_dtype tokenizer_path tokenizer_type tokenize_train_data tokenize_eval_data dataset_type grain_file_type
+    grain_worker_count data_shuffle_seed enable_data_shuffling normalize_embedding_logits norm_topk_prob mlp_bias
+    scan_layers megablox sparse_matmul attention adamw_mask eval_steps packing use_tokamax_splash
+    context_parallel_load_balance profiler gcs_metrics save_config_to_gcs jax_cache_dir monitor_goodput
+    enable_goodput_recording wsd_decay_style rope_type decoder_block reuse_example_batch num_layers_per_pipeline_stage
+    max_segments_per_seq dtype_mm enable_tensorboard use_iota_embed skip_jax_distributed_system steps_per_checkpoint
+    dcn_diloco_parallelism ici_diloco_parallelism dcn_autoregressive_parallelism dcn_context_autoregressive_parallelism
+    dcn_context_usp_ulysses_parallelism dcn_fsdp_transpose_parallelism dcn_sequence_parallelism
+    ici_autoregressive_parallelism ici_context_autoregressive_parallelism ici_context_usp_ulysses_parallelism
+    ici_fsdp_transpose_parallelism ici_sequence_parallelism
+""")
 
 
 def write(s: Settings) -> Emitted:
@@ -113,10 +110,8 @@ def _network(s: Settings) -> Words:
     write_rules(s, FIXED)
     instead = "geglu_tanh" if model.gated else "gelu_tanh"
     mlp = s.choose("model.mlp_type", MLPS, "MaxText's GELU is the tanh form", instead)
-    written: Words = {
-        "decoder_block": block, "mlp_activations": list(mlp or ()), "base_mlp_dim": _width(s),
-        "normalize_embedding_logits": False, "enable_dropout": False, "use_qk_norm": normed,
-    }  # fmt: skip
+    written: Words = {"decoder_block": block, "mlp_activations": list(mlp or ()), "base_mlp_dim": _width(s),
+                      "normalize_embedding_logits": False, "enable_dropout": False, "use_qk_norm": normed}  # fmt: skip
     scaling = s.take_scaling(TITLE, "llama3")
     if scaling is not None:
         written["rope_type"] = "llama3.1"
@@ -146,10 +141,8 @@ def _optimizer(s: Settings) -> Words:
     why = "MaxText has AdamW, Muon and SGD without momentum"
     name = s.choose("optimizer.name", {"adamw": "adamw", "muon": "muon"}, why, "adamw")
     first, second = s.take_adam()
-    written: Words = {
-        "opt_type": name, "adam_b1": first, "adam_b2": second, "adam_eps": s.take("optimizer.eps"),
-        "adam_weight_decay": decay, "adamw_mask": [".*norm.*", ".*bias.*"],
-    }  # fmt: skip
+    written: Words = {"opt_type": name, "adam_b1": first, "adam_b2": second, "adam_eps": s.take("optimizer.eps"),
+                      "adam_weight_decay": decay, "adamw_mask": [".*norm.*", ".*bias.*"]}  # fmt: skip
     if name == "muon":
         s.take("optimizer.momentum")
         written |= {"muon_beta": spec.kept_momentum, "muon_weight_decay": decay}

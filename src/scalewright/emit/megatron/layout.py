@@ -27,8 +27,7 @@ COMM = {"ring": "p2p", "ulysses": "a2a", "allgather": "all_gather"}
 PRECISIONS: dict[str, Arguments] = {
     "auto": {"bf16": True}, "bf16": {"bf16": True}, "fp16": {"fp16": True}, "fp32": {},
     "fp8": {"bf16": True, "fp8-format": "hybrid", "fp8-recipe": "tensorwise"},
-    "mxfp8": {"bf16": True, "fp8-format": "e4m3", "fp8-recipe": "mxfp8"},
-    "nvfp4": {"bf16": True, "fp4-format": "e2m1"},
+    "mxfp8": {"bf16": True, "fp8-format": "e4m3", "fp8-recipe": "mxfp8"}, "nvfp4": {"bf16": True, "fp4-format": "e2m1"},
 }  # fmt: skip
 FULL = {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": 1}
 CORE = "core_attn"

@@ -22,10 +22,8 @@ Arguments = dict[str, object]  # name without dashes -> value; True: a flag alon
 MLP = {"swiglu": "swiglu", "relu2": "squared-relu", "gelu_tanh": "bias-gelu-fusion", "gelu": "no-bias-gelu-fusion"}
 GELU = ("gelu", "gelu_tanh")
 POSITIONS = {"rope": "rope", "learned": "learned_absolute", "none": "none"}
-NORMS = {
-    "rmsnorm": ("RMSNorm", False), "rmsnorm_plus_one": ("RMSNorm", True), "layernorm": ("LayerNorm", False),
-    "layernorm_plus_one": ("LayerNorm", True),
-}  # fmt: skip
+NORMS = {"rmsnorm": ("RMSNorm", False), "rmsnorm_plus_one": ("RMSNorm", True), "layernorm": ("LayerNorm", False),
+         "layernorm_plus_one": ("LayerNorm", True)}  # fmt: skip
 # Vocabularies of tokenizers that a script names without their size.
 VOCABULARIES = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000, "BertWordPieceLowerCase": 30522}
 

@@ -20,8 +20,8 @@ from typing import Any
 
 from scalewright.emit.command_lines import torchrun
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
-from scalewright.emit.foreign import ForeignKeys, RunKeys, put_sources, read_keys, real, whole
-from scalewright.emit.nanotron.model import CONFIG, TITLE, read_model, write_model
+from scalewright.emit.foreign import ForeignKeys, RunKeys, keys_of, put_sources, read_keys, real, whole
+from scalewright.emit.nanotron.model import TITLE, read_model, write_model
 from scalewright.emit.rates import put_rates, take_rates
 from scalewright.emit.rules import Lacks, Rule, Word, Words, inverse, nested, put, read_rules, write_rules
 from scalewright.emit.settings import Settings
@@ -48,24 +48,20 @@ TRAINING: tuple[Rule, ...] = (
 # Sections of logs, evaluation, profiles and uploads.
 SECTIONS = ("lighteval", "logging", "metrics_logging", "profiler", "s3_upload", "slurm")
 # What is logged, where saves lie, which kernels run, and values that nanotron doesn't use.
-ASIDE = frozenset({
-    "general.project", "general.run", "general.benchmark_csv_path", "general.ignore_sanity_checks",
-    "checkpoints.checkpoints_path", "checkpoints.checkpoints_path_is_shared_file_system",
-    "checkpoints.load_lr_scheduler", "checkpoints.load_optimizer", "checkpoints.save_initial_state",
-    "checkpoints.save_final_state", "model.ddp_bucket_cap_mb", "model.make_vocab_size_divisible_by",
-    "model.init_method.std", "model.init_method.scaling_method", "optimizer.accumulate_grad_in_fp32",
-    "optimizer.torch_adam_is_fused", "optimizer.optimizer_factory.torch_adam_is_fused",
-    "optimizer.weight_decay_exclude_named_params", "parallelism.tp_linear_async_communication",
-    "parallelism.tp_recompute_allgather", "parallelism.moe_layer_recompute", "tokens.limit_test_batches",
-    "tokens.limit_val_batches", "tokenizer.tokenizer_name_or_path", "tokenizer.tokenizer_max_length",
-    "tokenizer.tokenizer_revision",
-    *(CONFIG + key for key in (
-        "bos_token_id", "eos_token_id", "pad_token_id", "initializer_range", "is_llama_config",
-        "is_qwen2_config", "pretraining_tp", "use_cache", "_attn_implementation", "_fused_rms_norm",
-        "_fused_rotary_emb", "_use_qkv_packed", "flex_attention_mask", "ring_attn_heads_k_stride",
-        "log_attn_probs", "z_loss_enabled", "z_loss_coefficient", "moe_config.token_dispatcher_type",
-    )),
-})  # fmt: skip
+ASIDE = keys_of("""
+    model.ddp_bucket_cap_mb model.make_vocab_size_divisible_by model.init_method.std model.init_method.scaling_method
+    optimizer.accumulate_grad_in_fp32 optimizer.torch_adam_is_fused optimizer.optimizer_factory.torch_adam_is_fused
+    optimizer.weight_decay_exclude_named_params tokens.limit_test_batches tokens.limit_val_batches
+    model.model_config: bos_token_id eos_token_id pad_token_id initializer_range is_llama_config is_qwen2_config
+        pretraining_tp use_cache _attn_implementation _fused_rms_norm _fused_rotary_emb _use_qkv_packed
+        flex_attention_mask ring_attn_heads_k_stride log_attn_probs z_loss_enabled z_loss_coefficient
+        moe_config.token_dispatcher_type
+    checkpoints: checkpoints_path checkpoints_path_is_shared_file_system load_lr_scheduler load_optimizer
+        save_initial_state save_final_state
+    general: project run benchmark_csv_path ignore_sanity_checks
+    parallelism: tp_linear_async_communication tp_recompute_allgather moe_layer_recompute
+    tokenizer: tokenizer_name_or_path tokenizer_max_length tokenizer_revision
+""")
 VERSION = "main, April 2026"
 FILE = "nanotron.yaml"
 ORDER = ("general", "model", "parallelism", "tokens", "optimizer", "data_stages", "checkpoints", "tokenizer")
@@ -116,10 +112,8 @@ def write_training(s: Settings) -> Words:
         RATES + "min_decay_lr": rates.least,
     }
     clip = s.take("optimizer.clip_norm")
-    written |= {
-        "optimizer.clip_grad": clip or None, "optimizer.accumulate_grad_in_fp32": True,
-        "optimizer.weight_decay_exclude_named_params": NOT_DECAYED, **_optimizer(s),
-    }  # fmt: skip
+    written |= {"optimizer.clip_grad": clip or None, "optimizer.accumulate_grad_in_fp32": True,
+                "optimizer.weight_decay_exclude_named_params": NOT_DECAYED, **_optimizer(s)}  # fmt: skip
     s.assume("weights start from a normal distribution of std 0.02, output projections narrower by depth")
     return written | _saves(s)
 
@@ -131,10 +125,8 @@ def _optimizer(s: Settings) -> Words:
         return {FACTORY + "name": "sgd"}
     s.choose("optimizer.name", {"adamw": "adamW"}, "nanotron has AdamW, and SGD without momentum", "adamw")
     first, second = s.take_adam()
-    return {
-        FACTORY + "name": "adamW", FACTORY + "adam_beta1": first, FACTORY + "adam_beta2": second,
-        FACTORY + "adam_eps": s.take("optimizer.eps"), FACTORY + "torch_adam_is_fused": True,
-    }  # fmt: skip
+    return {FACTORY + "name": "adamW", FACTORY + "adam_beta1": first, FACTORY + "adam_beta2": second,
+            FACTORY + "adam_eps": s.take("optimizer.eps"), FACTORY + "torch_adam_is_fused": True}  # fmt: skip
 
 
 def _saves(s: Settings) -> Words:
@@ -155,10 +147,8 @@ def write_stage(s: Settings) -> Words:
     vocabulary = s.model.vocab_size
     s.assume(f"tokenizer {TOKENIZER}: its name, as in the data's .metadata files")
     s.assume("data folders are Nanosets: convert ours, or set dataset_folder")
-    dataset = {
-        "dataset_folder": paths, "dataset_weights": weights, "tokenizer_name": TOKENIZER,
-        "vocab_size": vocabulary, "token_size_in_bytes": 2 if vocabulary <= 1 << 16 else 4,
-    }  # fmt: skip
+    dataset = {"dataset_folder": paths, "dataset_weights": weights, "tokenizer_name": TOKENIZER,
+               "vocab_size": vocabulary, "token_size_in_bytes": 2 if vocabulary <= 1 << 16 else 4}  # fmt: skip
     data = {"dataset": dataset, "num_loading_workers": 1, "seed": s.values["seed"]}
     return {"name": "training", "start_training_step": 1, "data": data}
 
@@ -262,10 +252,8 @@ def read_stages(t: ForeignKeys, run: RunKeys, stages: list[Any]) -> None:
 
 def write(s: Settings) -> Emitted:
     """The complete file; raises UserError where it would be another layout."""
-    keys = {
-        **write_training(s), **write_model(s), **write_layout(s), "model.ddp_bucket_cap_mb": 25,
-        "model.init_method": {"std": 0.02}, "model.make_vocab_size_divisible_by": 1,
-    }  # fmt: skip
+    keys = {**write_training(s), **write_model(s), **write_layout(s), "model.ddp_bucket_cap_mb": 25,
+            "model.init_method": {"std": 0.02}, "model.make_vocab_size_divisible_by": 1}  # fmt: skip
     data = nested(keys, *ORDER)
     data["data_stages"] = [write_stage(s)]
     data["tokenizer"] = {"tokenizer_name_or_path": TOKENIZER}

@@ -21,10 +21,8 @@ from scalewright.spec.errors import UserError
 from scalewright.spec.placement import stage_layers
 
 Keys = dict[str, Any]  # dotted, as in 0.2
-SCHEDULES = {
-    "gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B", "zbv": "ZBVZeroBubble",
-    "zb-interleaved": "InterleavedZeroBubble", "dualpipev": "DualPipeV",
-}  # fmt: skip
+SCHEDULES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B", "zbv": "ZBVZeroBubble",
+             "zb-interleaved": "InterleavedZeroBubble", "dualpipev": "DualPipeV"}  # fmt: skip
 SPLIT = ("zbv", "zb-interleaved", "dualpipev")  # torch's split backward can't be compiled
 ROUNDS = ("interleaved", "zb-interleaved")
 BLOCK = 128  # tokens, of a mask in flex attention

@@ -19,16 +19,13 @@ from scalewright.spec.errors import UserError
 SCALES = ("low_freq_factor", "high_freq_factor")
 YARN = {"factor": "rope_factor", "beta_fast": "beta_fast", "beta_slow": "beta_slow",
         "original_context": "original_seq_len"}  # fmt: skip
-TAKEN = (
-    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-    "num_key_value_heads", "head_dim", "context", "rope.theta", "learned_positions",
-)  # fmt: skip
+TAKEN = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+         "num_key_value_heads", "head_dim", "context", "rope.theta", "learned_positions")  # fmt: skip
 
 
 EXPERTS = (
-    "num_experts", "top_k", "moe_intermediate_size", "num_shared_experts", "shared_intermediate_size",
-    "first_k_dense", "every", "dense_layers", "router_bias", "score", "normalize_top_k", "routed_scale",
-    "groups", "top_groups",
+    "num_experts", "top_k", "moe_intermediate_size", "num_shared_experts", "shared_intermediate_size", "first_k_dense",
+    "every", "dense_layers", "router_bias", "score", "normalize_top_k", "routed_scale", "groups", "top_groups",
 )  # fmt: skip
 
 
@@ -235,11 +232,10 @@ def read_model(t: ForeignKeys, run: RunKeys, unscaled: bool) -> int | None:
 def decoder_spec(given: Mapping[str, Any], run: RunKeys) -> dict[str, object]:
     """The model of the arguments of a decoder; what balances its experts goes into the run."""
     model: dict[str, Any] = {
-        "vocab_size": given["vocab_size"], "hidden_size": given["dim"],
-        "intermediate_size": given["hidden_dim"],
-        "num_hidden_layers": given["n_layers"], "num_attention_heads": given["n_heads"],
-        "context": given["context"], "norm_eps": given.get("norm_eps", 1e-5),
-        "rope": {"theta": float(given["rope_theta"])}, "tie_word_embeddings": bool(given.get("tied", False)),
+        "vocab_size": given["vocab_size"], "hidden_size": given["dim"], "intermediate_size": given["hidden_dim"],
+        "num_hidden_layers": given["n_layers"], "num_attention_heads": given["n_heads"], "context": given["context"],
+        "norm_eps": given.get("norm_eps", 1e-5), "rope": {"theta": float(given["rope_theta"])},
+        "tie_word_embeddings": bool(given.get("tied", False)),
     }  # fmt: skip
     if given.get("qk_norm"):
         model["qk_norm"] = "head"
@@ -275,8 +271,7 @@ def _experts_spec(moe: Mapping[str, Any], dense: list[int]) -> dict[str, object]
     spec = {
         "num_experts": moe["num_experts"], "top_k": moe["top_k"], "moe_intermediate_size": moe["hidden_dim"],
         "score": moe["score"], "normalize_top_k": moe["normalize"], "routed_scale": float(moe["scale"]),
-        "groups": moe["groups"] or 1, "top_groups": moe["top_groups"] or 1,
-        "router_bias": moe["bias_rate"] is not None,
+        "groups": moe["groups"] or 1, "top_groups": moe["top_groups"] or 1, "router_bias": moe["bias_rate"] is not None,
     }  # fmt: skip
     if moe["shared_dim"]:
         each, left = divmod(moe["shared_dim"], moe["hidden_dim"])

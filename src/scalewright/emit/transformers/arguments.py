@@ -18,7 +18,7 @@ from scalewright.emit.command_lines import nodes_of
 from scalewright.emit.deepspeed.read import BATCH as DEEPSPEED_BATCH
 from scalewright.emit.deepspeed.read import fit_batch, read_sections
 from scalewright.emit.emitted import Emitted, Reading
-from scalewright.emit.foreign import ForeignKeys, LayoutKey, LayoutKeys, RunKeys, real_of, true, whole_of
+from scalewright.emit.foreign import ForeignKeys, LayoutKey, LayoutKeys, RunKeys, keys_of, real_of, true, whole_of
 from scalewright.emit.rules import Word, put, write_rules
 from scalewright.emit.scripts.facts import Facts, Sharding, take_facts, take_precision, take_recompute, take_sharding
 from scalewright.emit.scripts.model import (
@@ -45,41 +45,30 @@ COMMON = (
 )
 BATCH = Word("layout.micro_batch", "per_device_train_batch_size")
 # What TrainingArguments has where a key is missing.
-DEFAULTS = {
-    "learning_rate": 5e-5, "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8, "weight_decay": 0.0,
-    "max_grad_norm": 1.0, "seed": 42,
-}  # fmt: skip
-ASIDE = frozenset({
-    "output_dir", "overwrite_output_dir", "logging_strategy", "logging_first_step", "logging_steps",
-    "logging_dir", "log_on_each_node", "logging_nan_inf_filter", "log_level", "log_level_replica",
-    "disable_tqdm", "report_to", "run_name", "project", "include_num_input_tokens_seen",
-    "include_tokens_per_second", "save_strategy", "save_total_limit", "save_only_model",
-    "save_on_each_node", "save_safetensors", "push_to_hub", "hub_token", "hub_model_id", "hub_strategy",
-    "hub_private_repo", "hub_always_push", "hub_revision", "load_best_model_at_end",
-    "metric_for_best_model", "greater_is_better", "ignore_data_skip", "resume_from_checkpoint", "data_seed",
-    "eval_strategy", "evaluation_strategy", "eval_delay", "eval_on_start", "per_device_eval_batch_size",
-    "eval_accumulation_steps", "prediction_loss_only", "eval_do_concat_batches", "batch_eval_metrics",
-    "bf16_full_eval", "fp16_full_eval", "do_train", "do_eval", "do_predict", "dataloader_num_workers",
-    "dataloader_pin_memory", "dataloader_persistent_workers", "dataloader_prefetch_factor",
-    "dataloader_drop_last", "remove_unused_columns", "label_names", "ddp_find_unused_parameters",
-    "ddp_bucket_cap_mb", "ddp_broadcast_buffers", "ddp_static_graph", "ddp_backend", "ddp_timeout", "debug",
-    "skip_memory_metrics", "local_rank", "torch_compile", "torch_compile_backend", "torch_compile_mode",
-    "torch_empty_cache_steps", "use_cache", "use_cpu", "average_tokens_across_devices",
-    "accelerator_config", "use_liger_kernel", "fp16_opt_level", "half_precision_backend",
-    "gradient_checkpointing_kwargs", "activation_checkpointing_kwargs", "enable_jit_checkpoint",
-    "fp16_backend", "fsdp_config.version", "fsdp_config.auto_wrap_policy",
-    "fsdp_config.transformer_layer_cls_to_wrap", "fsdp_config.min_num_params",
-    "fsdp_config.state_dict_type", "fsdp_config.cpu_ram_efficient_loading",
-    "fsdp_config.sync_module_states", "fsdp_config.use_orig_params", "fsdp_config.backward_prefetch",
-    "fsdp_config.forward_prefetch", "fsdp_config.limit_all_gathers", "fsdp_config.backward_prefetch_policy",
-    "fsdp_config.xla", "fsdp_config.final_state_dict_type", "fsdp_transformer_layer_cls_to_wrap",
-    "length_column_name", "parallelism_config.cp_backend", "parallelism_config.sp_backend",
-    "dataloader_in_order", "trackio_space_id",
-})  # fmt: skip
-SECTIONS = (
-    "gradient_checkpointing_kwargs.", "activation_checkpointing_kwargs.", "accelerator_config.",
-    "liger_kernel_config.", "fsdp_config.xla",
-)  # fmt: skip
+DEFAULTS = {"learning_rate": 5e-5, "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8, "weight_decay": 0.0,
+            "max_grad_norm": 1.0, "seed": 42}  # fmt: skip
+ASIDE = keys_of("""
+    output_dir overwrite_output_dir logging_strategy logging_first_step logging_steps logging_dir log_on_each_node
+    logging_nan_inf_filter log_level log_level_replica disable_tqdm report_to run_name project
+    include_num_input_tokens_seen include_tokens_per_second save_strategy save_total_limit save_only_model
+    save_on_each_node save_safetensors push_to_hub hub_token hub_model_id hub_strategy hub_private_repo hub_always_push
+    hub_revision load_best_model_at_end metric_for_best_model greater_is_better ignore_data_skip resume_from_checkpoint
+    data_seed eval_strategy evaluation_strategy eval_delay eval_on_start per_device_eval_batch_size
+    eval_accumulation_steps prediction_loss_only eval_do_concat_batches batch_eval_metrics bf16_full_eval fp16_full_eval
+    do_train do_eval do_predict dataloader_num_workers dataloader_pin_memory dataloader_persistent_workers
+    dataloader_prefetch_factor dataloader_drop_last remove_unused_columns label_names ddp_find_unused_parameters
+    ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph ddp_backend ddp_timeout debug skip_memory_metrics
+    local_rank torch_compile torch_compile_backend torch_compile_mode torch_empty_cache_steps use_cache use_cpu
+    average_tokens_across_devices accelerator_config use_liger_kernel fp16_opt_level half_precision_backend
+    gradient_checkpointing_kwargs activation_checkpointing_kwargs enable_jit_checkpoint fp16_backend
+    fsdp_transformer_layer_cls_to_wrap length_column_name parallelism_config.cp_backend parallelism_config.sp_backend
+    dataloader_in_order trackio_space_id
+    fsdp_config: version auto_wrap_policy transformer_layer_cls_to_wrap min_num_params state_dict_type
+        cpu_ram_efficient_loading sync_module_states use_orig_params backward_prefetch forward_prefetch
+        limit_all_gathers backward_prefetch_policy xla final_state_dict_type
+""")
+SECTIONS = ("gradient_checkpointing_kwargs.", "activation_checkpointing_kwargs.", "accelerator_config.",
+            "liger_kernel_config.", "fsdp_config.xla")  # fmt: skip
 STAGES = {"full_shard": 3, "shard_grad_op": 2, "hybrid_shard": 3, "hybrid_shard_zero2": 2, "no_shard": 0}
 MICRO_BATCH = 8  # theirs where it isn't set
 SIZES = ("dp_replicate", "dp_shard", "tp", "cp", "sp")
@@ -267,10 +256,8 @@ def _arguments(s: Settings, facts: Facts, precision: str) -> dict[str, object]:
             "per_device_eval_batch_size": s.layout.micro_batch,
             "prediction_loss_only": True,
         }
-    return written | {
-        "logging_steps": 1, "report_to": "none", "remove_unused_columns": False,
-        "use_cpu": s.run.device == "cpu", "ddp_find_unused_parameters": False,
-    }  # fmt: skip
+    return written | {"logging_steps": 1, "report_to": "none", "remove_unused_columns": False,
+                      "use_cpu": s.run.device == "cpu", "ddp_find_unused_parameters": False}  # fmt: skip
 
 
 def write_sharding(s: Settings, sharding: Sharding, facts: Facts) -> dict[str, object]:

@@ -20,10 +20,8 @@ from scalewright.spec.errors import Finding, UserError
 from scalewright.spec.launch import Preflight
 from scalewright.spec.run import RunSpec
 
-SUBJECTS: tuple[Subject, ...] = (
-    variables.SUBJECT, network.SUBJECT, fabric.SUBJECT, limits.SUBJECT, storage.SUBJECT, timing.SUBJECT,
-    jobs.SUBJECT, nodes.SUBJECT,
-)  # fmt: skip
+SUBJECTS: tuple[Subject, ...] = (variables.SUBJECT, network.SUBJECT, fabric.SUBJECT, limits.SUBJECT, storage.SUBJECT,
+                                 timing.SUBJECT, jobs.SUBJECT, nodes.SUBJECT)  # fmt: skip
 RULES: tuple[Rule, ...] = tuple(rule for subject in SUBJECTS for rule in subject.rules)
 
 
