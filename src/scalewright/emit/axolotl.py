@@ -20,7 +20,7 @@ from scalewright.emit.command_lines import nodes_of
 from scalewright.emit.deepspeed.read import fit_batch
 from scalewright.emit.emitted import Emitted, Reading
 from scalewright.emit.foreign import ForeignKeys, LayoutKeys, RunKeys, keys_of, real_of, true, whole_of
-from scalewright.emit.rules import put, write_rules
+from scalewright.emit.rules import put
 from scalewright.emit.scripts.facts import Facts, Sharding, take_facts, take_precision, take_sharding
 from scalewright.emit.scripts.model import CONFIG, SAMPLES, as_yaml, read_model, render, write_config
 from scalewright.emit.settings import Settings
@@ -102,7 +102,7 @@ def _config(s: Settings, facts: Facts, sharding: Sharding) -> dict[str, object]:
         "micro_batch_size": facts["micro_batch"],
         "gradient_accumulation_steps": facts["accumulation"],
         "max_steps": facts["steps"],
-        **write_rules(s, COMMON),
+        **s.write(COMMON),
         "adam_beta1": first,
         "adam_beta2": second,
         "optimizer": write_optimizer(s, TITLE),

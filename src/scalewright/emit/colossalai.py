@@ -50,8 +50,7 @@ def write(s: Settings) -> Emitted:
     if s.run.train.z_loss:
         s.nearly("train.z_loss", "0", "transformers' loss has no z-loss")
     layout = s.layout
-    for key in ("devices", "tp", "micro_batch", "global_batch", "offload"):
-        s.take(f"layout.{key}")
+    s.take_each("layout", "devices", "tp", "micro_batch", "global_batch", "offload")
     s.take_expert_split(TITLE)
     gemini = layout.zero_stage == 3 and layout.pp == layout.cp == layout.ep == 1
     plugin = _gemini(s) if gemini else _hybrid(s)
@@ -68,15 +67,14 @@ def write(s: Settings) -> Emitted:
 
 
 def _optimizer(s: Settings) -> Words:
-    spec = s.optimizer
     why = "written as HybridAdam: Colossal-AI shards the states of AdamW and SGD"
     name = s.choose("optimizer.name", {"adamw": "adamw", "sgd": "sgd"}, why, "adamw")
     if name == "sgd":
         s.take("optimizer.momentum")
     return {
-        "optimizer": name, "lr": s.take("optimizer.lr"), "betas": s.take_adam(), "eps": s.take("optimizer.eps"),
-        "momentum": spec.kept_momentum, "weight_decay": s.take("optimizer.weight_decay"), "every": 0,
-        "clip": s.take("optimizer.clip_norm"),
+        "optimizer": name, "lr": s.take("optimizer.lr"), "betas": tuple(s.take("optimizer.betas")),
+        "eps": s.take("optimizer.eps"), "momentum": s.optimizer.kept_momentum,
+        "weight_decay": s.take("optimizer.weight_decay"), "every": 0, "clip": s.take("optimizer.clip_norm"),
     }  # fmt: skip
 
 

@@ -13,12 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from math import isfinite
-from typing import Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 from scalewright.emit.emitted import Reading
 from scalewright.spec.common.formatting import flat
 from scalewright.spec.errors import UserError
 from scalewright.spec.question import Unread
+
+if TYPE_CHECKING:
+    from scalewright.emit.rules import Rule
+
+T = TypeVar("T")
 
 
 def number(value: Any) -> float | int:
@@ -139,6 +144,27 @@ class ForeignKeys:
             self._taken.discard(key)
             self._why[key] = why
 
+    def choose(self, key: str, names: Mapping[str, T], absent: str, unknown: T, why: str) -> T:
+        """What a name is here; `unknown`, with the reason, for one that isn't among them."""
+        name = str(self.take(key, absent))
+        if name not in names:
+            self.refuse(key, why)
+        return names.get(name, unknown)
+
+    def shape(self, key: str, names: Mapping[str, str], absent: str) -> str:
+        """The kind of a learning rate's schedule."""
+        return self.choose(key, names, absent, "cosine", "taken as cosine: this shape isn't here")
+
+    def refuse_weights(self, *keys: str) -> None:
+        """Records keys that name weights to start from."""
+        for key in keys:
+            self.refuse(key, "weights to start from aren't read: give `init`")
+
+    def read(self, rules: Iterable[Rule], run: RunKeys) -> None:
+        """Puts our keys of all rules into a run."""
+        for rule in rules:
+            rule.read(self, run)
+
     def assume(self, text: str) -> None:
         """Records a value that was filled in."""
         self.assumed.append(text)
@@ -213,6 +239,12 @@ def put_sources(paths: Any, weights: Iterable[Any] | None = None) -> list[dict[s
     if len(shares) != len(listed) or len(listed) == 1:
         return [{"path": path} for path in listed]
     return [{"path": path, "weight": float(share)} for path, share in zip(listed, shares, strict=True)]
+
+
+def put_saves(run: RunKeys, every: Any) -> None:
+    """Steps between saves, of a file that states them; none where only the end is saved."""
+    if every is not None and whole(every) < run.get("train", {}).get("steps", 0):
+        run["checkpoint"] = {"every": whole(every)}
 
 
 def shortest(pattern: list[Any]) -> list[Any]:

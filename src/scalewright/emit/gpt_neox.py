@@ -17,9 +17,19 @@ from typing import Any
 
 from scalewright.emit.command_lines import nodes_of
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
-from scalewright.emit.foreign import FEWEST, ForeignKeys, RunKeys, keys_of, put_sources, read_keys, real, whole
+from scalewright.emit.foreign import (
+    FEWEST,
+    ForeignKeys,
+    RunKeys,
+    keys_of,
+    put_saves,
+    put_sources,
+    read_keys,
+    real,
+    whole,
+)
 from scalewright.emit.rates import put_rates, take_rates
-from scalewright.emit.rules import Lacks, Pick, Rule, Word, Words, inverse, put, read_rules, write_rules
+from scalewright.emit.rules import Lacks, Pick, Rule, Word, Words, inverse, put
 from scalewright.emit.settings import Settings
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import GATED
@@ -34,13 +44,13 @@ WORDS: tuple[Rule, ...] = (
     Word("model.rope.theta", "rotary_emb_base", to=int, back=real),
     Word("model.rope.fraction", "rotary_pct", back=real),
     Word("model.tie_word_embeddings", "no_weight_tying", to=lambda tied: not tied, back=lambda out: not out),
-    Word("layout.tp", "model_parallel_size", back=whole),
+    Word("layout.tp", "model_parallel_size", back=whole, absent=1),
     Word("layout.sp", "sequence_parallel"),
-    Word("layout.micro_batch", "train_micro_batch_size_per_gpu", back=whole),
+    Word("layout.micro_batch", "train_micro_batch_size_per_gpu", back=whole, absent=1),
     Word("layout.global_batch", "train_batch_size", back=whole),
     Word("data.seq_len", "seq_length", back=whole),
     Word("seed", "seed", back=whole),
-    Word("optimizer.weight_decay", "weight_decay", back=real),
+    Word("optimizer.weight_decay", "weight_decay", back=real, absent=0.1),
     Word("optimizer.clip_norm", "gradient_clipping", back=real),
     Lacks("model.qk_norm", "GPT-NeoX norms all heads of q and of k by the same weights"),
 )
@@ -90,7 +100,7 @@ def write(s: Settings) -> Emitted:
     s.take("layout.devices")
     rates = take_rates(s, STYLES, "GPT-NeoX decays by a line, a cosine or not at all")
     data: Words = {
-        **write_rules(s, WORDS), **_network(s), **_layout(s), **_optimizer(s), "train_iters": rates.steps,
+        **s.write(WORDS), **_network(s), **_layout(s), **_optimizer(s), "train_iters": rates.steps,
         "lr_decay_iters": rates.start + rates.length, "lr_decay_style": rates.kind, "min_lr": rates.least,
         "warmup": rates.warmup / (rates.start + rates.length), **_data(s), **_saves(s),
     }  # fmt: skip
@@ -163,7 +173,7 @@ def _layout(s: Settings) -> Words:
 
 def _optimizer(s: Settings) -> Words:
     name = s.choose("optimizer.name", OPTIMIZERS, "written as Adam: GPT-NeoX has no such optimizer", "adamw")
-    parameters: Words = {"lr": s.take("optimizer.lr"), "betas": list(s.take_adam())}
+    parameters: Words = {"lr": s.take("optimizer.lr"), "betas": s.take("optimizer.betas")}
     if name == "Adam":
         parameters["eps"] = s.take("optimizer.eps")
     offloads = s.layout.offload == "optimizer" and s.layout.zero_stage
@@ -192,9 +202,7 @@ def _saves(s: Settings) -> Words:
 
 def recognises(document: Any, text: str) -> bool:
     """A document with GPT-NeoX's names of parallelism or of its batch beside a network's."""
-    if not isinstance(document, dict):
-        return False
-    names = {str(key).replace("-", "_") for key in document}
+    names = {str(key).replace("-", "_") for key in document} if isinstance(document, dict) else set()
     layout = {"pipe_parallel_size", "model_parallel_size", "zero_optimization"}
     return bool(names & layout) and "num_layers" in names
 
@@ -206,7 +214,7 @@ def read(document: Any, text: str, where: str) -> Reading:
 
 
 def _read_network(t: ForeignKeys, run: RunKeys) -> None:
-    read_rules(t, WORDS, run)
+    t.read(WORDS, run)
     model = run["model"]
     hidden, name = model["hidden_size"], str(t.take("activation", "gelu"))
     model["mlp_type"] = inverse(ACTIVATIONS).get(name, "swiglu" if name == "silu" else "gelu")
@@ -219,7 +227,7 @@ def _read_network(t: ForeignKeys, run: RunKeys) -> None:
     model["norm_type"] = "rmsnorm" if norm.endswith("rmsnorm") else kind
     rms, layer = t.take(EPSILONS[0], 1e-8), t.take(EPSILONS[1], 1e-5)
     model["norm_eps"] = real(rms if model["norm_type"] == "rmsnorm" else layer)
-    read_rules(t, (POSITIONS, RESIDUAL), run)
+    t.read((POSITIONS, RESIDUAL), run)
     attention, mlp = bool(t.take("use_bias_in_attn_linear", True)), bool(t.take("use_bias_in_mlp", True))
     model |= {"qkv_bias": attention, "o_bias": attention, "mlp_bias": mlp}
     model.setdefault("tie_word_embeddings", True)
@@ -242,12 +250,12 @@ def _third(t: ForeignKeys, size: int) -> int:
 
 
 def _read_layout(t: ForeignKeys, run: RunKeys) -> None:
-    layout = run["layout"] = run.get("layout", {})
-    tp, pp = layout.setdefault("tp", 1), max(1, whole(t.take("pipe_parallel_size", 0)))
+    layout = run["layout"]
+    tp, pp = layout["tp"], max(1, whole(t.take("pipe_parallel_size", 0)))
     layout["sp"] = bool(layout.get("sp")) and tp > 1
     each, nodes = t.take("num_gpus"), whole(t.take("num_nodes", 1))
     total = t.take("global_num_gpus")
-    micro, batch = layout.setdefault("micro_batch", 1), layout.get("global_batch")
+    micro, batch = layout["micro_batch"], layout.get("global_batch")
     accumulation = whole(t.values.get("gradient_accumulation_steps") or 1)
     if total is None and each is None and batch is not None and "gradient_accumulation_steps" in t:
         devices = tp * pp * batch // (micro * accumulation)
@@ -282,16 +290,12 @@ def _read_training(t: ForeignKeys, run: RunKeys) -> None:
             optimizer[key] = real(value)
     if (betas := t.take("optimizer.params.betas")) is not None:
         optimizer["betas"] = [real(beta) for beta in betas]
-    optimizer.setdefault("weight_decay", 0.1)
     steps = t.take("train_iters")
     if steps is not None:
         put(run, "train.steps", whole(steps))
     length = whole(t.take("lr_decay_iters", steps or 0))
     warmup = round(real(t.take("warmup", 0.01)) * length)
-    style = str(t.take("lr_decay_style", "linear"))
-    if style not in STYLES:
-        t.refuse("lr_decay_style", "taken as cosine: this shape isn't here")
-        style = "cosine"
+    style = t.shape("lr_decay_style", STYLES, "linear")
     put_rates(run, style, warmup, max(1, length - warmup), real(t.take("min_lr", 0.0)))
     train, valid = t.take_first("train_data_paths", "data_path"), t.take("valid_data_paths")
     if train is not None:
@@ -299,6 +303,4 @@ def _read_training(t: ForeignKeys, run: RunKeys) -> None:
     if valid and whole(t.values.get("eval_iters", 100)) > 0:
         put(run, "data.valid", put_sources(valid))
         put(run, "train.valid_every", whole(t.values.get("eval_interval", 1000)))
-    every = t.take_first("checkpoint_factor", "save_interval")
-    if every is not None and whole(every) < run.get("train", {}).get("steps", 0):
-        put(run, "checkpoint.every", whole(every))
+    put_saves(run, t.take_first("checkpoint_factor", "save_interval"))

@@ -18,7 +18,7 @@ from scalewright.emit.deepspeed.read import fit_batch
 from scalewright.emit.deepspeed.write import write_zero
 from scalewright.emit.emitted import Emitted, Reading
 from scalewright.emit.foreign import ForeignKeys, RunKeys, keys_of, true, whole_of
-from scalewright.emit.rules import put, write_rules
+from scalewright.emit.rules import put
 from scalewright.emit.scripts.facts import Facts, take_facts, take_precision
 from scalewright.emit.scripts.model import CONFIG, SAMPLES, as_yaml, read_model, render, write_config
 from scalewright.emit.settings import Settings
@@ -83,10 +83,10 @@ def _config(s: Settings, facts: Facts) -> dict[str, object]:
         "packing": False,
         "disable_shuffling": True,
         "output_dir": f"{s.run.folder}/llama-factory",
-        **write_rules(s, (BATCH,)),
+        **s.write((BATCH,)),
         "gradient_accumulation_steps": facts["accumulation"],
         "max_steps": facts["steps"],
-        **write_rules(s, COMMON),
+        **s.write(COMMON),
         "adam_beta1": first,
         "adam_beta2": second,
         "optim": write_optimizer(s, TITLE),

@@ -11,9 +11,9 @@ whose value is always something (lr, betas, seq_len) are never neutral: an emitt
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import ceil
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from scalewright.emit.emitted import Changed, Dropped, Emitted
 from scalewright.emit.foreign import keys_of
@@ -23,6 +23,9 @@ from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec, RopeScaling
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.run import DataSpec, OptimizerSpec, PythonRef, RunSpec
+
+if TYPE_CHECKING:
+    from scalewright.emit.rules import Rule
 
 W = TypeVar("W")
 # Of this machine, this project's files or its supervision: they say nothing about what is trained.
@@ -63,10 +66,18 @@ class Settings:
         self._taken.add(key)
         return self.values[key]
 
+    def take_each(self, section: str, *names: str) -> None:
+        """Several keys of a section, whose values are expressed in another form."""
+        self._taken |= {f"{section}.{name}" for name in names}
+
     def take_all(self, prefix: str) -> dict[str, object]:
         """All keys below a prefix, `model.` for instance, by their rest."""
         keys = [key for key in self.values if key.startswith(prefix)]
         return {key.removeprefix(prefix): self.take(key) for key in keys}
+
+    def write(self, rules: Iterable[Rule]) -> dict[str, object]:
+        """Their keys of all rules."""
+        return {key: value for rule in rules for key, value in rule.write(self).items()}
 
     def has(self, key: str) -> bool:
         """Whether a key is there: `model.moe.top_k` is only in a mixture."""
@@ -154,11 +165,6 @@ class Settings:
         """Paths of the training data, and their weights."""
         train = self.take("data.train")
         return [source["path"] for source in train], [source["weight"] for source in train]
-
-    def take_adam(self) -> tuple[float, float]:
-        """The betas; of an optimizer without them, too, so that a change to AdamW has its numbers."""
-        first, second = self.take("optimizer.betas")
-        return first, second
 
     @property
     def optimizer(self) -> OptimizerSpec:

@@ -18,7 +18,6 @@ from typing import Any
 from scalewright.emit.foreign import FEWEST, ForeignKeys, LayoutKeys, RunKeys, real, whole
 from scalewright.emit.megatron.keys import EXPERTS, LAYOUT
 from scalewright.emit.megatron.model import Arguments
-from scalewright.emit.rules import read_rules, write_rules
 from scalewright.emit.settings import Settings
 from scalewright.spec.placement import stage_layers
 
@@ -36,7 +35,7 @@ NARROW = ("adamw_bf16", "adamw_8bit")  # states in fewer bytes
 
 def write_layout(s: Settings) -> Arguments:
     """Their arguments for parallelism, precision and memory."""
-    written = write_rules(s, LAYOUT)
+    written = s.write(LAYOUT)
     s.take("layout.devices")
     if s.model.moe and s.layout.tp > 1 and not s.layout.sp:
         s.nearly("layout.sp", "true", "Megatron-LM trains experts beside tp only with the sequence split too")
@@ -46,7 +45,7 @@ def write_layout(s: Settings) -> Arguments:
     if s.layout.cp > 1:
         written["cp-comm-type"] = COMM[s.take("layout.cp_kind")]
     if s.model.moe:
-        written |= write_rules(s, EXPERTS)
+        written |= s.write(EXPERTS)
     return written | _pipeline(s) | _sharding(s) | _recompute(s) | _precision(s) | _offload(s)
 
 
@@ -182,7 +181,7 @@ def _offload(s: Settings) -> Arguments:
 
 def read_layout(t: ForeignKeys, run: RunKeys, world: int | None) -> None:
     """The layout of their arguments; `world`: ranks of the launch line, None where it doesn't tell."""
-    read_rules(t, LAYOUT, run)
+    t.read(LAYOUT, run)
     layout = run.setdefault("layout", {})
     layout.setdefault("micro_batch", 1), layout.setdefault("pp", 1)
     tp, cp = layout.setdefault("tp", 1), layout.setdefault("cp", 1)
@@ -193,7 +192,7 @@ def read_layout(t: ForeignKeys, run: RunKeys, world: int | None) -> None:
     elif cp > 1:
         t.refuse("cp-comm-type", "taken as p2p: this kind isn't known here")
     if "moe" in run.get("model", {}):
-        read_rules(t, EXPERTS, run)
+        t.read(EXPERTS, run)
         layout.setdefault("etp", tp)  # theirs is tp where it isn't set
     else:
         t.take("expert-tensor-parallel-size"), t.take("expert-model-parallel-size")

@@ -15,7 +15,7 @@ from typing import Any
 
 from scalewright.emit.foreign import ForeignKeys, RunKeys, real, whole
 from scalewright.emit.megatron.keys import LATENT, MIXTURE, MODEL, PREDICTION
-from scalewright.emit.rules import put, read_rules, write_rules
+from scalewright.emit.rules import put
 from scalewright.emit.settings import Settings
 
 Arguments = dict[str, object]  # name without dashes -> value; True: a flag alone
@@ -30,7 +30,7 @@ VOCABULARIES = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000, "BertWordPi
 
 def write_model(s: Settings) -> Arguments:
     """Their arguments for the network."""
-    written = write_rules(s, MODEL)
+    written = s.write(MODEL)
     written |= _attention(s) | _positions(s) | _norms(s)
     written |= _mlp(s, "disable-bias-linear" not in written)
     if not s.take("model.tie_word_embeddings"):
@@ -39,12 +39,12 @@ def write_model(s: Settings) -> Arguments:
     written |= {"tokenizer-type": "NullTokenizer", "vocab-size": s.take("model.vocab_size") - 1}
     s.assume("the vocabulary is padded to a multiple of 128 x tp (--make-vocab-size-divisible-by)")
     if s.model.mtp_layers:
-        written |= write_rules(s, PREDICTION)
+        written |= s.write(PREDICTION)
     if s.model.moe:
         written |= _mixture(s)
     if s.model.mla:
         latent = {"multi-latent-attention": True, "qk-layernorm": True}  # its norms of both latents
-        written |= {**latent, **write_rules(s, LATENT)}
+        written |= {**latent, **s.write(LATENT)}
     return written
 
 
@@ -141,7 +141,7 @@ def _norms(s: Settings) -> Arguments:
 def _mixture(s: Settings) -> Arguments:
     moe = s.model.moe
     assert moe is not None
-    written = write_rules(s, MIXTURE)
+    written = s.write(MIXTURE)
     s.take("model.moe.num_shared_experts"), s.take("model.moe.shared_intermediate_size")
     if moe.num_shared_experts:
         written["moe-shared-expert-intermediate-size"] = moe.shared_size
@@ -172,7 +172,7 @@ def read_model(t: ForeignKeys, run: RunKeys) -> None:
     """The network of their arguments, with their defaults where they are silent."""
     if "num-layers" not in t and "hidden-size" not in t:
         return
-    read_rules(t, (*MODEL, *PREDICTION), run)
+    t.read((*MODEL, *PREDICTION), run)
     model = run.setdefault("model", {})
     swiglu = bool(t.take("swiglu"))
     fused = t.take("bias-gelu-fusion", True) and not t.take("no-bias-gelu-fusion")
@@ -196,7 +196,7 @@ def read_model(t: ForeignKeys, run: RunKeys) -> None:
     _read_vocabulary(t, model)
     _read_mixture(t, run)
     if t.take("multi-latent-attention"):
-        read_rules(t, LATENT, run)
+        t.read(LATENT, run)
         if model.get("qk_norm") is None:
             t.assume("norms of both latents: theirs has them by --qk-layernorm")
         model |= {"norm_type": "rmsnorm", "positions": "rope"}
@@ -287,7 +287,7 @@ def _read_mixture(t: ForeignKeys, run: RunKeys) -> None:
     if t.values.get("num-experts") in (None, "None"):
         t.take("num-experts")
         return
-    read_rules(t, MIXTURE, run)
+    t.read(MIXTURE, run)
     model = run["model"]
     moe = model["moe"]
     moe.setdefault("top_k", 2)

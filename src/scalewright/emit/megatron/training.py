@@ -14,7 +14,7 @@ from typing import Any
 from scalewright.emit.foreign import ForeignKeys, RunKeys, real, whole
 from scalewright.emit.megatron.keys import ADAM, TRAINING
 from scalewright.emit.megatron.model import Arguments
-from scalewright.emit.rules import put, read_rules, write_rules
+from scalewright.emit.rules import put
 from scalewright.emit.settings import Settings
 
 STYLES = {"constant": "constant", "linear": "linear", "cosine": "cosine", "wsd": "WSD"}
@@ -24,7 +24,7 @@ OPTIMIZERS = {"adamw": "adam", "sgd": "sgd", "muon": "muon"}
 def write_training(s: Settings) -> Arguments:
     """Their arguments for everything but the network and the layout."""
     steps = s.take_steps()
-    written = {**write_rules(s, TRAINING), "train-iters": steps}
+    written = {**s.write(TRAINING), "train-iters": steps}
     return written | _optimizer(s) | _rates(s, steps) | _data(s) | _saves(s)
 
 
@@ -48,7 +48,7 @@ def _optimizer(s: Settings) -> Arguments:
     if name == "sgd":
         written["sgd-momentum"] = momentum or 0.0
     else:
-        written |= {"adam-beta1": first, "adam-beta2": second, **write_rules(s, ADAM)}
+        written |= {"adam-beta1": first, "adam-beta2": second, **s.write(ADAM)}
     return written
 
 
@@ -104,7 +104,7 @@ def _saves(s: Settings) -> Arguments:
 
 def read_training(t: ForeignKeys, run: RunKeys) -> None:
     """Everything but the network and the layout."""
-    read_rules(t, (*TRAINING, *ADAM), run)
+    t.read((*TRAINING, *ADAM), run)
     optimizer = run.setdefault("optimizer", {})
     names = {value: key for key, value in OPTIMIZERS.items()}
     name = str(t.take("optimizer", "adam"))

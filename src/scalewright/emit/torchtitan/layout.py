@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from scalewright.emit.rules import write_rules
 from scalewright.emit.settings import Settings
 from scalewright.emit.torchtitan.keys import LAYOUT
 from scalewright.spec.errors import UserError
@@ -32,7 +31,7 @@ CONVERTERS = {"fp8": "float8", "mxfp8": "mx", "nvfp4": "nvfp4"}
 def write_layout(s: Settings, release: str) -> Keys:
     """Their keys for parallelism, precision and memory; raises UserError where it would be another layout."""
     s.take("layout.devices"), s.take("layout.micro_batch"), s.take("layout.global_batch")
-    written = write_rules(s, LAYOUT)
+    written = s.write(LAYOUT)
     layout = s.layout
     if layout.tp > 1 and release == "0.3":
         written["parallelism.enable_sequence_parallel"] = s.take("layout.sp")

@@ -16,7 +16,7 @@ from math import ceil
 
 from scalewright.emit.emitted import Reading
 from scalewright.emit.foreign import ForeignKeys, LayoutKeys, RunKeys, real, whole
-from scalewright.emit.rules import put, read_rules, write_rules
+from scalewright.emit.rules import put
 from scalewright.emit.settings import Settings
 from scalewright.emit.torchtitan.keys import ASIDE, ASIDE_SECTIONS, DEFAULTS, LAYOUT, TRAINING
 from scalewright.emit.torchtitan.layout import CONVERTERS, SCHEDULES, Keys
@@ -29,7 +29,7 @@ P = "parallelism"
 def write_training(s: Settings, release: str) -> Keys:
     """Their keys for everything but the network and the layout."""
     steps = s.take_steps()
-    written = {**write_rules(s, TRAINING), "training.steps": steps}
+    written = {**s.write(TRAINING), "training.steps": steps}
     clip = s.take("optimizer.clip_norm")
     written["training.max_norm"] = clip or UNCLIPPED
     if s.run.deterministic:
@@ -110,7 +110,7 @@ def read_training(t: ForeignKeys, run: RunKeys) -> None:
     """Everything but the network and the layout, with their defaults where they are silent."""
     for key, value in DEFAULTS.items():
         t.values.setdefault(key, value)
-    read_rules(t, TRAINING, run)
+    t.read(TRAINING, run)
     optimizer = run.setdefault("optimizer", {})
     name, implementation = str(t.take("optimizer.name", "AdamW")), t.take("optimizer.implementation")
     optimizer["name"] = "adamw_bf16" if implementation == "fused_opt_states_bf16" else "adamw"
@@ -161,7 +161,7 @@ def read_values(values: dict[str, object], world: int | None, release: str, note
 
 
 def _read_layout(t: ForeignKeys, run: RunKeys, world: int | None, release: str, layers: int | None) -> None:
-    read_rules(t, LAYOUT, run)
+    t.read(LAYOUT, run)
     layout = run.setdefault("layout", {})
     tp, pp, cp = layout.setdefault("tp", 1), layout.setdefault("pp", 1), layout.setdefault("cp", 1)
     sequence = t.take(f"{P}.enable_sequence_parallel", True)

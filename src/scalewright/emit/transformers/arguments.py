@@ -19,7 +19,7 @@ from scalewright.emit.deepspeed.read import BATCH as DEEPSPEED_BATCH
 from scalewright.emit.deepspeed.read import fit_batch, read_sections
 from scalewright.emit.emitted import Emitted, Reading
 from scalewright.emit.foreign import ForeignKeys, LayoutKey, LayoutKeys, RunKeys, keys_of, real_of, true, whole_of
-from scalewright.emit.rules import Word, put, write_rules
+from scalewright.emit.rules import Word, put
 from scalewright.emit.scripts.facts import Facts, Sharding, take_facts, take_precision, take_recompute, take_sharding
 from scalewright.emit.scripts.model import (
     CONFIG,
@@ -235,9 +235,9 @@ def _arguments(s: Settings, facts: Facts, precision: str) -> dict[str, object]:
     written: dict[str, object] = {
         "output_dir": f"{s.run.folder}/transformers",
         "max_steps": facts["steps"],
-        **write_rules(s, (BATCH,)),
+        **s.write((BATCH,)),
         "gradient_accumulation_steps": facts["accumulation"],
-        **write_rules(s, COMMON),
+        **s.write(COMMON),
         "adam_beta1": first,
         "adam_beta2": second,
         "optim": write_optimizer(s, TITLE),
