@@ -111,7 +111,6 @@ class RunKeys(TypedDict, total=False):
 
 
 UNKNOWN = "not a setting that a run of ours has"
-FEWEST = ", the fewest for these sizes: set layout.devices"
 ALIKE = 0.9  # of difflib's ratio: a letter of ten, so that a key which exists isn't called a typo
 
 
@@ -174,6 +173,10 @@ class ForeignKeys:
         self.guessed[key] = f"{key} {value}{why}"
         self.assume(self.guessed[key])
 
+    def guess_devices(self, fewest: int) -> None:
+        """Records devices that aren't in the file, as the fewest that its sizes make."""
+        self.guess("devices", fewest, ", the fewest for these sizes: set layout.devices")
+
     def follow(self, *keys: str) -> None:
         """Records sizes of the layout that the file states for each rank: they grow with the devices."""
         self.guessed |= {key: "" for key in keys if key not in self.guessed}
@@ -228,23 +231,6 @@ def read_keys(
         how = "give the file as the trainer takes it"
         raise UserError(f"a value isn't of the kind that {trainer} has there: {error}", where, how) from None
     return foreign.reading(trainer, run)
-
-
-def put_sources(paths: Any, weights: Iterable[Any] | None = None) -> list[dict[str, object]]:
-    """Sources of a run from their paths: one, several, or with weights."""
-    if isinstance(paths, Mapping):
-        return [{"path": str(path), "weight": float(weight)} for path, weight in paths.items()]
-    listed = [str(path) for path in (paths if isinstance(paths, list) else [paths])]
-    shares = list(weights or ())
-    if len(shares) != len(listed) or len(listed) == 1:
-        return [{"path": path} for path in listed]
-    return [{"path": path, "weight": float(share)} for path, share in zip(listed, shares, strict=True)]
-
-
-def put_saves(run: RunKeys, every: Any) -> None:
-    """Steps between saves, of a file that states them; none where only the end is saved."""
-    if every is not None and whole(every) < run.get("train", {}).get("steps", 0):
-        run["checkpoint"] = {"every": whole(every)}
 
 
 def shortest(pattern: list[Any]) -> list[Any]:

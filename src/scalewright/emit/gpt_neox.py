@@ -17,18 +17,8 @@ from typing import Any
 
 from scalewright.emit.command_lines import nodes_of
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
-from scalewright.emit.foreign import (
-    FEWEST,
-    ForeignKeys,
-    RunKeys,
-    keys_of,
-    put_saves,
-    put_sources,
-    read_keys,
-    real,
-    whole,
-)
-from scalewright.emit.rates import put_rates, take_rates
+from scalewright.emit.foreign import ForeignKeys, RunKeys, keys_of, read_keys, real, whole
+from scalewright.emit.rates import put_rates, put_saves, put_sources, take_rates
 from scalewright.emit.rules import Lacks, Pick, Rule, Word, Words, inverse, put
 from scalewright.emit.settings import Settings
 from scalewright.spec.errors import UserError
@@ -263,7 +253,7 @@ def _read_layout(t: ForeignKeys, run: RunKeys) -> None:
         devices = whole(total) if total is not None else whole(each) * max(nodes, 1)
     else:
         devices = tp * pp
-        t.guess("devices", devices, FEWEST)
+        t.guess_devices(devices)
     layout |= {"devices": devices, "pp": pp, "schedule": "1f1b"}
     if batch is None:
         layout["global_batch"] = micro * accumulation * max(1, devices // (tp * pp))

@@ -19,8 +19,8 @@ from functools import partial
 from typing import Any
 
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
-from scalewright.emit.foreign import FEWEST, ForeignKeys, RunKeys, keys_of, put_saves, read_keys, real, whole
-from scalewright.emit.rates import put_rates, take_rates
+from scalewright.emit.foreign import ForeignKeys, RunKeys, keys_of, read_keys, real, whole
+from scalewright.emit.rates import put_rates, put_saves, take_rates
 from scalewright.emit.rules import Fixed, Lacks, Pair, Pick, Rule, Word, Words, inverse, nested, put
 from scalewright.emit.settings import Settings
 
@@ -235,7 +235,7 @@ def _read_layout(t: ForeignKeys, run: RunKeys, noted: int | None) -> None:
     replicas = within * between
     devices = noted if noted is not None else tp * replicas
     if noted is None:
-        t.guess("devices", devices, FEWEST)
+        t.guess_devices(devices)
     layout |= {"devices": devices, "tp": tp, "sp": False}
     if layout.get("micro_batch", -1) < 1:
         layout["micro_batch"] = max(1, layout["global_batch"] * tp // devices)

@@ -17,18 +17,8 @@ from typing import Any
 
 from scalewright.emit.command_lines import nodes_of
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
-from scalewright.emit.foreign import (
-    ForeignKeys,
-    RunKeys,
-    keys_of,
-    put_saves,
-    put_sources,
-    read_keys,
-    real,
-    shortest,
-    whole,
-)
-from scalewright.emit.rates import put_rates, take_rates
+from scalewright.emit.foreign import ForeignKeys, RunKeys, keys_of, read_keys, real, shortest, whole
+from scalewright.emit.rates import put_rates, put_saves, put_sources, take_rates
 from scalewright.emit.rules import Fixed, Lacks, Pick, Rule, Word, Words, inverse, nested, put
 from scalewright.emit.settings import Settings
 

@@ -2,15 +2,15 @@
 
     0 --warmup--> peak ------ start --length--> least ------ steps
 
-A cosine or a line begins its decay at the end of the warm-up, WSD at its own start.
+A cosine or a line begins its decay at the end of the warm-up, WSD at its own start. Saves and data, likewise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
-from scalewright.emit.foreign import RunKeys
+from scalewright.emit.foreign import RunKeys, whole
 from scalewright.emit.settings import Settings
 from scalewright.spec.run import ScheduleSpec
 
@@ -71,3 +71,20 @@ def put_rates(run: RunKeys, kind: str, warmup: int, length: int | None, least: f
     if length is not None and not whole:
         schedule["decay_steps"] = length
     run["lr_schedule"] = schedule
+
+
+def put_sources(paths: Any, weights: Iterable[Any] | None = None) -> list[dict[str, object]]:
+    """Sources of a run from their paths: one, several, or with weights."""
+    if isinstance(paths, Mapping):
+        return [{"path": str(path), "weight": float(weight)} for path, weight in paths.items()]
+    listed = [str(path) for path in (paths if isinstance(paths, list) else [paths])]
+    shares = list(weights or ())
+    if len(shares) != len(listed) or len(listed) == 1:
+        return [{"path": path} for path in listed]
+    return [{"path": path, "weight": float(share)} for path, share in zip(listed, shares, strict=True)]
+
+
+def put_saves(run: RunKeys, every: Any) -> None:
+    """Steps between saves, of a file that states them; none where only the end is saved."""
+    if every is not None and whole(every) < run.get("train", {}).get("steps", 0):
+        run["checkpoint"] = {"every": whole(every)}

@@ -12,17 +12,7 @@ from typing import Any
 
 from scalewright.emit.deepspeed.write import write
 from scalewright.emit.emitted import Reading
-from scalewright.emit.foreign import (
-    FEWEST,
-    ForeignKeys,
-    LayoutKey,
-    LayoutKeys,
-    RunKeys,
-    keys_of,
-    real_of,
-    true,
-    whole_of,
-)
+from scalewright.emit.foreign import ForeignKeys, LayoutKey, LayoutKeys, RunKeys, keys_of, real_of, true, whole_of
 from scalewright.emit.rules import put
 from scalewright.emit.scripts.model import read_beside
 from scalewright.spec.common.formatting import flat
@@ -130,7 +120,7 @@ def fit_batch(t: ForeignKeys, layout: LayoutKeys, devices: int | None) -> None:
         devices = max(1, whole_batch // (micro * accumulation)) * parts
     if devices is None or devices % parts:
         fewest = parts * layout.get("dp_replicate", 1)
-        t.guess("devices", fewest, FEWEST)
+        t.guess_devices(fewest)
         devices = fewest
     dp = devices // parts
     if micro is None:

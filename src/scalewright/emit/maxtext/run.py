@@ -6,9 +6,9 @@ from math import nextafter
 from typing import Any
 
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
-from scalewright.emit.foreign import ForeignKeys, RunKeys, keys_of, put_saves, put_sources, read_keys, real, whole
+from scalewright.emit.foreign import ForeignKeys, RunKeys, keys_of, read_keys, real, whole
 from scalewright.emit.maxtext.layout import TITLE, hardware_of, read_layout, write_layout
-from scalewright.emit.rates import put_rates, take_rates
+from scalewright.emit.rates import put_rates, put_saves, put_sources, take_rates
 from scalewright.emit.rules import Fixed, Pair, Word, Words, put
 from scalewright.emit.settings import Settings
 

@@ -15,7 +15,7 @@ import re
 from math import ceil, lcm, prod
 from typing import Any
 
-from scalewright.emit.foreign import FEWEST, ForeignKeys, LayoutKeys, RunKeys, real, whole
+from scalewright.emit.foreign import ForeignKeys, LayoutKeys, RunKeys, real, whole
 from scalewright.emit.megatron.keys import EXPERTS, LAYOUT
 from scalewright.emit.megatron.model import Arguments
 from scalewright.emit.settings import Settings
@@ -211,7 +211,7 @@ def _smallest_world(t: ForeignKeys, layout: LayoutKeys) -> int:
     each = prod(int(layout[key]) for key in ("tp", "pp", "cp"))
     experts = int(layout.get("ep", 1)) * int(layout.get("etp", 1)) * int(layout["pp"])
     devices = lcm(each, experts)
-    t.guess("devices", devices, FEWEST)
+    t.guess_devices(devices)
     return devices
 
 

@@ -20,9 +20,9 @@ from typing import Any
 
 from scalewright.emit.command_lines import torchrun
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
-from scalewright.emit.foreign import ForeignKeys, RunKeys, keys_of, put_saves, put_sources, read_keys, real, whole
+from scalewright.emit.foreign import ForeignKeys, RunKeys, keys_of, read_keys, real, whole
 from scalewright.emit.nanotron.model import TITLE, read_model, write_model
-from scalewright.emit.rates import put_rates, take_rates
+from scalewright.emit.rates import put_rates, put_saves, put_sources, take_rates
 from scalewright.emit.rules import Lacks, Rule, Word, Words, inverse, nested, put
 from scalewright.emit.settings import Settings
 from scalewright.spec.errors import UserError
