@@ -22,22 +22,22 @@ from scalewright.emit.emitted import Emitted, Reading
 from scalewright.emit.foreign import ForeignKeys, LayoutKey, LayoutKeys, RunKeys, keys_of, real_of, true, whole_of
 from scalewright.emit.rules import put
 from scalewright.emit.scripts.facts import (
-    Facts,
     Sharding,
     take_facts,
     take_optimizer,
     take_precision,
     take_recompute,
     take_sharding,
+    take_states_offload,
 )
 from scalewright.emit.scripts.model import (
-    CONFIG,
-    SAMPLES,
+    SCRIPT,
     as_yaml,
     linked,
     masks_refused,
     read_beside,
     render,
+    with_script,
     write_config,
 )
 from scalewright.emit.settings import Settings
@@ -61,7 +61,7 @@ ASIDE = keys_of("""
     parallelism_config: cp_backend sp_backend sp_seq_length sp_seq_length_is_variable sp_attn_implementation
 """)
 TITLE, VERSION = "Accelerate", "1.15 with transformers 5.23"
-FILE, SCRIPT = "accelerate_config.yaml", "train.py"
+FILE = "accelerate_config.yaml"
 CONTEXTS = {"allgather": ("allgather", True), "ring": ("alltoall", True)}
 TYPES = {"none": "NO", "ddp": "MULTI_GPU", "deepspeed": "DEEPSPEED", "fsdp": "FSDP", "loaded": "MULTI_GPU"}
 MEGATRON: Mapping[LayoutKey, str] = {"tp": "tp_degree", "pp": "pp_degree"}
@@ -71,8 +71,7 @@ def write(s: Settings) -> Emitted:
     """All files; raises UserError where it would be another layout, or another network."""
     network = write_config(s)
     sharding = take_sharding(s, TITLE, CONTEXTS)
-    masks = masks_refused(s) or ("context parallelism has no masks but the causal one" if s.layout.cp > 1 else None)
-    facts = {**take_facts(s, masks), **take_optimizer(s, TITLE), **take_recompute(s)}
+    facts = {**take_facts(s, masks_refused(s)), **take_optimizer(s, TITLE), **take_recompute(s)}
     precision = take_precision(s, TITLE)
     facts["tf32"] = precision == "tf32"
     in_config = sharding.kind == "fsdp" and facts["every"] == 1 and not facts["products"]
@@ -80,9 +79,13 @@ def write(s: Settings) -> Emitted:
     command = _command(s, sharding)
     if in_config:
         facts["every"] = 0  # FSDP's own recomputation
-    script = _script(s, facts, sharding, precision, command)
+    script = render(
+        "accelerate", f=facts, command=command, sharding=sharding, out=f"{s.run.folder}/accelerate",
+        dtype={"bf16": "bfloat16", "fp16": "float16"}.get(precision, "float32"),
+        reduce_in_fp32=sharding.kind == "fsdp" and precision in ("bf16", "fp16"), **sharding.sizes,
+    )  # fmt: skip
     note = "Written by `scalewright emit accelerate`; it is started by"
-    files = {FILE: as_yaml(config, note, command), SCRIPT: script, "samples.py": SAMPLES, CONFIG: network}
+    files = with_script({FILE: as_yaml(config, note, command)}, script, network)
     return s.emitted(TITLE, "accelerate", VERSION, files, command)
 
 
@@ -93,39 +96,26 @@ def _config(s: Settings, sharding: Sharding, precision: str, recompute: bool) ->
         raise UserError("Accelerate runs FSDP on accelerators alone", "device", "use zero_stage 0, or another device")
     kind = "MULTI_CPU" if cpu and sharding.kind == "ddp" else TYPES[sharding.kind]
     config: dict[str, object] = {
-        "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": kind,
-        "mixed_precision": PRECISIONS[precision],
-        "num_machines": nodes,
-        "num_processes": s.layout.devices,
-        "machine_rank": 0,
-        "main_process_port": 29500,
-        "rdzv_backend": "static",
-        "same_network": True,
-        "use_cpu": cpu,
-    }
+        "compute_environment": "LOCAL_MACHINE", "distributed_type": kind, "mixed_precision": PRECISIONS[precision],
+        "num_machines": nodes, "num_processes": s.layout.devices, "machine_rank": 0, "main_process_port": 29500,
+        "rdzv_backend": "static", "same_network": True, "use_cpu": cpu,
+    }  # fmt: skip
     if sharding.kind == "fsdp":
         config["fsdp_config"] = {
-            "fsdp_version": 2,
-            "fsdp_reshard_after_forward": sharding.reshard,
-            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-            "fsdp_activation_checkpointing": recompute,
-            "fsdp_offload_params": sharding.offload,
-            "fsdp_state_dict_type": "SHARDED_STATE_DICT",
-            "fsdp_cpu_ram_efficient_loading": False,
-            **_activations(s, sharding, recompute),
-        }
+            "fsdp_version": 2, "fsdp_reshard_after_forward": sharding.reshard,
+            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP", "fsdp_activation_checkpointing": recompute,
+            "fsdp_offload_params": sharding.offload, "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+            "fsdp_cpu_ram_efficient_loading": False, **_activations(s, recompute),
+        }  # fmt: skip
     elif sharding.kind == "loaded":
-        _activations(s, sharding, recompute)
+        _activations(s, recompute)
     if sharding.kind == "deepspeed":
         config["deepspeed_config"] = {
-            "zero_stage": 1,
-            "gradient_accumulation_steps": s.layout.accumulation,
+            "zero_stage": 1, "gradient_accumulation_steps": s.layout.accumulation,
             "gradient_clipping": s.take("optimizer.clip_norm"),
-            "offload_optimizer_device": _offload(s),
-            "offload_param_device": "none",
+            "offload_optimizer_device": "cpu" if take_states_offload(s) else "none", "offload_param_device": "none",
             "zero3_init_flag": False,
-        }
+        }  # fmt: skip
     if sharding.kind == "fsdp" or s.layout.tp > 1:
         sizes = {f"{PREFIX}_{name}_size": size for name, size in sharding.sizes.items()}
         strategy = {f"{PREFIX}_cp_comm_strategy": sharding.context} if s.layout.cp > 1 else {}
@@ -133,9 +123,9 @@ def _config(s: Settings, sharding: Sharding, precision: str, recompute: bool) ->
     return config
 
 
-def _activations(s: Settings, sharding: Sharding, recompute: bool) -> dict[str, object]:
+def _activations(s: Settings, recompute: bool) -> dict[str, object]:
     """Offloaded activations: FSDP2 offloads what recomputed layers keep."""
-    if s.layout.offload not in ("activations", "all") or sharding.kind not in ("fsdp", "loaded"):
+    if s.layout.offload not in ("activations", "all"):
         return {}
     if not recompute:
         s.drop("layout.offload", "Accelerate offloads activations of layers that FSDP recomputes")
@@ -145,33 +135,12 @@ def _activations(s: Settings, sharding: Sharding, recompute: bool) -> dict[str, 
     return {"fsdp_activation_checkpointing_offload": True}
 
 
-def _offload(s: Settings) -> str:
-    if s.layout.offload == "optimizer":
-        s.take("layout.offload")
-        return "cpu"
-    s.drop("layout.offload", "ZeRO 1 offloads optimizer states alone")
-    return "none"
-
-
 def _command(s: Settings, sharding: Sharding) -> str:
     nodes, each = nodes_of(s.layout.devices)
     if s.run.device == "cpu" and sharding.kind != "none":
         return f"ACCELERATE_USE_CPU=true torchrun --nproc-per-node {each} {SCRIPT}"
     where = " --machine_rank $NODE_RANK --main_process_ip $MASTER_ADDR" if nodes > 1 else ""
     return f"accelerate launch --config_file {FILE}{where} {SCRIPT}"
-
-
-def _script(s: Settings, facts: Facts, sharding: Sharding, precision: str, command: str) -> str:
-    return render(
-        "accelerate",
-        f=facts,
-        command=command,
-        dtype={"bf16": "bfloat16", "fp16": "float16"}.get(precision, "float32"),
-        reduce_in_fp32=sharding.kind == "fsdp" and precision in ("bf16", "fp16"),
-        sharding=sharding,
-        out=f"{s.run.folder}/accelerate",
-        **sharding.sizes,
-    )
 
 
 def read(document: Any, text: str, where: str) -> Reading:

@@ -12,7 +12,6 @@ doesn't have.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import prod
 from typing import Any
 
@@ -27,6 +26,7 @@ from scalewright.emit.settings import Settings
 from scalewright.emit.transformers.arguments import (
     COMMON,
     aside,
+    flattened,
     read_deepspeed,
     read_memory,
     read_numbers,
@@ -40,7 +40,6 @@ from scalewright.emit.transformers.schedule import (
     write_optimizer,
     write_schedule,
 )
-from scalewright.spec.common.formatting import flat
 
 SIZES = {"dp_replicate": "dp_replicate_size", "dp_shard": "dp_shard_size", "tp": "tensor_parallel_size",
          "cp": "context_parallel_size"}  # fmt: skip
@@ -71,15 +70,9 @@ def write(s: Settings) -> Emitted:
     s.assume(f"{INPUTS} writes every sample of the run to rows/, and a row's last token has no target")
     config = _config(s, facts, sharding)
     command = _command(s)
+    note = f"Written by `scalewright emit axolotl`, for Axolotl {VERSION}; it is started by"
     inputs = render("rows", f=facts, title=TITLE, disk=False, from_scratch=False)
-    files = {
-        FILE: as_yaml(
-            config, f"Written by `scalewright emit axolotl`, for Axolotl {VERSION}; it is started by", command
-        ),
-        INPUTS: inputs,
-        "samples.py": SAMPLES,
-        f"model/{CONFIG}": network,
-    }
+    files = with_rows({FILE: as_yaml(config, note, command)}, inputs, network)
     return s.emitted(TITLE, "axolotl", VERSION, files, command)
 
 
@@ -88,57 +81,43 @@ def _config(s: Settings, facts: Facts, sharding: Sharding) -> dict[str, object]:
     check_decay(s, facts, TITLE)
     if facts["warmup"] == 1:
         s.nearly("lr_schedule.warmup_steps", "2", "Axolotl makes two of one")
-    first, second = s.take("optimizer.betas")
+    rows = {"path": "./rows/train.parquet", "ds_type": "parquet", "type": None}
     config: dict[str, object] = {
-        "base_model": facts["init"] or "./model",
-        "tokenizer_config": "./model",
-        "output_dir": f"{s.run.folder}/axolotl",
-        "datasets": [{"path": "./rows/train.parquet", "ds_type": "parquet", "type": None}],
-        "dataset_prepared_path": "./prepared",
-        "sequence_len": facts["seq_len"],
-        "sample_packing": False,
-        "shuffle_merged_datasets": False,
-        "curriculum_sampling": True,
-        "micro_batch_size": facts["micro_batch"],
-        "gradient_accumulation_steps": facts["accumulation"],
-        "max_steps": facts["steps"],
-        **s.write(COMMON),
-        "adam_beta1": first,
-        "adam_beta2": second,
-        "optimizer": write_optimizer(s, TITLE),
-        "lr_scheduler": schedule.pop("lr_scheduler_type"),
-        **schedule,
-        **_memory(s),
-        **_layout(s, sharding),
-        "attn_implementation": "flash_attention_2" if s.layout.cp > 1 else "sdpa",
-        "logging_steps": 1,
+        "base_model": facts["init"] or "./model", "tokenizer_config": "./model",
+        "output_dir": f"{s.run.folder}/axolotl", "datasets": [rows], "dataset_prepared_path": "./prepared",
+        "sequence_len": facts["seq_len"], "sample_packing": False, "shuffle_merged_datasets": False,
+        "curriculum_sampling": True, "micro_batch_size": facts["micro_batch"],
+        "gradient_accumulation_steps": facts["accumulation"], "max_steps": facts["steps"], **s.write(COMMON),
+        "optimizer": write_optimizer(s, TITLE), "lr_scheduler": schedule.pop("lr_scheduler_type"), **schedule,
+        **write_precision(s, TITLE), "gradient_checkpointing": write_recompute(s, TITLE), **_layout(s, sharding),
+        "attn_implementation": "flash_attention_2" if s.layout.cp > 1 else "sdpa", "logging_steps": 1,
         "save_steps" if facts["save_every"] else "save_strategy": facts["save_every"] or "no",
-    }
+    }  # fmt: skip
     if facts["valid_every"]:
-        config["test_datasets"] = [
-            {"path": "./rows/valid.parquet", "ds_type": "parquet", "type": None, "split": "train"}
-        ]
+        config["test_datasets"] = [{**rows, "path": "./rows/valid.parquet", "split": "train"}]
         config |= {"eval_steps": facts["valid_every"], "eval_batch_size": facts["micro_batch"]}
     return config
 
 
-def _memory(s: Settings) -> dict[str, object]:
-    precision = take_precision(s, TITLE)
-    written = {"bf16": precision == "bf16", "fp16": precision == "fp16", "tf32": precision == "tf32"}
-    return {**written, "gradient_checkpointing": write_recompute(s, TITLE)}
+def with_rows(files: dict[str, str], inputs: str, network: str) -> dict[str, str]:
+    """A trainer's own files, the script that makes rows of the samples, and the network."""
+    return {**files, INPUTS: inputs, "samples.py": SAMPLES, f"model/{CONFIG}": network}
+
+
+def write_precision(s: Settings, title: str) -> dict[str, object]:
+    """Which precision it is, as switches."""
+    precision = take_precision(s, title)
+    return {name: name == precision for name in ("bf16", "fp16", "tf32")}
 
 
 def write_recompute(s: Settings, title: str) -> bool:
     """Whether layers are recomputed: all of them or none."""
     kind = s.layout.recompute
-    if kind in ("none", "full"):
-        s.take("layout.recompute")
-    elif hasattr(kind, "budget"):
+    if hasattr(kind, "budget"):
         s.drop("layout.recompute", f"{title} has no memory budget")
         return False
-    else:
-        s.nearly("layout.recompute", "full", f"{title} recomputes all layers or none")
-    return kind != "none"
+    why = f"{title} recomputes all layers or none"
+    return bool(s.choose("layout.recompute", {"none": False, "full": True}, why, "full"))
 
 
 def _layout(s: Settings, sharding: Sharding) -> dict[str, object]:
@@ -151,16 +130,9 @@ def _layout(s: Settings, sharding: Sharding) -> dict[str, object]:
     sizes: dict[str, object] = {SIZES[name]: size for name, size in sharding.sizes.items()}
     if sharding.kind != "fsdp":
         return sizes
-    return {
-        **sizes,
-        "fsdp_version": 2,
-        "fsdp_config": {
-            "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-            "reshard_after_forward": sharding.reshard,
-            "offload_params": sharding.offload,
-            "state_dict_type": "SHARDED_STATE_DICT",
-        },
-    }
+    fsdp = {"auto_wrap_policy": "TRANSFORMER_BASED_WRAP", "reshard_after_forward": sharding.reshard,
+            "offload_params": sharding.offload, "state_dict_type": "SHARDED_STATE_DICT"}  # fmt: skip
+    return {**sizes, "fsdp_version": 2, "fsdp_config": fsdp}
 
 
 def _command(s: Settings) -> str:
@@ -176,7 +148,7 @@ def recognises(document: Any, text: str) -> bool:
 
 def read(document: Any, text: str, where: str) -> Reading:
     """Such a file as a run."""
-    keys = _flattened(document)
+    keys = {key: value for key, value in flattened(document).items() if value is not None}
     foreign = ForeignKeys(keys, aside(keys, OWN))
     run: RunKeys = {}
     read_numbers(foreign, run)
@@ -193,16 +165,6 @@ def read(document: Any, text: str, where: str) -> Reading:
     fit_batch(foreign, layout, _read_layout(foreign, run, where))
     read_model(foreign, "base_model", where, run)
     return foreign.reading("axolotl", run)
-
-
-def _flattened(document: Mapping[str, Any]) -> dict[str, object]:
-    rest = {key: value for key, value in document.items() if key != "deepspeed"}
-    keys = {
-        key.replace("fsdp_config.fsdp_", "fsdp_config."): value
-        for key, value in flat(rest).items()
-        if value is not None
-    }
-    return keys | ({"deepspeed": document["deepspeed"]} if document.get("deepspeed") else {})
 
 
 def _read_data(t: ForeignKeys, run: RunKeys) -> None:

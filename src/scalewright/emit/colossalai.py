@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from scalewright.emit.command_lines import torchrun
 from scalewright.emit.emitted import Emitted
 from scalewright.emit.rules import Words
-from scalewright.emit.scripts.facts import take_facts
-from scalewright.emit.scripts.model import CONFIG, SAMPLES, render, write_config
+from scalewright.emit.scripts.facts import take_facts, take_numbers
+from scalewright.emit.scripts.model import SCRIPT, render, with_script, write_config
 from scalewright.emit.settings import Settings
 from scalewright.spec.errors import UserError
 
-TITLE, VERSION, SCRIPT = "Colossal-AI", "0.5", "train.py"
+TITLE, VERSION = "Colossal-AI", "0.5"
 HYBRID, MIXTURES, GEMINI = "HybridParallelPlugin", "MoeHybridParallelPlugin", "GeminiPlugin"
 STYLES = {"1f1b": "1f1b", "interleaved": "interleaved", "zbv": "zbv"}
 MODES = {"ring": "ring_attn", "ulysses": "all_to_all"}
@@ -62,8 +62,7 @@ def write(s: Settings) -> Emitted:
         out=f"{s.run.folder}/colossalai",
     )  # fmt: skip
     s.assume("transformers shifts labels itself: the last target of a row isn't counted")
-    files = {SCRIPT: script, "samples.py": SAMPLES, CONFIG: network}
-    return s.emitted(TITLE, "colossalai", VERSION, files, command)
+    return s.emitted(TITLE, "colossalai", VERSION, with_script({}, script, network), command)
 
 
 def _optimizer(s: Settings) -> Words:
@@ -71,11 +70,7 @@ def _optimizer(s: Settings) -> Words:
     name = s.choose("optimizer.name", {"adamw": "adamw", "sgd": "sgd"}, why, "adamw")
     if name == "sgd":
         s.take("optimizer.momentum")
-    return {
-        "optimizer": name, "lr": s.take("optimizer.lr"), "betas": tuple(s.take("optimizer.betas")),
-        "eps": s.take("optimizer.eps"), "momentum": s.optimizer.kept_momentum,
-        "weight_decay": s.take("optimizer.weight_decay"), "every": 0, "clip": s.take("optimizer.clip_norm"),
-    }  # fmt: skip
+    return {"optimizer": name, **take_numbers(s), "every": 0}
 
 
 def _common(s: Settings) -> Words:
