@@ -1,4 +1,4 @@
-"""Keys of torchtitan 0.2 that mean the same as ours, their defaults, and what other releases call them."""
+"""Keys of torchtitan 0.2 that mean the same as ours, with their defaults, and what other releases call them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,12 @@ LAYOUT = (
     Word("layout.cp", "parallelism.context_parallel_degree", back=whole),
 )
 TRAINING = (
-    Word("data.seq_len", "training.seq_len", back=whole),
-    Word("optimizer.lr", "optimizer.lr", back=real),
-    Word("optimizer.eps", "optimizer.eps", back=real),
-    Word("optimizer.weight_decay", "optimizer.weight_decay", back=real),
+    Word("data.seq_len", "training.seq_len", back=whole, absent=2048),
+    Word("optimizer.lr", "optimizer.lr", back=real, absent=8e-4),
+    Word("optimizer.eps", "optimizer.eps", back=real, absent=1e-8),
+    Word("optimizer.weight_decay", "optimizer.weight_decay", back=real, absent=0.1),
     Word("seed", "debug.seed", back=whole),
 )
-DEFAULTS: dict[str, object] = {
-    "training.local_batch_size": 8, "training.seq_len": 2048, "training.max_norm": 1.0,
-    "training.steps": 10000, "optimizer.lr": 8e-4, "optimizer.eps": 1e-8, "optimizer.weight_decay": 0.1,
-    "optimizer.beta1": 0.9, "optimizer.beta2": 0.95, "lr_scheduler.warmup_steps": 200,
-}  # fmt: skip
 # Names of 0.1, by those of 0.2; 2024's are further below
 V01 = {
     "lr_scheduler.min_lr_factor": "lr_scheduler.lr_min", "checkpoint.enable": "checkpoint.enable_checkpoint",

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from scalewright.emit.foreign import ForeignKeys, RunKeys
 from scalewright.emit.python_code import Call
+from scalewright.emit.rules import Fixed, inverse
 from scalewright.emit.settings import Settings
 from scalewright.emit.torchtitan.flavors import FLAVORS, find_flavor, flavor_of, spec_of
 from scalewright.spec.errors import UserError
@@ -29,6 +30,13 @@ EXPERTS = (
 )  # fmt: skip
 
 
+PARTS = (
+    Fixed("model.positions", ("rope",), "torchtitan's decoders have RoPE"),
+    Fixed("model.mlp_type", ("swiglu",), "torchtitan's MLPs are SwiGLU"),
+    Fixed("model.norm_type", ("rmsnorm",), "torchtitan's norms are RMSNorm"),
+)
+
+
 class Network(NamedTuple):
     """A model in their words: a flavor, or the call of one of the functions in decoder.py."""
 
@@ -41,10 +49,8 @@ def write_model(s: Settings, release: str) -> Network:
     """The model; what its parts can't be is dropped. Raises UserError where the layout can't run."""
     model, layout = s.model, s.layout
     if layout.tp > 1 and model.kv_heads % layout.tp and not model.mla:
-        how = f"use a tp that divides {model.kv_heads}"
-        raise UserError(
-            f"torchtitan cuts key and value heads, and tp {layout.tp} doesn't divide them", "layout.tp", how
-        )
+        what = f"torchtitan cuts key and value heads, and tp {layout.tp} doesn't divide them"
+        raise UserError(what, "layout.tp", f"use a tp that divides {model.kv_heads}")
     if model.tie_word_embeddings and layout.pp > 1:
         raise UserError("torchtitan has no pipeline for tied embeddings", "layout.pp", "use pp 1")
     known = flavor_of(model, release)
@@ -83,23 +89,10 @@ def _flavored(s: Settings, name: tuple[str, str], release: str) -> Network:
 
 def _shared_parts(s: Settings) -> None:
     """Takes what all its decoders have, and reports the parts that none has."""
-    model = s.model
-    for key in TAKEN:
-        s.take(f"model.{key}")
-    if model.mla:
+    s.take_each("model", *TAKEN)
+    if s.model.mla:
         s.take("model.rope.interleaved")
-    if model.positions == "rope":
-        s.take("model.positions")
-    else:
-        s.drop("model.positions", "torchtitan's decoders have RoPE")
-    if model.mlp_type == "swiglu":
-        s.take("model.mlp_type")
-    else:
-        s.drop("model.mlp_type", "torchtitan's MLPs are SwiGLU")
-    if model.norm_type == "rmsnorm":
-        s.take("model.norm_type")
-    else:
-        s.drop("model.norm_type", "torchtitan's norms are RMSNorm")
+    s.write(PARTS)
 
 
 def _plain(s: Settings, release: str) -> dict[str, object]:
@@ -130,11 +123,10 @@ def _plain(s: Settings, release: str) -> dict[str, object]:
     return arguments
 
 
-def _experts(s: Settings, release: str) -> dict[str, Any]:
+def _experts(s: Settings, release: str) -> dict[str, object]:
     moe = s.model.moe
     assert moe is not None
-    for key in EXPERTS:
-        s.take(f"model.moe.{key}")
+    s.take_each("model.moe", *EXPERTS)
     if moe.shared_size % moe.moe_intermediate_size and (s.model.mla or release == "0.2"):
         how = "emit it for torchtitan 0.3" if release == "0.2" else "emit it for Megatron-LM"
         raise UserError("its shared experts are as wide as the others", "model.moe.shared_intermediate_size", how)
@@ -144,8 +136,8 @@ def _experts(s: Settings, release: str) -> dict[str, Any]:
         why = "torchtitan's bias moves the choice alone, by the experts' loads"
         s.nearly("model.moe.router_bias", "a bias of the choice", why)
     rate = s.take("train.balance.bias_rate")
-    dense = [i for i in range(s.model.num_hidden_layers) if not s.model.is_moe(i)]
-    arguments = {
+    dense = _dense_layers(s)
+    arguments: dict[str, object] = {
         "moe": {
             "num_experts": moe.num_experts, "top_k": moe.top_k, "hidden_dim": moe.moe_intermediate_size,
             "score": moe.score, "normalize": moe.normalize_top_k, "scale": moe.routed_scale,
@@ -155,6 +147,10 @@ def _experts(s: Settings, release: str) -> dict[str, Any]:
         }
     }  # fmt: skip
     return arguments | ({"dense_layers": dense} if dense else {})
+
+
+def _dense_layers(s: Settings) -> list[int]:
+    return [i for i in range(s.model.num_hidden_layers) if not s.model.is_moe(i)]
 
 
 def _latent(s: Settings, release: str) -> dict[str, object]:
@@ -176,12 +172,11 @@ def _latent(s: Settings, release: str) -> dict[str, object]:
         "latent": {
             "q_lora_rank": mla.q_lora_rank or 0, "kv_lora_rank": mla.kv_lora_rank,
             "qk_nope_head_dim": mla.qk_nope_head_dim, "qk_rope_head_dim": mla.qk_rope_head_dim,
-            "v_head_dim": mla.v_head_dim,
-            "mscale": _mscale(s),
+            "v_head_dim": mla.v_head_dim, "mscale": _mscale(s),
         },
         "dense_layers": [], **_experts(s, release),
     }  # fmt: skip
-    dense = arguments["dense_layers"]
+    dense = _dense_layers(s)
     if dense != list(range(len(dense))):
         how = "emit it for Megatron-LM, which has any order"
         raise UserError("torchtitan's dense layers come first", "model.moe.dense_layers", how)
@@ -245,7 +240,7 @@ def decoder_spec(given: Mapping[str, Any], run: RunKeys) -> dict[str, object]:
         model["mla"]["q_lora_rank"] = latent["q_lora_rank"] or None
         model["rope"]["interleaved"] = True
         if scaling:
-            back = {foreign: ours for ours, foreign in YARN.items()}
+            back = inverse(YARN)
             model["rope"]["scaling"] = {"kind": "yarn", **{back[key]: value for key, value in scaling.items()}}
             model["rope"]["scaling"]["attention_factor"] = 1.0  # its RoPE is a rotation alone
             size, factor = latent["qk_nope_head_dim"] + latent["qk_rope_head_dim"], scaling["rope_factor"]
@@ -254,12 +249,9 @@ def decoder_spec(given: Mapping[str, Any], run: RunKeys) -> dict[str, object]:
     else:
         model |= {"num_key_value_heads": given["n_kv_heads"], "head_dim": given["head_dim"]}
         if scaling:
-            model["rope"]["scaling"] = {
-                "kind": "llama3",
-                "factor": scaling["scaling_factor"],
-                **{key: scaling[key] for key in SCALES},
-                "original_context": scaling["original_max_position_embeddings"],
-            }
+            given_scales, context = {key: scaling[key] for key in SCALES}, scaling["original_max_position_embeddings"]
+            scales = {"factor": scaling["scaling_factor"], **given_scales, "original_context": context}
+            model["rope"]["scaling"] = {"kind": "llama3", **scales}
     if moe := given.get("moe"):
         model["moe"] = _experts_spec(moe, given.get("dense_layers") or [])
         if moe["bias_rate"]:
