@@ -21,6 +21,7 @@ from scalewright.emit.deepspeed.read import fit_batch, read_sections
 from scalewright.emit.emitted import Emitted, Reading
 from scalewright.emit.foreign import ForeignKeys, LayoutKey, LayoutKeys, RunKeys, keys_of, real_of, true, whole_of
 from scalewright.emit.rules import put
+from scalewright.emit.scripts import model as scripts
 from scalewright.emit.scripts.facts import (
     Sharding,
     take_facts,
@@ -29,16 +30,6 @@ from scalewright.emit.scripts.facts import (
     take_recompute,
     take_sharding,
     take_states_offload,
-)
-from scalewright.emit.scripts.model import (
-    SCRIPT,
-    as_yaml,
-    linked,
-    masks_refused,
-    read_beside,
-    render,
-    with_script,
-    write_config,
 )
 from scalewright.emit.settings import Settings
 from scalewright.spec.common.formatting import flat
@@ -69,9 +60,9 @@ MEGATRON: Mapping[LayoutKey, str] = {"tp": "tp_degree", "pp": "pp_degree"}
 
 def write(s: Settings) -> Emitted:
     """All files; raises UserError where it would be another layout, or another network."""
-    network = write_config(s)
+    network = scripts.write_config(s)
     sharding = take_sharding(s, TITLE, CONTEXTS)
-    facts = {**take_facts(s, masks_refused(s)), **take_optimizer(s, TITLE), **take_recompute(s)}
+    facts = {**take_facts(s, scripts.masks_refused(s)), **take_optimizer(s, TITLE), **take_recompute(s)}
     precision = take_precision(s, TITLE)
     facts["tf32"] = precision == "tf32"
     in_config = sharding.kind == "fsdp" and facts["every"] == 1 and not facts["products"]
@@ -79,13 +70,13 @@ def write(s: Settings) -> Emitted:
     command = _command(s, sharding)
     if in_config:
         facts["every"] = 0  # FSDP's own recomputation
-    script = render(
+    script = scripts.render(
         "accelerate", f=facts, command=command, sharding=sharding, out=f"{s.run.folder}/accelerate",
         dtype={"bf16": "bfloat16", "fp16": "float16"}.get(precision, "float32"),
         reduce_in_fp32=sharding.kind == "fsdp" and precision in ("bf16", "fp16"), **sharding.sizes,
     )  # fmt: skip
     note = "Written by `scalewright emit accelerate`; it is started by"
-    files = with_script({FILE: as_yaml(config, note, command)}, script, network)
+    files = scripts.with_script({FILE: scripts.as_yaml(config, note, command)}, script, network)
     return s.emitted(TITLE, "accelerate", VERSION, files, command)
 
 
@@ -138,9 +129,9 @@ def _activations(s: Settings, recompute: bool) -> dict[str, object]:
 def _command(s: Settings, sharding: Sharding) -> str:
     nodes, each = nodes_of(s.layout.devices)
     if s.run.device == "cpu" and sharding.kind != "none":
-        return f"ACCELERATE_USE_CPU=true torchrun --nproc-per-node {each} {SCRIPT}"
+        return f"ACCELERATE_USE_CPU=true torchrun --nproc-per-node {each} {scripts.SCRIPT}"
     where = " --machine_rank $NODE_RANK --main_process_ip $MASTER_ADDR" if nodes > 1 else ""
-    return f"accelerate launch --config_file {FILE}{where} {SCRIPT}"
+    return f"accelerate launch --config_file {FILE}{where} {scripts.SCRIPT}"
 
 
 def read(document: Any, text: str, where: str) -> Reading:
@@ -161,7 +152,7 @@ def read(document: Any, text: str, where: str) -> Reading:
     elif kind not in ("NO", "MULTI_GPU", "MULTI_CPU", "MULTI_NPU", "MULTI_XPU", "MULTI_HPU", "MULTI_MLU"):
         foreign.refuse("distributed_type", "processes of this kind aren't known here: taken as whole replicas")
     fit_batch(foreign, layout, processes)
-    read_beside(where, run)
+    scripts.read_beside(where, run)
     return foreign.reading("accelerate", run)
 
 
@@ -228,7 +219,7 @@ def _read_fsdp(t: ForeignKeys, layout: LayoutKeys, machines: int | None) -> None
 def _read_deepspeed(t: ForeignKeys, run: RunKeys, where: str) -> None:
     name = "deepspeed_config.deepspeed_config_file"
     if (file := t.take(name)) is not None:
-        document = linked(file, where)
+        document = scripts.linked(file, where)
         if document is None:
             t.refuse(name, "the file isn't in this configuration's folder: read it by itself")
             return

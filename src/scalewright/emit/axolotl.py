@@ -23,23 +23,8 @@ from scalewright.emit.rules import put
 from scalewright.emit.scripts.facts import Facts, Sharding, take_facts, take_precision, take_sharding
 from scalewright.emit.scripts.model import CONFIG, SAMPLES, as_yaml, read_model, render, write_config
 from scalewright.emit.settings import Settings
-from scalewright.emit.transformers.arguments import (
-    COMMON,
-    aside,
-    flattened,
-    read_deepspeed,
-    read_memory,
-    read_numbers,
-    read_steps,
-    write_deepspeed,
-)
-from scalewright.emit.transformers.schedule import (
-    check_decay,
-    read_optimizer,
-    read_schedule,
-    write_optimizer,
-    write_schedule,
-)
+from scalewright.emit.transformers import arguments as trainer
+from scalewright.emit.transformers import schedule as rates
 
 SIZES = {"dp_replicate": "dp_replicate_size", "dp_shard": "dp_shard_size", "tp": "tensor_parallel_size",
          "cp": "context_parallel_size"}  # fmt: skip
@@ -77,8 +62,8 @@ def write(s: Settings) -> Emitted:
 
 
 def _config(s: Settings, facts: Facts, sharding: Sharding) -> dict[str, object]:
-    schedule = write_schedule(s, facts)
-    check_decay(s, facts, TITLE)
+    schedule = rates.write_schedule(s, facts)
+    rates.check_decay(s, facts, TITLE)
     if facts["warmup"] == 1:
         s.nearly("lr_schedule.warmup_steps", "2", "Axolotl makes two of one")
     rows = {"path": "./rows/train.parquet", "ds_type": "parquet", "type": None}
@@ -87,8 +72,8 @@ def _config(s: Settings, facts: Facts, sharding: Sharding) -> dict[str, object]:
         "output_dir": f"{s.run.folder}/axolotl", "datasets": [rows], "dataset_prepared_path": "./prepared",
         "sequence_len": facts["seq_len"], "sample_packing": False, "shuffle_merged_datasets": False,
         "curriculum_sampling": True, "micro_batch_size": facts["micro_batch"],
-        "gradient_accumulation_steps": facts["accumulation"], "max_steps": facts["steps"], **s.write(COMMON),
-        "optimizer": write_optimizer(s, TITLE), "lr_scheduler": schedule.pop("lr_scheduler_type"), **schedule,
+        "gradient_accumulation_steps": facts["accumulation"], "max_steps": facts["steps"], **s.write(trainer.COMMON),
+        "optimizer": rates.write_optimizer(s, TITLE), "lr_scheduler": schedule.pop("lr_scheduler_type"), **schedule,
         **write_precision(s, TITLE), "gradient_checkpointing": write_recompute(s, TITLE), **_layout(s, sharding),
         "attn_implementation": "flash_attention_2" if s.layout.cp > 1 else "sdpa", "logging_steps": 1,
         "save_steps" if facts["save_every"] else "save_strategy": facts["save_every"] or "no",
@@ -122,7 +107,7 @@ def write_recompute(s: Settings, title: str) -> bool:
 
 def _layout(s: Settings, sharding: Sharding) -> dict[str, object]:
     if sharding.kind == "deepspeed":
-        return {"deepspeed": write_deepspeed(s)}
+        return {"deepspeed": trainer.write_deepspeed(s)}
     if sharding.kind != "fsdp" and s.layout.tp == 1:
         return {}
     if s.layout.offload == "activations":
@@ -148,18 +133,18 @@ def recognises(document: Any, text: str) -> bool:
 
 def read(document: Any, text: str, where: str) -> Reading:
     """Such a file as a run."""
-    keys = {key: value for key, value in flattened(document).items() if value is not None}
-    foreign = ForeignKeys(keys, aside(keys, OWN))
+    keys = {key: value for key, value in trainer.flattened(document).items() if value is not None}
+    foreign = ForeignKeys(keys, trainer.aside(keys, OWN))
     run: RunKeys = {}
-    read_numbers(foreign, run)
+    trainer.read_numbers(foreign, run)
     layout = run["layout"]
     layout["micro_batch"] = whole_of(foreign.take("micro_batch_size")) or 1
     layout["accumulation"] = whole_of(foreign.take("gradient_accumulation_steps")) or 1
     if (rows := whole_of(foreign.take("batch_size"))) is not None:
         layout["accumulation"] = max(1, rows // layout["micro_batch"])
     _read_data(foreign, run)
-    _read_schedule(foreign, run, read_steps(foreign, run, "num_epochs"))
-    read_memory(foreign, layout)
+    _read_schedule(foreign, run, trainer.read_steps(foreign, run, "num_epochs"))
+    trainer.read_memory(foreign, layout)
     if foreign.values.get("bf16", "auto") == "auto" and layout["precision"] == "fp32":
         layout["precision"] = "bf16"
     fit_batch(foreign, layout, _read_layout(foreign, run, where))
@@ -176,12 +161,12 @@ def _read_data(t: ForeignKeys, run: RunKeys) -> None:
 
 
 def _read_schedule(t: ForeignKeys, run: RunKeys, steps: int | None) -> None:
-    read_optimizer(t, run, "optimizer")
+    rates.read_optimizer(t, run, "optimizer")
     t.values.setdefault("lr_scheduler", "cosine")
     if steps is not None and not {"warmup_steps", "warmup_ratio"} & t.values.keys():
         t.values["warmup_steps"] = min(int(0.03 * steps), 100)
         t.assume(f"a warm-up of {t.values['warmup_steps']} steps, Axolotl's default")
-    read_schedule(t, run, steps, "lr_scheduler")
+    rates.read_schedule(t, run, steps, "lr_scheduler")
     if (ratio := real_of(t.take("cosine_min_lr_ratio"))) is not None:
         run["lr_schedule"]["min_ratio"] = ratio
 
@@ -204,7 +189,7 @@ def _read_layout(t: ForeignKeys, run: RunKeys, where: str) -> int | None:
         layout["cp_kind"] = "ring"
     if t.take("fsdp") or any(key.startswith("fsdp_config.") for key in t.values):
         _read_fsdp(t, layout)
-    read_deepspeed(t, run, where)
+    trainer.read_deepspeed(t, run, where)
     known = sizes["dp_shard"] is not None or sizes["dp_replicate"] is not None
     return prod(size or 1 for size in sizes.values()) if known else None
 

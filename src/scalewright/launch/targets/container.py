@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
 import yaml
 
 from scalewright.launch.job import LaunchJob
-from scalewright.launch.targets.script import network_variables
+from scalewright.launch.targets.script import PORT, network_variables
 from scalewright.spec.base import TextDumper, parse_yaml
 from scalewright.spec.common.formatting import commented
 from scalewright.spec.common.shell import Word
 from scalewright.spec.errors import UserError
 from scalewright.spec.launch import LaunchSpec
 
-PORT = 29500  # torchrun's default
-
+NO_MODULES = "a container has no environment modules; put them into its image"  # reasons of several targets
+BY_TORCHRUN = "a node starts its ranks with torchrun"
 # What torchrun and schedulers set in a rank's or a node's process; a value of the site's would hide theirs.
 RESERVED = frozenset({
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT",
@@ -36,11 +37,8 @@ def image(job: LaunchJob) -> str:
     if not container:
         raise UserError("no container image", "launch.container", "name one that has scalewright: REGISTRY/IMAGE:TAG")
     if container.endswith((".sqsh", ".sif")) or container.startswith(("/", ".")):
-        raise UserError(
-            f"{container} is a file, not the name of an image",
-            "launch.container",
-            "name it as a registry does: REGISTRY/IMAGE:TAG",
-        )
+        what = f"{container} is a file, not the name of an image"
+        raise UserError(what, "launch.container", "name it as a registry does: REGISTRY/IMAGE:TAG")
     return container
 
 
@@ -48,11 +46,8 @@ def gpus(job: LaunchJob) -> str:
     """A cloud's name for the kind of GPU; raises UserError where the site has none, or a scheduler's."""
     name = job.site.gpu
     if not name or "/" in name or name.startswith("gpu:"):
-        raise UserError(
-            f"{name} is no cloud's name for a GPU" if name else "which GPU?",
-            "launch.gpu",
-            "write it as the cloud does: H100",
-        )
+        what = f"{name} is no cloud's name for a GPU" if name else "which GPU?"
+        raise UserError(what, "launch.gpu", "write it as the cloud does: H100")
     return name
 
 
@@ -103,9 +98,8 @@ def mounts(site: LaunchSpec) -> list[tuple[str, str]]:
     for text in site.mounts:
         outside, _, inside = text.partition(":")
         if not outside.startswith("/") or not inside.startswith("/"):
-            raise UserError(
-                f"{text!r} isn't /on/host:/inside", "launch.mounts", "write two absolute paths with a colon"
-            )
+            what = f"{text!r} isn't /on/host:/inside"
+            raise UserError(what, "launch.mounts", "write two absolute paths with a colon")
         pairs.append((outside, inside))
     return pairs
 
@@ -132,14 +126,14 @@ def unused(site: LaunchSpec, reasons: Mapping[str, str]) -> dict[str, str]:
     return {key: why for key, why in reasons.items() if getattr(site, key) != getattr(default, key)}
 
 
-def with_options(document: dict[str, Any], options: Iterable[str]) -> dict[str, Any]:
+def with_options(document: dict[str, object], options: Iterable[str]) -> dict[str, object]:
     """The document with further keys: `resources.use_spot=true` sets a key of a key, to a value of YAML."""
     for text in options:
         path, equals, value = text.partition("=")
         if not equals or not all(path.split(".")):
             raise UserError(f"{text!r} isn't KEY=VALUE", "launch.options", "such as resources.use_spot=true")
         *parents, last = path.split(".")
-        place = document
+        place: Any = document
         for key in parents:
             place = place.setdefault(key, {})
             if not isinstance(place, dict):
@@ -166,7 +160,5 @@ _Dumper.add_representer(str, _Dumper.represent_text)
 
 def to_yaml(documents: Iterable[Mapping[str, Any]], comments: Iterable[str]) -> str:
     """Documents in the order of their keys, below comment lines; the same input gives the same bytes."""
-    bodies = (
-        yaml.dump(dict(body), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110) for body in documents
-    )
-    return commented(*comments) + "---\n".join(bodies)
+    dump = partial(yaml.dump, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+    return commented(*comments) + "---\n".join(dump(dict(body)) for body in documents)
