@@ -48,7 +48,6 @@ def question_of(reading: Reading, where: str, overrides: Sequence[str] = ()) -> 
 
 
 def _run_file(path: str) -> Reading | None:
-    """A run file of ours; None for another file."""
     if not path.endswith((".yaml", ".yml")) or not Path(path).is_file():
         return None
     try:

@@ -26,15 +26,15 @@ from scalewright.spec.common.formatting import flat
 from scalewright.spec.presets import is_preset, load_model_spec
 from scalewright.spec.question import Unread
 
+SAME = keys_of("""
+    micro_batch_size global_batch_size tensor_model_parallel_size pipeline_model_parallel_size context_parallel_size
+    expert_model_parallel_size sequence_parallel max_position_embeddings num_layers hidden_size ffn_hidden_size
+    num_attention_heads num_query_groups kv_channels hidden_dropout attention_dropout position_embedding_type
+    rotary_base qk_layernorm window_size seed moe_router_topk moe_aux_loss_coeff moe_z_loss_coeff
+    moe_ffn_hidden_size moe_router_load_balancing_type
+""")
 NAMES = {  # their key -> argument
-    **{f"model.{key}": key.replace("_", "-") for key in (
-        "micro_batch_size", "global_batch_size", "tensor_model_parallel_size",
-        "pipeline_model_parallel_size", "context_parallel_size", "expert_model_parallel_size",
-        "sequence_parallel", "max_position_embeddings", "num_layers", "hidden_size", "ffn_hidden_size",
-        "num_attention_heads", "num_query_groups", "kv_channels", "hidden_dropout", "attention_dropout",
-        "position_embedding_type", "rotary_base", "qk_layernorm", "window_size", "seed", "moe_router_topk",
-        "moe_aux_loss_coeff", "moe_z_loss_coeff", "moe_ffn_hidden_size", "moe_router_load_balancing_type",
-    )},
+    **{f"model.{key}": key.replace("_", "-") for key in SAME},
     "model.virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank",
     "model.encoder_seq_length": "seq-length", "model.layernorm_epsilon": "norm-epsilon",
     "model.rotary_percentage": "rotary-percent", "model.num_moe_experts": "num-experts",
@@ -50,13 +50,14 @@ NAMES = {  # their key -> argument
 }  # fmt: skip
 # What is printed, saved, fused or initialised, and how kernels are chosen
 QUIET_SECTIONS = ("name", "run", "defaults", "hydra", "exp_manager", "s3_checkpointing")
-QUIET_TRAINER = frozenset({
-    "accelerator", "logger", "enable_checkpointing", "use_distributed_sampler", "max_epochs", "max_time",
-    "log_every_n_steps", "val_check_interval", "limit_val_batches", "benchmark", "limit_test_batches",
-    "enable_model_summary", "accumulate_grad_batches",
-})  # fmt: skip
-QUIET_OPTIM = frozenset({"bucket_cap_mb", "overlap_grad_sync", "overlap_param_sync", "contiguous_grad_buffer",
-                         "contiguous_param_buffer", "sched.name", "sched.constant_steps"})  # fmt: skip
+QUIET_TRAINER = keys_of("""
+    accelerator logger enable_checkpointing use_distributed_sampler max_epochs max_time log_every_n_steps
+    val_check_interval limit_val_batches benchmark limit_test_batches enable_model_summary accumulate_grad_batches
+""")
+QUIET_OPTIM = keys_of("""
+    bucket_cap_mb overlap_grad_sync overlap_param_sync contiguous_grad_buffer contiguous_param_buffer sched.name
+    sched.constant_steps
+""")
 QUIET_MODEL = keys_of("""
     restore_from_path restore_from_ckpt resume_from_checkpoint mcore_gpt skip_train init_method_std
     use_scaled_init_method apply_query_key_layer_scaling make_vocab_size_divisible_by pre_process post_process

@@ -19,7 +19,7 @@ from math import prod
 from typing import Any
 
 from scalewright.emit.bridge.fields import FIELDS, arguments_of, precision_of
-from scalewright.emit.command_lines import read_words
+from scalewright.emit.command_lines import ranks, read_words
 from scalewright.emit.emitted import Reading
 from scalewright.emit.foreign import ForeignKeys, keys_of
 from scalewright.emit.megatron.files import read_arguments
@@ -86,7 +86,7 @@ def read_test(document: Mapping[str, Any]) -> Reading:
         places = [f"{place}.{name}" for place in TEST.get(section, ())]
         known = [place for place in places if place in FIELDS.values() or place.startswith("model.add_bias")]
         fields[(known or places or [key])[0]] = value
-    world = _product(fields.pop("trainer.devices", None), fields.pop("trainer.num_nodes", 1))
+    world = _world(fields)
     steps, plugins = fields.pop("trainer.max_steps", None), fields.pop("trainer.plugins.precision", None)
     if steps is not None:
         fields["train.train_iters"] = steps
@@ -128,8 +128,7 @@ def _merged(fields: Mapping[str, Any]) -> dict[str, object]:
     if split:
         fields["train-data-path"] = _paths(split[0])
         fields["valid-data-path"] = _paths(split[1]) or None
-    distributed = fields.pop("optimizer.use_distributed_optimizer", None)
-    if distributed is not None:
+    if (distributed := fields.pop("optimizer.use_distributed_optimizer", None)) is not None:
         fields.setdefault("ddp.use_distributed_optimizer", distributed)
     if "model.seq_length" not in fields and "dataset.seq_length" in fields:
         fields["model.seq_length"] = fields["dataset.seq_length"]
@@ -171,21 +170,14 @@ def _known(call: Call) -> dict[str, object]:
 
 
 def _launched(text: str) -> int | None:
-    """Ranks of the launch line in the file's comment."""
-    from scalewright.emit.command_lines import ranks
-
     line = next((line.strip() for line in text.splitlines() if "torchrun --nnodes" in line), None)
     return ranks(read_words(line), {}) if line else None
 
 
 def _world(fields: dict[str, object]) -> int | None:
-    devices = fields.pop("trainer.devices", None)
-    return _product(devices, fields.pop("trainer.num_nodes", 1))
-
-
-def _product(devices: Any, nodes: Any) -> int | None:
-    whole = all(isinstance(number, int) and number > 0 for number in (devices, nodes))
-    return int(devices * nodes) if whole else None
+    sizes = [fields.pop("trainer.devices", None), fields.pop("trainer.num_nodes", 1)]
+    numbers = [size for size in sizes if isinstance(size, int) and size > 0]
+    return prod(numbers) if len(numbers) == 2 else None
 
 
 def resolve(document: Mapping[str, Any]) -> dict[str, object]:
