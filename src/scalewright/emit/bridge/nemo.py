@@ -26,15 +26,15 @@ from scalewright.spec.common.formatting import flat
 from scalewright.spec.presets import is_preset, load_model_spec
 from scalewright.spec.question import Unread
 
-SAME = keys_of("""
-    micro_batch_size global_batch_size tensor_model_parallel_size pipeline_model_parallel_size context_parallel_size
-    expert_model_parallel_size sequence_parallel max_position_embeddings num_layers hidden_size ffn_hidden_size
-    num_attention_heads num_query_groups kv_channels hidden_dropout attention_dropout position_embedding_type
-    rotary_base qk_layernorm window_size seed moe_router_topk moe_aux_loss_coeff moe_z_loss_coeff
-    moe_ffn_hidden_size moe_router_load_balancing_type
-""")
 NAMES = {  # their key -> argument
-    **{f"model.{key}": key.replace("_", "-") for key in SAME},
+    **{f"model.{key}": key.replace("_", "-") for key in (
+        "micro_batch_size", "global_batch_size", "tensor_model_parallel_size",
+        "pipeline_model_parallel_size", "context_parallel_size", "expert_model_parallel_size",
+        "sequence_parallel", "max_position_embeddings", "num_layers", "hidden_size", "ffn_hidden_size",
+        "num_attention_heads", "num_query_groups", "kv_channels", "hidden_dropout", "attention_dropout",
+        "position_embedding_type", "rotary_base", "qk_layernorm", "window_size", "seed", "moe_router_topk",
+        "moe_aux_loss_coeff", "moe_z_loss_coeff", "moe_ffn_hidden_size", "moe_router_load_balancing_type",
+    )},
     "model.virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank",
     "model.encoder_seq_length": "seq-length", "model.layernorm_epsilon": "norm-epsilon",
     "model.rotary_percentage": "rotary-percent", "model.num_moe_experts": "num-experts",
