@@ -1,7 +1,4 @@
-"""All rules, and how they are run: findings with problems first, in the order of the files.
-
-The look at this machine before a rank starts, or meets the others.
-"""
+"""All rules, and how they are run, before a rank starts or meets the others: problems first, in the files' order."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from scalewright.launch.job import LaunchJob
-from scalewright.launch.targets.script import PORT, network_variables
+from scalewright.launch.targets.script import PORT, bare_agent, network_variables, node_options
 from scalewright.spec.base import TextDumper, parse_yaml
 from scalewright.spec.common.formatting import commented
 from scalewright.spec.common.shell import Word
@@ -64,16 +64,7 @@ def agent_command(
     job: LaunchJob, node_rank: Word, address: Word, *, port: Word | None = None, saved: int | None = None
 ) -> list[Word]:
     """The command of one node: the agent, torchrun's options for it, and the run."""
-    options: list[Word] = ["--nnodes", str(job.nodes), "--node-rank", node_rank]
-    options += ["--nproc-per-node", str(job.per_node)]
-    options += ["--master-addr", address, "--master-port", port or str(job.site.port or PORT)]
-    return bare_agent(job, options, saved=saved)
-
-
-def bare_agent(job: LaunchJob, options: Iterable[Word] = (), *, saved: int | None = None) -> list[Word]:
-    """The agent with these options of torchrun's; it has the others from variables (PET_*)."""
-    codes = ["--saved", str(saved)] if saved is not None else []
-    return [job.site.python, "-m", "scalewright.launch.agent", *codes, *options, *job.arguments]
+    return bare_agent(job, node_options(job, node_rank, address, port or str(job.site.port or PORT)), saved=saved)
 
 
 def dns_label(name: str, most: int = 63) -> str:
