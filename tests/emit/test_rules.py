@@ -8,7 +8,7 @@ import pytest
 
 from emit.limited import run_of
 from scalewright.emit.foreign import ForeignKeys, real, real_of, whole, whole_of
-from scalewright.emit.rules import Fixed, Lacks, Pick, Word, nested, read_rules, write_rules
+from scalewright.emit.rules import Fixed, Lacks, Pick, Word, nested
 
 SIZES = (Word("model.hidden_size", "width", back=whole), Word("train.z_loss", "z", back=real, always=False))
 NORM = Pick("model.norm_type", "norm", {"rmsnorm": "RMS", "layernorm": "Layer"}, "two norms", "rmsnorm",
@@ -19,20 +19,20 @@ MLP = Pick("model.mlp_type", ("mlp", "gelu"), {"swiglu": ("gated", "none"), "gel
 
 def test_words_are_written_where_they_do_something() -> None:
     settings = run_of()
-    assert write_rules(settings, SIZES) == {"width": 1024}
-    assert write_rules(run_of(train={"steps": 2, "z_loss": 1e-4}), SIZES) == {"width": 1024, "z": 1e-4}
+    assert settings.write(SIZES) == {"width": 1024}
+    assert run_of(train={"steps": 2, "z_loss": 1e-4}).write(SIZES) == {"width": 1024, "z": 1e-4}
     assert "model.hidden_size" not in dict(settings.left())
 
 
 def test_a_pick_has_names_of_values() -> None:
     settings = run_of()
-    assert write_rules(settings, [NORM, MLP]) == {"norm": "RMS", "mlp": "gated", "gelu": "none"}
+    assert settings.write([NORM, MLP]) == {"norm": "RMS", "mlp": "gated", "gelu": "none"}
     assert not {"model.norm_type", "model.mlp_type"} & dict(settings.left()).keys()
 
 
 def test_a_value_that_a_pick_lacks_is_changed_or_dropped() -> None:
     settings = run_of(model={**run_of().model.dump(), "norm_type": "layernorm_nobias", "mlp_type": "gelu"})
-    assert write_rules(settings, [NORM, MLP]) == {"norm": "RMS"}
+    assert settings.write([NORM, MLP]) == {"norm": "RMS"}
     assert [(item.key, item.written, item.why) for item in settings.changed] == [
         ("model.norm_type", "rmsnorm", "two norms")
     ]
@@ -48,7 +48,7 @@ def test_a_value_that_a_pick_lacks_is_changed_or_dropped() -> None:
 def test_rules_are_read(foreign: dict[str, Any], model: dict[str, Any]) -> None:
     run: dict[str, Any] = {}
     keys = ForeignKeys(foreign)
-    read_rules(keys, [*SIZES, NORM, MLP, Fixed("model.positions", ("rope",), ""), Lacks("model.qk_norm", "")], run)
+    keys.read([*SIZES, NORM, MLP, Fixed("model.positions", ("rope",), ""), Lacks("model.qk_norm", "")], run)
     assert run == {"model": model}
     assert keys.unread() == ()
 
@@ -56,7 +56,7 @@ def test_rules_are_read(foreign: dict[str, Any], model: dict[str, Any]) -> None:
 def test_what_is_fixed_or_lacking() -> None:
     fixed = Fixed("layout.recompute", ("full",), "all layers", "full")
     settings = run_of(layout={"devices": 8, "global_batch": 8, "offload": "optimizer", "zero_stage": 1})
-    assert write_rules(settings, [fixed, Lacks("layout.offload", "no offload")]) == {}
+    assert settings.write([fixed, Lacks("layout.offload", "no offload")]) == {}
     assert [item.key for item in settings.changed] == ["layout.recompute"]
     assert ("layout.offload", "optimizer", "no offload") in settings.dropped("X")
 

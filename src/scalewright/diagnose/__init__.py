@@ -1,9 +1,9 @@
 """Where did the time go, and what would help? Reads traces that people already have; needs no torch.
 
 diagnose.py      which files are meant, and by whom   traces/       Kineto's JSON as columns, of any size
-                 they are read
-breakdown.py     compute, exposed communication and   intervals.py  sets of time, in whole nanoseconds
-                 copies, idle: parts that add up      steps.py      the GPU's windows of the steps
+                 they are read                        intervals.py  sets of time, in whole nanoseconds
+breakdown.py     compute, exposed communication and   steps.py      the GPU's windows of the steps
+                 copies, idle: parts that add up      phases.py     forward, backward, optimizer; layers
 idle.py          why a GPU stood idle                 kernels.py    which kernels took the time
 collectives.py   the same collective on every rank: transfer apart from waiting, clocks aligned
 stragglers.py    which ranks the others waited for, and what kept those

@@ -14,51 +14,57 @@ from typing import Any
 import numpy as np
 
 from scalewright.diagnose import intervals
-from scalewright.diagnose.breakdown import breakdown_of_windows
+from scalewright.diagnose.breakdown import PARTS, breakdown_of_windows
 from scalewright.diagnose.collectives import Matched
 from scalewright.diagnose.idle import CAUSES
 from scalewright.diagnose.kernels import by_kind, occupancies, short_name, top_kernels
-from scalewright.diagnose.layers import layers
 from scalewright.diagnose.memory.traced import traced_memory
-from scalewright.diagnose.phases import PHASES, phases
+from scalewright.diagnose.phases import PHASES, layers, phases
 from scalewright.diagnose.pipeline_steps import dump
 from scalewright.diagnose.ranks import Rank, Ranks, unlaunched
 from scalewright.diagnose.roofs import roofs
-from scalewright.diagnose.traces.trace import CALL, OTHER, kind_of
+from scalewright.diagnose.traces.trace import CALL, OTHER
 from scalewright.diagnose.verdict import name
 from scalewright.diagnose.verdicts import bound_by, verdicts
 
 NOTICED = 1.1  # times a step without the recorder
-PARTS = ("compute", "exposed_communication", "exposed_copy", "idle")
+TOP = 20  # kernels
 
 
 def answer(ranks: Ranks) -> dict[str, object]:
     """Everything about the ranks' traces, as plain data."""
-    per_rank = [_rank(rank) for rank in ranks.ranks]
+    first, per_rank = ranks.ranks[0], [_rank(rank) for rank in ranks.ranks]
+    named = [row for row in per_rank if row["phases_pct"]]
     causes = verdicts(ranks)
+    kernels = top_kernels(first.trace, most=1_000_000)
+    steps = breakdown_of_windows(first.activity, first.steps.start, first.steps.end)
+    recorded = [(*memory, rank.trace.rank) for rank in ranks.ranks if (memory := traced_memory(rank.trace))]
+    largest = max(recorded, key=lambda of_rank: of_rank[0], default=None)  # peak, memory, rank
     return {
         "kind": "trace",
         "ranks": [rank.trace.rank for rank in ranks.ranks],
-        "device": _device(ranks.ranks[0]),
+        "device": str(first.trace.device["name"]) if "name" in first.trace.device else None,
         "window_s": ranks.window / 1e9,
-        "steps": _steps(ranks.ranks[0]),
-        "recording": ranks.recording.dump() if ranks.recording else None,
-        "breakdown_pct": _means(per_rank, "breakdown_pct", PARTS),
+        "steps": [
+            {"step": number, "step_time_s": part.window / 1e9, "breakdown_pct": part.percent()}
+            for number, part in zip(first.steps.number.tolist(), steps, strict=True)
+        ],        "recording": ranks.recording.dump() if ranks.recording else None,
+        "breakdown_pct": means(per_rank, "breakdown_pct", PARTS),
         "per_rank": per_rank,
         "communication": _communication(ranks),
         "pipeline": dump(ranks.pipeline) if ranks.pipeline else None,
-        "phases_pct": _phases(per_rank),
-        "layers": layers(ranks.ranks[0]),
-        "idle_causes_pct": _means(per_rank, "idle_causes_pct", CAUSES),
-        "kernel_kinds_pct": by_kind(ranks.ranks[0].trace),
+        "phases_pct": means(named, "phases_pct", (*PHASES, "idle")) if named else None,
+        "layers": layers(first),
+        "idle_causes_pct": means(per_rank, "idle_causes_pct", CAUSES),
+        "kernel_kinds_pct": by_kind(first.trace),
         "top_kernels": [
             {"name": k.name, "short_name": short_name(k.name), "kind": k.kind, "count": k.count,
-             "total_s": k.total / 1e9, "mean_us": k.mean / 1e3, "share_pct": k.share_pct}
-            for k in top_kernels(ranks.ranks[0].trace)
+             "total_s": k.total / 1e9, "mean_us": k.total / k.count / 1e3, "share_pct": k.share_pct}
+            for k in kernels[:TOP]
         ],
-        "roofs": roofs(ranks.ranks[0]),
-        "occupancy": occupancies(ranks.ranks[0].trace),
-        "memory": _memory(ranks),
+        "roofs": roofs(first),
+        "occupancy": occupancies(first.trace),
+        "memory": largest[1] | {"rank": largest[2]} if largest else None,
         "bound_by": causes[0].cause if causes else bound_by(ranks),
         "verdicts": [verdict.dump() for verdict in causes],
         "stragglers": [
@@ -66,7 +72,9 @@ def answer(ranks: Ranks) -> dict[str, object]:
              "last_in": s.last_in, "of": s.of, "imposed_s": s.imposed / 1e9}
             for s in ranks.stragglers
         ],
-        "unclassified": _unclassified(ranks),
+        "unclassified": [
+            {"name": k.name, "share_pct": k.share_pct} for k in kernels if k.share_pct >= 1 and k.kind == OTHER
+        ],
         "warnings": ranks.warnings + _doubts(ranks),
     }  # fmt: skip
 
@@ -83,20 +91,6 @@ def _rank(rank: Rank) -> dict[str, object]:
         "data_pct_of_steps": 100 * rank.data / rank.stepped if rank.stepped else None,
         "phases_pct": {name: 100 * part / window for name, part in parts.items()} if parts else None,
     }
-
-
-def _device(rank: Rank) -> str | None:
-    devices = rank.trace.about.get("deviceProperties")
-    first = devices[0] if isinstance(devices, list) and devices else {}
-    return str(first["name"]) if isinstance(first, dict) and "name" in first else None
-
-
-def _steps(rank: Rank) -> list[dict[str, object]]:
-    parts = breakdown_of_windows(rank.activity, rank.steps.start, rank.steps.end)
-    return [
-        {"step": number, "step_time_s": part.window / 1e9, "breakdown_pct": part.percent()}
-        for number, part in zip(rank.steps.number.tolist(), parts, strict=True)
-    ]
 
 
 def _communication(ranks: Ranks) -> dict[str, object]:
@@ -124,24 +118,16 @@ def _exposed(ranks: Ranks, group: Matched, column: int) -> int:
     return intervals.length(intervals.minus(spans, ranks.ranks[group.ranks[column]].activity.compute))
 
 
-def _unclassified(ranks: Ranks) -> list[dict[str, object]]:
-    """Kernels of the first rank whose kind the name doesn't tell, with at least 1% of the kernels' time."""
-    kernels = top_kernels(ranks.ranks[0].trace, most=1_000_000)
-    return [{"name": k.name, "share_pct": k.share_pct} for k in kernels
-            if k.share_pct >= 1 and kind_of(k.name) == OTHER]  # fmt: skip
-
-
 def _doubts(ranks: Ranks) -> list[str]:
     """What the traces can't tell, and which figures that touches."""
     lines = []
     for rank in ranks.ranks:
         if count := unlaunched(rank.trace):
             lines.append(
-                f"{rank.trace.path.name}: {count:,} GPU events have no launch in it: the idle time before "
-                "them counts as other"
+                f"{rank.trace.path.name}: {count:,} GPU events have no launch in it: the idle time before them counts "
+                "as other"
             )
-    world = ranks.ranks[0].trace.about.get("distributedInfo")
-    size = world.get("world_size") if isinstance(world, dict) else None
+    size = ranks.ranks[0].trace.distributed.get("world_size")
     if isinstance(size, int) and size > len(ranks.ranks):
         lines.append(f"traces of {len(ranks.ranks)} of {size} ranks: waiting for the others counts as communication")
     if (cost := ranks.recording) is not None and cost.recorded > NOTICED * cost.step:
@@ -156,19 +142,6 @@ def _doubts(ranks: Ranks) -> list[str]:
     return lines
 
 
-def _memory(ranks: Ranks) -> dict[str, object] | None:
-    """Memory of the rank that needed most, where it was recorded."""
-    recorded = [
-        memory | {"rank": rank.trace.rank} for rank in ranks.ranks if (memory := traced_memory(rank.trace)) is not None
-    ]
-    return max(recorded, key=lambda memory: int(memory["peak_bytes"]), default=None)
-
-
-def _phases(per_rank: list[dict[str, object]]) -> dict[str, float] | None:
-    """The mean of the ranks whose trace names phases."""
-    named = [rank for rank in per_rank if rank["phases_pct"]]
-    return _means(named, "phases_pct", (*PHASES, "idle")) if named else None
-
-
-def _means(rows: Sequence[Mapping[str, Any]], key: str, names: tuple[str, ...]) -> dict[str, float]:
+def means(rows: Sequence[Mapping[str, Any]], key: str, names: tuple[str, ...]) -> dict[str, float]:
+    """The mean over rows of each part of what stands under a key."""
     return {part: float(np.mean([row[key][part] for row in rows])) for part in names}

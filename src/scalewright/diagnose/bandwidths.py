@@ -4,15 +4,15 @@
     seconds   matched over ranks: the transfer, without waiting for the last rank; else a rank's whole kernel
     bus       bytes / seconds x factor; of `LARGE` and more of the group's largest, since small ones are delay
 
-Metadata is PyTorch's (2.3 and later), Gloo's that of our own recorders: what has none isn't counted. The link
-is that of a cluster that is given: of the innermost level that joins all ranks of the group. Else it is the
-device's between GPUs, and only where the group can lie within its domain: at most so many ranks, consecutive,
-in one block of that size.
+Metadata is PyTorch's (2.3 and later), Gloo's that of our own recorders: what has none isn't counted. The link is that
+of a cluster that is given: of the innermost level that joins all ranks of the group. Else it is the device's between
+GPUs, and only where the group can lie within its domain: at most so many ranks, consecutive, in one block of that size.
 """
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -75,7 +75,6 @@ class Bandwidth:
 @dataclass(frozen=True)
 class _Call:
     kind: str
-    ranks: int
     sizes: list[int]  # bytes on each rank
     seconds: float
     about: Collective
@@ -86,13 +85,13 @@ def bandwidths(
 ) -> list[Bandwidth]:
     """One for each group and kind, those that sent the most first; groups that aren't matched by one rank."""
     done = {group.group for group in matched}
-    calls: dict[tuple[str, str], list[_Call]] = {}
+    calls: dict[tuple[str, str], list[_Call]] = defaultdict(list)
     for group in matched:
         for call in _matched_calls(traces, group):
-            calls.setdefault((group.group, call.kind), []).append(call)
+            calls[group.group, call.kind].append(call)
     for name, call in _single_calls(traces[0]):
         if name not in done:
-            calls.setdefault((name, call.kind), []).append(call)
+            calls[name, call.kind].append(call)
     result = [
         _bandwidth(name, some, name not in done, _wire(traces[0], some[0].about, cluster))
         for (name, _), some in calls.items()
@@ -104,21 +103,20 @@ def _bandwidth(group: str, calls: list[_Call], waits: bool, wire: Wire | None) -
     sizes = np.array([max(call.sizes) for call in calls], dtype=float)
     large = sizes >= LARGE * sizes.max()
     rates = sizes[large] / np.array([call.seconds for call in calls])[large]
-    factor = COLLECTIVES[calls[0].kind].factor(calls[0].ranks)
+    kind, ranks = calls[0].kind, calls[0].about.group_size
     several = [max(call.sizes) * len(call.sizes) / sum(call.sizes) for call in calls if len(call.sizes) > 1]
     algorithm = float(np.median(rates))
     return Bandwidth(
-        group, calls[0].kind, len(calls), int(sizes.max()), algorithm, algorithm * factor, waits,
-        float(np.median(several)) if several else None, calls[0].ranks, wire,
+        group, kind, len(calls), int(sizes.max()), algorithm, algorithm * COLLECTIVES[kind].factor(ranks), waits,
+        float(np.median(several)) if several else None, ranks, wire,
     )  # fmt: skip
 
 
 def _matched_calls(traces: Sequence[Trace], group: Matched) -> Iterator[_Call]:
     for number, transfer in enumerate(group.transfer.tolist()):
-        about = [traces[index].collectives.get(int(group.row[number, column]))
-                 for column, index in enumerate(group.ranks)]  # fmt: skip
-        known = [collective for collective in about if collective is not None]
-        if len(known) == len(about) and transfer > 0 and (call := _call(known, transfer / 1e9)):
+        rows = zip(group.ranks, group.row[number].tolist(), strict=True)
+        known = [traces[index].collectives[row] for index, row in rows if row in traces[index].collectives]
+        if len(known) == len(group.ranks) and transfer > 0 and (call := _call(known, transfer / 1e9)):
             yield call
 
 
@@ -134,21 +132,12 @@ def _single_calls(trace: Trace) -> Iterator[tuple[str, _Call]]:
 def _call(about: Sequence[Collective], seconds: float) -> _Call | None:
     """A collective of `about` on each rank; None where its kind, size or ranks aren't known."""
     first = about[0]
-    kind, buffer = _kind(first.name)
+    kind, buffer = next(((kind, buffer) for word, kind, buffer in KINDS if word in first.name.lower()), ("", ""))
     if not kind or first.group_size < 2:
         return None
-    sizes = [_bytes(collective, buffer) for collective in about]
-    return _Call(kind, first.group_size, sizes, seconds, first) if min(sizes) > 0 else None
-
-
-def _kind(name: str) -> tuple[str, str]:
-    text = name.lower()
-    return next(((kind, buffer) for word, kind, buffer in KINDS if word in text), ("", ""))
-
-
-def _bytes(about: Collective, buffer: str) -> int:
-    elements = about.elements_in if buffer == "in" else about.elements_out
-    return max(elements, 0) * BYTES.get(about.dtype.lower(), 0)
+    elements = [one.elements_in if buffer == "in" else one.elements_out for one in about]
+    sizes = [number * BYTES.get(one.dtype.lower(), 0) for number, one in zip(elements, about, strict=True)]
+    return _Call(kind, sizes, seconds, first) if min(sizes) > 0 else None
 
 
 def _wire(trace: Trace, about: Collective, cluster: ClusterSpec | None) -> Wire | None:
@@ -160,9 +149,7 @@ def _wire(trace: Trace, about: Collective, cluster: ClusterSpec | None) -> Wire 
         _, *levels = cluster.effective_levels()
         level = next((level for level in levels if _within(ranks, level.size)), None)
         return Wire(level.bytes_per_s, level.latency_s, level.source == "measured") if level else None
-    devices = trace.about.get("deviceProperties")
-    first = devices[0] if isinstance(devices, list) and devices else None
-    device = match_gpu(str(first.get("name"))) if isinstance(first, dict) else None
+    device = match_gpu(str(trace.device.get("name")))
     if device is None or device.link is None:
         return None
     near = ranks == list(range(ranks[0], ranks[0] + len(ranks)))

@@ -26,14 +26,10 @@ from scalewright.diagnose.traces.trace import ANNOTATION, KERNEL, OPERATOR, Trac
 
 CPU_COMMUNICATION = ("gloo:", "nccl:", "mpi:", "c10d::", "record_param_comms")
 CPU_WAITS = (
-    "_c10d_functional::wait_tensor",
-    "autograd::engine",
-    "profilerstep",
-    "##",
-    "optimizer.",
-    "distributeddataparallel",
+    "_c10d_functional::wait_tensor", "autograd::engine", "profilerstep", "##", "optimizer.", "distributeddataparallel",
     "enumerate(",
-)
+)  # fmt: skip
+PARTS = ("compute", "exposed_communication", "exposed_copy", "idle")
 
 
 @dataclass(frozen=True)
@@ -81,60 +77,43 @@ class Breakdown:
     @property
     def overlap_pct(self) -> float | None:
         """Share of communication that compute hides; None without communication."""
-        if not self.communication:
-            return None
-        return 100 * (1 - self.exposed_communication / self.communication)
+        return 100 * (1 - self.exposed_communication / self.communication) if self.communication else None
 
     def percent(self) -> dict[str, float]:
         """The parts in percent of the window."""
-        parts = {
-            "compute": self.compute,
-            "exposed_communication": self.exposed_communication,
-            "exposed_copy": self.exposed_copy,
-            "idle": self.idle,
-        }
-        return {name: 100 * part / self.window if self.window else 0.0 for name, part in parts.items()}
+        return {part: 100 * getattr(self, part) / self.window if self.window else 0.0 for part in PARTS}
 
 
 def activity(trace: Trace) -> Activity | None:
     """The GPU's activity, or the CPU's in a trace without one; None where neither did anything."""
-    if trace.on_gpu.any():
+    if on_gpu := bool(trace.on_gpu.any()):
         kernels = trace.category == KERNEL
         talks = communicates(trace.names)[trace.name] & kernels
-        rows = {"compute": kernels & ~talks, "communication": talks, "copies": trace.on_gpu & ~kernels}
+        computes, copies = kernels & ~talks, trace.on_gpu & ~kernels
     else:
         operators = (trace.category == OPERATOR) & ~encloses_call(trace)
         talks = trace.starting(CPU_COMMUNICATION) & (operators | (trace.category == ANNOTATION))
         talks &= ~gloo_rows(trace) | waited_for(trace)
-        rows = {
-            "compute": operators & ~talks & ~trace.starting(CPU_WAITS),
-            "communication": talks,
-            "copies": np.zeros(len(trace), dtype=bool),
-        }
-    rows_of_all = rows["compute"] | rows["communication"] | rows["copies"]
-    if not rows_of_all.any():
+        computes, copies = operators & ~talks & ~trace.starting(CPU_WAITS), np.zeros(len(trace), dtype=bool)
+    active = computes | talks | copies
+    if not active.any():
         return None
-    sets = {name: intervals.union(trace.start[mask], trace.end[mask]) for name, mask in rows.items()}
-    if not trace.on_gpu.any():
-        rows_of_all |= trace.starting(("profilerstep#",))
-    return Activity(**sets, start=int(trace.start[rows_of_all].min()), end=int(trace.end[rows_of_all].max()))
+    if not on_gpu:
+        active |= trace.starting(("profilerstep#",))
+    start, end = int(trace.start[active].min()), int(trace.end[active].max())
+    return Activity(trace.spans(computes), trace.spans(talks), trace.spans(copies), start, end)
 
 
 def breakdown(what: Activity) -> Breakdown:
     """The whole window's partition."""
-    compute, exposed = intervals.length(what.compute), intervals.length(what.exposed_communication)
-    copies, window = intervals.length(what.exposed_copies), what.end - what.start
-    communication = intervals.length(what.communication)
-    return Breakdown(window, compute, exposed, copies, window - compute - exposed - copies, communication)
+    return breakdown_of_windows(what, np.array([what.start]), np.array([what.end]))[0]
 
 
 def breakdown_of_windows(what: Activity, start: np.ndarray, end: np.ndarray) -> list[Breakdown]:
     """The same of each window [start, end), such as those of steps."""
     sets = (what.compute, what.exposed_communication, what.exposed_copies, what.communication)
-    columns = [intervals.length_within(spans, start, end) for spans in sets]
+    columns = [intervals.length_within(spans, start, end).tolist() for spans in sets]
     return [
         Breakdown(whole, compute, exposed, copies, whole - compute - exposed - copies, communication)
-        for whole, compute, exposed, copies, communication in zip(
-            (end - start).tolist(), *(column.tolist() for column in columns), strict=True
-        )
+        for whole, compute, exposed, copies, communication in zip((end - start).tolist(), *columns, strict=True)
     ]

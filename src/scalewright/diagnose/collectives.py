@@ -7,16 +7,16 @@
     transfer = min over ranks of the duration       wait of a rank = its duration - transfer
     clock of a rank = median over collectives of its end - the ranks' median end       (all end together)
 
-A pipeline's sends are matched with the receives of the same group, sender and receiver, in their order.
-Collectives are matched by process group and order in it; where the profiler recorded no groups, by the
-stream's rank among the rank's communication streams and order in it, with names that must agree. A rank's
-k-th one is every rank's k-th, as ranks that don't agree on that hang. Waits smaller than twice the spread of
-the clocks' ends aren't told from noise.
+A pipeline's sends are matched with the receives of the same group, sender and receiver, in their order. Collectives are
+matched by process group and order in it; where the profiler recorded no groups, by the stream's rank among the rank's
+communication streams and order in it, with names that must agree. A rank's k-th one is every rank's k-th, as ranks that
+don't agree on that hang. Waits smaller than twice the spread of the clocks' ends aren't told from noise.
 """
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -78,25 +78,25 @@ class Clocks:
 
 def match(traces: Sequence[Trace]) -> tuple[list[Matched], list[str]]:
     """The collectives that all ranks of a group ran, and a line for each group that doesn't match."""
-    by_group: dict[str, dict[int, np.ndarray]] = {}
+    by_group: dict[str, dict[int, np.ndarray]] = defaultdict(dict)
     for index, trace in enumerate(traces):
         for group, kernels in _by_group(trace).items():
-            by_group.setdefault(group, {})[index] = kernels
+            by_group[group][index] = kernels
     matched, problems = [], []
     for group, rows in by_group.items():
         if len(rows) < 2:
             continue
-        names = {index: _names(traces[index], kernels) for index, kernels in rows.items()}
-        counts = {len(r) for r in rows.values()}
-        if len(counts) > 1 or any(names[index] != names[next(iter(rows))] for index in rows):
-            problems.append(f"the collectives of {group} differ between ranks ({_counts(rows)}): not compared")
+        names, *others = (_names(traces[index], kernels) for index, kernels in rows.items())
+        if any(other != names for other in others):
+            counts = sorted({len(of_rank) for of_rank in rows.values()})
+            how = f"{counts[0]} to {counts[-1]} of them" if len(counts) > 1 else "names differ"
+            problems.append(f"the collectives of {group} differ between ranks ({how}): not compared")
             continue
         table = np.stack([*rows.values()], axis=1)
-        ranks = [*rows]
-        start = np.stack([traces[index].start[table[:, k]] for k, index in enumerate(ranks)], axis=1)
-        end = np.stack([traces[index].end[table[:, k]] for k, index in enumerate(ranks)], axis=1)
-        message = bool(_ends(traces[ranks[0]], int(table[0, 0])))
-        matched.append(Matched(group, names[ranks[0]], ranks, table, start, end, message))
+        start = np.stack([traces[index].start[kernels] for index, kernels in rows.items()], axis=1)
+        end = np.stack([traces[index].end[kernels] for index, kernels in rows.items()], axis=1)
+        message = bool(_ends(traces[next(iter(rows))], int(table[0, 0])))
+        matched.append(Matched(group, names, [*rows], table, start, end, message))
     return matched, problems
 
 
@@ -121,18 +121,15 @@ def _by_group(trace: Trace) -> dict[str, np.ndarray]:
     rows = np.flatnonzero(communicates(trace.names)[trace.name] & (trace.category == KERNEL))
     if not trace.on_gpu.any():  # Gloo's, where the group is known
         rows = np.array([row for row in np.flatnonzero(gloo_rows(trace)) if row in trace.collectives], int)
-    rows = rows[np.argsort(trace.start[rows], kind="stable")]
-    groups: dict[str, list[int]] = {}
+    groups: dict[str, list[int]] = defaultdict(list)
     streams: dict[int, str] = {}
-    for row in rows.tolist():
-        groups.setdefault(group_of(trace, row, streams), []).append(row)
-    return {key: np.array(list_of_rows) for key, list_of_rows in groups.items()}
+    for row in trace.in_order(rows).tolist():
+        groups[group_of(trace, row, streams)].append(row)
+    return {group: np.array(kernels) for group, kernels in groups.items()}
 
 
 def group_of(trace: Trace, row: int, streams: dict[int, str]) -> str:
-    """The name of a kernel's process group, of a message with its two ends; where none is recorded its
-    stream's, kept in `streams`.
-    """
+    """The name of a kernel's process group, of a message with its ends; else that of its stream, kept in `streams`."""
     known = trace.collectives.get(row)
     if known is not None and known.group:
         about = f" {known.group_about}" if known.group_about not in ("", "undefined") else ""
@@ -153,11 +150,6 @@ def _ends(trace: Trace, row: int) -> str:
 def _names(trace: Trace, rows: np.ndarray) -> list[str]:
     """Names of kernels without algorithm and protocol, which a rank may choose by itself."""
     return [ALGORITHM.sub("", trace.names[number].split("(", 1)[0]) for number in trace.name[rows].tolist()]
-
-
-def _counts(rows: dict[int, np.ndarray]) -> str:
-    counts = sorted({len(of_group) for of_group in rows.values()})
-    return f"{counts[0]} to {counts[-1]} of them" if len(counts) > 1 else "names differ"
 
 
 def numbers(lengths: Sequence[int], matched: Sequence[Matched]) -> list[np.ndarray]:

@@ -55,14 +55,12 @@ class Storms:
 
 @dataclass
 class _Host:
-    """The main thread: its operators' starts (int64 [n]), when it computed and loaded data beside nothing
-    (int64 [n, 2]), and its waits for rows of Gloo's.
-    """
+    """The main thread: its operators' starts (int64 [n]), when it computed, and loaded data beside nothing."""
 
     starts: np.ndarray
-    compute: np.ndarray
-    data: np.ndarray
-    waits: list[tuple[int, int, int]]  # begin, end, row
+    compute: np.ndarray  # int64 [n, 2]
+    data: np.ndarray  # int64 [n, 2]
+    waits: list[tuple[int, int, int]]  # begin, end, row of Gloo's
 
     def work(self, begin: int, end: int, less: Less) -> tuple[int, int, int]:
         """Nanoseconds of [begin, end) in operators, of the rest, and of that in the loader."""
@@ -75,13 +73,11 @@ class _Host:
                 other -= less.part * (inside[2] - inside[3])
         recording = less.each * operators
         free = min(recording, (1 - LEFT) * computed)
-        other = max(other - (recording - free), data)
-        return round(computed - free), round(other), round(data)
+        return round(computed - free), round(max(other - (recording - free), data)), round(data)
 
     def _counted(self, begin: int, end: int) -> tuple[float, float, float, float]:
         span = (np.array([begin]), np.array([end]))
-        computed = float(intervals.length_within(self.compute, *span)[0])
-        data = float(intervals.length_within(self.data, *span)[0])
+        computed, data = (float(intervals.length_within(some, *span)[0]) for some in (self.compute, self.data))
         first, last = np.searchsorted(self.starts, (begin, end)).tolist()
         return float(last - first), computed, end - begin - computed, data
 
@@ -138,24 +134,20 @@ def record_cpu(trace: Trace, what: Activity, collective: np.ndarray, less: Less 
     place: dict[int, int] = {}
     receives = trace.starting((RECEIVE,))
     recorded.begin = now = what.start
+    columns = (recorded.start, recorded.duration, recorded.role, recorded.collective, recorded.rest)
 
     def add(start: int, length: int, role: int, number: int = -1, rest: int = 0) -> int:
-        recorded.start.append(start)
-        recorded.duration.append(length)
-        recorded.role.append(role)
-        recorded.collective.append(number)
-        recorded.rest.append(rest)
+        for column, value in zip(columns, (start, length, role, number, rest), strict=True):
+            column.append(value)
         return len(recorded.start) - 1
 
     def work_until(when: int) -> None:
         """The operators since the last call are a kernel, the rest of that time is the host's."""
         computed, other, data = host.work(now, when, less)
+        kernel = add(now + other if computed else when, computed, COMPUTES)
+        recorded.calls.append((LAUNCH, other, data, kernel, 0))
         if computed:
-            kernel = add(now + other, computed, COMPUTES)
-            recorded.calls.append((LAUNCH, other, data, kernel, 0))
             recorded.calls.append((WAIT, 0, 0, kernel, 0))
-        else:
-            recorded.calls.append((LAUNCH, other, data, add(when, 0, COMPUTES), 0))
 
     recorded.calls.append((LAUNCH, 0, 0, add(now, 0, COMPUTES), 0))  # where the window begins
     events = [(int(trace.start[row]), 0, int(row)) for row in np.flatnonzero(waited_for(trace)).tolist()]
@@ -164,20 +156,18 @@ def record_cpu(trace: Trace, what: Activity, collective: np.ndarray, less: Less 
         if when > now:
             work_until(when)
             now = when
+        begun, ended = int(trace.start[row]), int(trace.end[row])
         if not until:
-            length = int(trace.end[row] - trace.start[row])
             role = RECEIVES if receives[row] else TALKS
-            place[row] = add(when, length, role, int(collective[row]), rest=when - now)
+            place[row] = add(when, ended - begun, role, int(collective[row]), rest=when - now)
             recorded.calls.append((LAUNCH, 0, 0, place[row], 0))
         elif until - 1 > now and row in place:
-            ended = int(trace.end[row])
             recorded.calls.append((WAIT, 0, 0, place[row], until - 1 - max(now, ended)))
             now = until - 1
     work_until(max(what.end, now))
     count = len(recorded.start)
     recorded.before, recorded.waits_for, recorded.latency = [-1] * count, [-1] * count, [0] * count
-    recorded.proven = [False] * count
-    recorded.kind, recorded.called = [""] * count, [*recorded.start]
+    recorded.proven, recorded.kind, recorded.called = [False] * count, [""] * count, [*recorded.start]
     return recorded
 
 
@@ -203,14 +193,13 @@ def _host(trace: Trace, what: Activity) -> _Host:
     works = (trace.category == OPERATOR) & ~encloses_call(trace) & ~trace.starting(CPU_WAITS)
     operators = main_operators(trace)
     rows = operators[works[operators]]
-    busy = intervals.union(trace.start[rows], trace.end[rows])
-    gloo = np.flatnonzero(waited_for(trace))
+    busy = trace.spans(rows)
     gaps = intervals.gaps(busy, what.start, what.end)
+    gloo = np.flatnonzero(waited_for(trace))
     gloo = gloo[np.argsort(trace.end[gloo], kind="stable")]
     last = np.searchsorted(trace.end[gloo], gaps[:, 1], side="right") - 1
     waits = []
-    for (start, _), k in zip(gaps.tolist(), last.tolist(), strict=True):
-        if k >= 0 and trace.end[gloo[k]] > start:
-            begun = max(start, int(trace.start[gloo[k]]))  # before that, none of Gloo's threads had it
-            waits.append((begun, int(trace.end[gloo[k]]), int(gloo[k])))
+    for start, row in zip(gaps[last >= 0, 0].tolist(), gloo[last[last >= 0]].tolist(), strict=True):
+        if trace.end[row] > start:  # before its own start, none of Gloo's threads had it
+            waits.append((max(start, int(trace.start[row])), int(trace.end[row]), row))
     return _Host(np.sort(trace.start[rows]), busy, intervals.minus(loading(trace), busy), waits)

@@ -1,10 +1,4 @@
-"""From paths to an answer: what they are decides who reads them.
-
-trace            ranks.py, answer.py        flight_recorder   flight/        memory   memory/
-nccl             nccl/                      log, run          logs/       operations   operations/
-kernels          ncu/
-
-They are known by their content:
+"""From paths to an answer: what they are decides who reads them (READERS). They are known by their content:
 
     PATH... ──► files ──► kind     { or [   JSON: a trace, or a dump with entries
                                    SQLite   an export of Nsight Systems: traces
@@ -16,9 +10,8 @@ They are known by their content:
                                    NCCL     a log with lines of NCCL's
                                    others   refused by name; in a folder left out
 
-A folder that `train` wrote is a run; a text that is named itself and nothing above is a log, too.
-All files must be of one kind: they are the ranks of one run. `example` and `example-log` come with the
-package.
+A folder that `train` wrote is a run; a text that is named itself and nothing above is a log, too. All files must be of
+one kind: they are the ranks of one run. `example` and `example-log` come with the package.
 """
 
 from __future__ import annotations
@@ -114,12 +107,11 @@ def kind_of_file(path: Path) -> str:
         return MEMORY
     if is_timeline(text):
         return TIMELINE
-    if is_trainer_state(text):
+    document = DOCUMENT.match(text) is not None  # or lines of JSON: a trace of gigabytes isn't searched for them
+    if is_trainer_state(text) or (is_training_log(path, START) if document else is_training_log(path)):
         return LOG
-    if DOCUMENT.match(text):  # or lines of JSON: a trace of gigabytes isn't searched for them
-        return LOG if is_training_log(path, START) else TRACE
-    if is_training_log(path):
-        return LOG
+    if document:
+        return TRACE
     return NCCL if is_nccl_log(path) else ""
 
 
@@ -128,8 +120,8 @@ def diagnose(
 ) -> dict[str, Any]:
     """The answer, with the keys of its kind; raises UserError for paths that can't be read.
 
-    `given` adds to a log of training what it doesn't state, to traces the cluster's links; `changes` are the
-    what-ifs of a trace; `against` is what to compare with.
+    `given` adds to a log of training what it doesn't state, to traces the cluster's links; `changes` are the what-ifs
+    of a trace; `against` is what to compare with.
     """
     return drawn(paths, given, changes, against)[0]
 
@@ -155,7 +147,7 @@ class Drawing:
 
 def _diagnose(
     paths: Sequence[Path], given: Given | None, changes: Sequence[str]
-) -> tuple[dict[str, Any], Callable[[], Timeline] | None]:
+) -> tuple[dict[str, object], Callable[[], Timeline] | None]:
     """The answer; of traces also what draws them."""
     kind, files = inputs(paths)
     given = given or Given()
@@ -176,7 +168,7 @@ def _diagnose(
         raise UserError(f"it can't be read: {error.strerror}", str(error.filename or paths[0])) from None
 
 
-READERS: dict[str, Callable[[list[Path], Given], dict[str, Any]]] = {
+READERS: dict[str, Callable[[list[Path], Given], dict[str, object]]] = {
     KERNELS: lambda files, _: ncu_answer(files),
     TIMELINE: lambda files, _: timeline_answer(files),
     OPERATIONS: lambda files, _: operations_answer(files),

@@ -5,8 +5,8 @@
     graph  l ─────                      all of them with one launch
     GPU      k0k1k2k3
 
-    run    launches one after the other, none of whose kernels was queued, without a wait of the host or a
-           load of data between; at least `LEAST_RUN` of them
+    run    launches one after the other, none of whose kernels was queued, without a wait of the host or a load of
+           data between; at least `LEAST_RUN` of them
     gain   the replay with those launches `NODE` apart (replay.py)
 
 Likewise the time in which graphs are captured and code is compiled: in a recording after warm-up there should
@@ -33,9 +33,7 @@ COMPILES = ("dynamo_timed", "compile_inner", "compile_fx", "inductor_compile", "
 
 @dataclass(frozen=True)
 class Storms:
-    """Runs of launches of one rank: how many, of how many kernels; median nanoseconds of a kernel and from
-    launch to launch.
-    """
+    """Runs of launches of one rank: how many, of how many kernels; median ns of a kernel, and from launch to launch."""
 
     runs: int
     kernels: int
@@ -49,13 +47,8 @@ def storms(recorded: Recorded) -> Storms:
     runs = [*_runs(recorded)]
     places = [recorded.calls[index][3] for run in runs for index in run]
     works = [recorded.calls[index][1] for run in runs for index in run[1:]]
-    return Storms(
-        runs=len(runs),
-        kernels=len(places),
-        of=len(recorded.start),
-        kernel=float(np.median([recorded.duration[place] for place in places])) if places else 0.0,
-        apart=float(np.median(works)) if works else 0.0,
-    )
+    kernel = float(np.median([recorded.duration[place] for place in places])) if places else 0.0
+    return Storms(len(runs), len(places), len(recorded.start), kernel, float(np.median(works)) if works else 0.0)
 
 
 def graphed(recorded: Recorded) -> Recorded:
@@ -86,11 +79,8 @@ def _runs(recorded: Recorded) -> Iterator[list[int]]:
 def _waited_for(recorded: Recorded, place: int) -> bool:
     """Whether the GPU stood idle until a kernel was launched: it began as soon as its launch allowed."""
     start = recorded.start[place]
-    ended = max(
-        (recorded.start[before] + recorded.duration[before]
-         for before in (recorded.before[place], recorded.waits_for[place]) if before >= 0),
-        default=start,
-    )  # fmt: skip
+    earlier = [before for before in (recorded.before[place], recorded.waits_for[place]) if before >= 0]
+    ended = max((recorded.start[before] + recorded.duration[before] for before in earlier), default=start)
     return ended < start and recorded.rest[place] <= recorded.latency[place]
 
 
@@ -109,7 +99,5 @@ def without(recorded: Recorded, hidden: np.ndarray) -> Recorded:
 
 def compiling(trace: Trace) -> np.ndarray:
     """When the host compiled or captured; int64 [n, 2]."""
-    host = trace.category == CALL
-    annotated = (trace.category == ANNOTATION) | (trace.category == OPERATOR)
-    rows = (host & trace.containing(CAPTURES)) | (annotated & trace.containing(COMPILES))
-    return intervals.union(trace.start[rows], trace.end[rows])
+    captures = (trace.category == CALL) & trace.containing(CAPTURES)
+    return trace.spans(captures | (np.isin(trace.category, (ANNOTATION, OPERATOR)) & trace.containing(COMPILES)))

@@ -50,50 +50,26 @@ def idle_causes(trace: Trace, what: Activity) -> Idle:
     gaps = what.idle
     start, end = gaps[:, 0], gaps[:, 1]
     call = _launch_before(trace, end)
-    known = call >= 0
-    begun = np.where(known, trace.start[call], start)
-    host_end = np.clip(begun, start, end)
-    waited = host_end - start
+    host_end = np.where(call >= 0, np.clip(trace.start[call], start, end), start)
+    waited, queued = host_end - start, end - host_end
     data = np.minimum(intervals.length_within(loading(trace), start, host_end), waited)
-    dry = _in_any(synchronising(trace), start)
+    synchronised = trace.spans(trace.containing(SYNCHRONISES) & (trace.category == CALL))
+    dry = intervals.place(synchronised[:, 0] - SLACK, synchronised[:, 1] + SLACK + 1, start) >= 0
     sync = np.where(dry, waited - data, 0)
-    queued = end - host_end
-    short = known & ((waited > 0) | (queued <= FRONT_END))
-    parts = {
-        "host": waited - data - sync,
-        "launch": np.where(short, queued, 0),
-        "data": data,
-        "sync": sync,
-        "other": np.where(short, 0, queued),
-    }
-    return Idle(gaps, parts)
+    launch = np.where((call >= 0) & ((waited > 0) | (queued <= FRONT_END)), queued, 0)
+    parts = (waited - data - sync, launch, data, sync, queued - launch)
+    return Idle(gaps, dict(zip(CAUSES, parts, strict=True)))
 
 
 def loading(trace: Trace) -> np.ndarray:
     """The time that the host spent in the data loader."""
-    rows = (trace.containing(LOADS) | trace.starting((PHASE,))) & ~trace.on_gpu & (trace.category != FRAME)
-    return intervals.union(trace.start[rows], trace.end[rows])
-
-
-def synchronising(trace: Trace) -> np.ndarray:
-    """The time in which a thread of the host waited for the GPU."""
-    rows = trace.containing(SYNCHRONISES) & (trace.category == CALL)
-    return intervals.union(trace.start[rows], trace.end[rows])
+    return trace.spans((trace.containing(LOADS) | trace.starting((PHASE,))) & ~trace.on_gpu & (trace.category != FRAME))
 
 
 def _launch_before(trace: Trace, end: np.ndarray) -> np.ndarray:
     """For every gap's end the row of the call that launched the kernel which ended it; -1 unknown."""
     if not len(end) or not trace.on_gpu.any():
         return np.full(len(end), -1, dtype=np.int64)
-    rows = np.flatnonzero(trace.on_gpu)
-    rows = rows[np.argsort(trace.start[rows], kind="stable")]
+    rows = trace.in_order(np.flatnonzero(trace.on_gpu))
     place = np.minimum(np.searchsorted(trace.start[rows], end), len(rows) - 1)
     return np.asarray(trace.launches[rows[place]])
-
-
-def _in_any(some: np.ndarray, when: np.ndarray) -> np.ndarray:
-    """Whether each time lies in one of the intervals, or within `SLACK` of it."""
-    if not len(some):
-        return np.zeros(len(when), dtype=bool)
-    row = np.searchsorted(some[:, 0], when + SLACK, side="right") - 1
-    return np.asarray((row >= 0) & (some[np.maximum(row, 0), 1] >= when - SLACK))

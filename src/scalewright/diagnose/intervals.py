@@ -4,8 +4,8 @@
     b             ██████                 minus(a, b)          █████         ███
                                          length               a sum of integers: parts add up to the whole
 
-An interval is a row of an int64 array [n, 2], start and end, the end not included. Every function takes and
-returns sets that are sorted and disjoint, but `union`, which makes them so.
+An interval is a row of an int64 array [n, 2], start and end, the end not included. Every function takes and returns
+sets that are sorted and disjoint, but `union`, which makes them so.
 """
 
 from __future__ import annotations
@@ -63,6 +63,14 @@ def gaps(a: np.ndarray, start: int, end: int) -> np.ndarray:
 def length(a: np.ndarray) -> int:
     """Nanoseconds."""
     return int((a[:, 1] - a[:, 0]).sum())
+
+
+def place(start: np.ndarray, end: np.ndarray, when: np.ndarray) -> np.ndarray:
+    """For each time the last interval that begins by then, if it holds it, else -1; `start` is sorted."""
+    if not len(start):
+        return np.full(len(when), -1)
+    row = np.searchsorted(start, when, side="right") - 1
+    return np.where((row >= 0) & (when < end[row]), row, -1)
 
 
 def length_within(a: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:

@@ -1,8 +1,7 @@
 """The kernels that took the time: by name, by kind, and how many are too short to be worth a launch.
 
-for each name   count · total · mean · share of all kernel time · kind (traces/trace.py)
-short           kernels under `SHORT`: a launch costs the host about as much, so that many of them bind a run
-                to the host however fast the GPU is
+Kernels under `SHORT` take no longer than a launch costs the host: many of them bind a run to the host, however fast
+the GPU is.
 
 How a kernel's blocks fill the device:
 
@@ -12,15 +11,16 @@ How a kernel's blocks fill the device:
     waves     = blocks of the grid / (blocks on a multiprocessor x multiprocessors)
     filled    = waves / whole waves: the last wave leaves multiprocessors idle, a grid below one wave most
 
-A multiprocessor is four quarters that share no registers, which are given out by 256 to a warp; a block takes
-1 KiB more of shared memory from compute capability 8.0 on (CUDA C++ Programming Guide, "Compute
-Capabilities"). What a multiprocessor has is in the trace's device; how many blocks it takes is not. NVIDIA's
-devices alone: AMD's traces have no registers.
+A multiprocessor is four quarters that share no registers, which are given out by 256 to a warp; a block takes 1 KiB
+more of shared memory from compute capability 8.0 on (CUDA C++ Programming Guide, "Compute Capabilities"). What a
+multiprocessor has is in the trace's device; how many blocks it takes is not. NVIDIA's devices alone: AMD's traces have
+no registers.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, prod
@@ -37,18 +37,20 @@ NAMESPACES = re.compile(
 FUNCTOR = re.compile(r"(\w*(?:[Ff]unctor|_kernel_cuda|_kernel_impl)\w*)")
 # Most blocks on a multiprocessor, by compute capability: the guide's table of technical specifications.
 BLOCKS = {
-    (7, 0): 32, (7, 2): 32, (7, 5): 16, (8, 0): 32, (8, 6): 16, (8, 7): 16, (8, 9): 24, (9, 0): 32,
-    (10, 0): 32, (10, 3): 32, (12, 0): 24,
+    (7, 0): 32, (7, 2): 32, (7, 5): 16, (8, 0): 32, (8, 6): 16, (8, 7): 16, (8, 9): 24, (9, 0): 32, (10, 0): 32,
+    (10, 3): 32, (12, 0): 24,
 }  # fmt: skip
 WARP, QUARTERS, REGISTERS, RESERVED = 32, 4, 256, 1024
 MOST = 20  # kernels
-NEEDS = ("computeMajor", "computeMinor", "numSms", "maxThreadsPerMultiprocessor", "regsPerMultiprocessor",
-         "sharedMemPerMultiprocessor")  # fmt: skip
+NEEDS = (
+    "computeMajor", "computeMinor", "numSms", "maxThreadsPerMultiprocessor", "regsPerMultiprocessor",
+    "sharedMemPerMultiprocessor",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """Kernels of one name; `total` and `mean` in nanoseconds, `share_pct` of the time of all kernels."""
+    """Kernels of one name; `total` in nanoseconds, `share_pct` of the time of all kernels."""
 
     name: str
     kind: str
@@ -56,13 +58,8 @@ class Kernels:
     total: int
     share_pct: float
 
-    @property
-    def mean(self) -> float:
-        """Nanoseconds of one."""
-        return self.total / self.count
 
-
-def top_kernels(trace: Trace, most: int = 20) -> list[Kernels]:
+def top_kernels(trace: Trace, most: int = MOST) -> list[Kernels]:
     """The names with the most time, the largest first."""
     count, total = _by_name(trace)
     whole = max(int(total.sum()), 1)
@@ -124,30 +121,25 @@ class Occupancy:
 
 def occupancies(trace: Trace) -> list[dict[str, object]]:
     """The kernels that took the most time, by name and launch; none where the trace can't tell."""
-    devices = trace.about.get("deviceProperties")
-    device = devices[0] if isinstance(devices, list) and devices else None
-    if not isinstance(device, dict) or not all(isinstance(device.get(key), int) for key in NEEDS):
+    if not all(isinstance(trace.device.get(key), int) for key in NEEDS):
         return []
     talks = communicates(trace.names)
     length = trace.end - trace.start
-    total: dict[tuple[int, Launched], tuple[int, int]] = {}
+    calls, total = Counter[tuple[int, Launched]](), Counter[tuple[int, Launched]]()
     for row, launched in trace.launched.items():
-        key = int(trace.name[row]), launched
-        if not talks[key[0]]:
-            calls, took = total.get(key, (0, 0))
-            total[key] = calls + 1, took + int(length[row])
+        name = int(trace.name[row])
+        if not talks[name]:
+            calls[name, launched] += 1
+            total[name, launched] += int(length[row])
     all_kernels = max(int(length[trace.category == KERNEL].sum()), 1)
-    rows = []
-    for (name, launched), (calls, took) in sorted(total.items(), key=lambda item: -item[1][1])[:MOST]:
-        if (found := occupancy(launched, device)) is not None:
-            rows.append({
-                "kernel": short_name(trace.names[name]), "calls": calls, "total_s": took / 1e9,
-                "share_pct": 100 * took / all_kernels, "grid": prod(launched.grid),
-                "block": prod(launched.block), "registers": launched.registers,
-                "shared_bytes": launched.shared, "occupancy_pct": 100 * found.occupancy,
-                "limited_by": found.limited_by, "waves": found.waves, "filled_pct": 100 * found.filled,
-            })  # fmt: skip
-    return rows
+    return [
+        {"kernel": short_name(trace.names[name]), "calls": calls[name, launched], "total_s": took / 1e9,
+         "share_pct": 100 * took / all_kernels, "grid": prod(launched.grid), "block": prod(launched.block),
+         "registers": launched.registers, "shared_bytes": launched.shared, "occupancy_pct": 100 * fills.occupancy,
+         "limited_by": fills.limited_by, "waves": fills.waves, "filled_pct": 100 * fills.filled}
+        for (name, launched), took in total.most_common(MOST)
+        if (fills := occupancy(launched, trace.device)) is not None
+    ]  # fmt: skip
 
 
 def occupancy(launched: Launched, device: Mapping[str, Any]) -> Occupancy | None:

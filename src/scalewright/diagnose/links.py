@@ -2,41 +2,47 @@
 
     expected = delay + bytes x factor / link        measured = transfer, without waiting for the last rank
 
-A rule for groups whose link is known (bandwidths.py). Small collectives are delay, and real ones reach a
-third to four fifths of a data sheet's link: only what takes `TIMES` as long as the link allows is named. Of a
-link that a benchmark measured they reach all, but for others that share it.
+A rule for groups whose link is known (bandwidths.py). Small collectives are delay, and real ones reach a third to four
+fifths of a data sheet's link: only what takes `TIMES` as long as the link allows is named. Of a link that a benchmark
+measured they reach all, but for others that share it.
 """
 
 from __future__ import annotations
 
-from scalewright.diagnose.bandwidths import Bandwidth
+from scalewright.diagnose.bandwidths import Bandwidth, Wire
 from scalewright.diagnose.ranks import Ranks
 from scalewright.diagnose.replay import Change
 from scalewright.diagnose.verdict import Gain, Verdict
 from scalewright.spec.groups import COLLECTIVES
 
 DELAY_S = 40e-6  # of a collective's start and its hops within a node; generous
-TIMES, TIMES_MEASURED = 5.0, 2.5  # of a data sheet's link, and of one that was measured
-REACHED = (0.3, 0.6, 0.8)  # of the link, once mended: p10, p50, p90. A judgement by nccl-tests' usual results
-REACHED_MEASURED = (0.6, 1.0, 1.1)
+# Of a data sheet's link (False) and of one that was measured (True): times what it allows, to be named; and what is
+# reached of it, once mended, as p10, p50, p90: a judgement by nccl-tests' usual results.
+TIMES = {False: 5.0, True: 2.5}
+REACHED = {False: (0.3, 0.6, 0.8), True: (0.6, 1.0, 1.1)}
 
 
 def slow_links(ranks: Ranks) -> Verdict | None:
     """Groups whose large collectives take `TIMES` what their link allows."""
     slow = [
-        bandwidth
-        for bandwidth in ranks.bandwidths
-        if _seconds(bandwidth, 1.0) * _times(bandwidth) < _measured(bandwidth)
+        (some, some.wire)
+        for some in ranks.bandwidths
+        if some.wire and not some.waits and _seconds(some, some.wire, 1.0) * TIMES[some.wire.measured] < _measured(some)
     ]
     if not slow or not ranks.replays:
         return None
-    low, middle, most = (_gain(ranks, slow, place) for place in range(3))
+    gains = []
+    for place in range(3):  # p10, p50, p90
+        factors = {
+            some.group: _seconds(some, wire, REACHED[wire.measured][place]) / _measured(some) for some, wire in slow
+        }
+        gains.append(max(ranks.gain(Change(groups=factors)), 0.0))
     evidence = [
-        f"{bandwidth.kind} of {bandwidth.largest / 1e6:,.1f} MB over {bandwidth.group.partition(' [')[0]}: "
-        f"{_rate(bandwidth.bus)} of a link's {_rate(bandwidth.wire.bytes_per_s if bandwidth.wire else 0.0)}"
-        for bandwidth in slow
+        f"{some.kind} of {some.largest / 1e6:,.1f} MB over {some.group.partition(' [')[0]}: "
+        f"{_rate(some.bus)} of a link's {_rate(wire.bytes_per_s)}"
+        for some, wire in slow
     ]
-    return Verdict("link", evidence, FIX if ranks.on_gpu else FIX_CPU, 0.7, Gain(low, middle, most))
+    return Verdict("link", evidence, FIX if ranks.on_gpu else FIX_CPU, 0.7, Gain(*gains))
 
 
 FIX = (
@@ -49,15 +55,6 @@ FIX_CPU = (
 )
 
 
-def _gain(ranks: Ranks, slow: list[Bandwidth], place: int) -> float:
-    """Percent of the window saved where the groups reach a part of their link: p10, p50 or p90."""
-    factors: dict[str, float] = {}
-    for bandwidth in slow:
-        reached = (REACHED_MEASURED if bandwidth.wire and bandwidth.wire.measured else REACHED)[place]
-        factors[bandwidth.group] = _seconds(bandwidth, reached) / _measured(bandwidth)
-    return max(ranks.gain(Change(groups=factors)), 0.0)
-
-
 def _rate(bytes_per_s: float) -> str:
     """As a link's rate is usually given."""
     if bytes_per_s < 1e9:
@@ -65,18 +62,10 @@ def _rate(bytes_per_s: float) -> str:
     return f"{bytes_per_s / 1e9:,.2f} GB/s" if bytes_per_s < 1e11 else f"{bytes_per_s / 1e9:,.0f} GB/s"
 
 
-def _times(some: Bandwidth) -> float:
-    return TIMES_MEASURED if some.wire and some.wire.measured else TIMES
-
-
-def _seconds(some: Bandwidth, reached: float) -> float:
-    """What the largest collective should take at a part of the link; infinite where no link is known."""
-    if some.wire is None or some.waits:
-        return float("inf")
-    factor = some.bus / some.algorithm
-    hops = COLLECTIVES[some.kind].hops(some.ranks)
-    delay = hops * some.wire.hop_s if some.wire.measured else DELAY_S
-    return delay + some.largest * factor / (reached * some.wire.bytes_per_s)
+def _seconds(some: Bandwidth, wire: Wire, reached: float) -> float:
+    """What the largest collective should take at a part of the link."""
+    delay = COLLECTIVES[some.kind].hops(some.ranks) * wire.hop_s if wire.measured else DELAY_S
+    return delay + some.largest * (some.bus / some.algorithm) / (reached * wire.bytes_per_s)
 
 
 def _measured(some: Bandwidth) -> float:

@@ -3,13 +3,14 @@
     rank 0 | F0 F1 .  .  B0--- F2 B1--- .  B2---      measured
     rank 1 | .  F0 B0--- F1 B1--- F2 B2--- .  .       ideal: `simulate`, each action at its stage's median
 
-The bubble is that of the rank that waits most. Measured, it has everything in it that the schedule's formula
-leaves out: messages, uneven stages, the noise of the machine.
+The bubble is that of the rank that waits most. Measured, it has everything in it that the schedule's formula leaves
+out: messages, uneven stages, the noise of the machine.
 """
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -46,8 +47,7 @@ class PipelineStep:
 
 def read_steps(paths: Sequence[Path]) -> tuple[list[PipelineStep], list[Path], list[Path]]:
     """Of some files the recorded steps of a pipeline in order, those that are broken, and the others."""
-    ours = sorted(path for path in paths if NAME.match(path.name))
-    read_of = {path: read(path) for path in ours}
+    read_of = {path: read(path) for path in sorted(path for path in paths if NAME.match(path.name))}
     steps = [step for step in read_of.values() if step is not None]
     alike = [step for step in steps if step.plan == steps[-1].plan]
     broken = [path for path, step in read_of.items() if step is None]
@@ -58,35 +58,27 @@ def read(path: Path) -> PipelineStep | None:
     """A recorded step; None when the file is broken, or holds another schedule than it names."""
     try:
         data = read_json(path)
-        _check_counts(data)
+        named = [data[key] for key in ("ranks", "virtual_stages", "micro_batches")]
+        if any(type(number) is not int or number < 1 for number in named) or prod(named) > sum(
+            map(len, data["actions"])
+        ):
+            return None  # it names a larger schedule than it holds actions of
         plan = schedule(data["schedule"], data["ranks"], data["virtual_stages"], data["micro_batches"])
-        ranks = tuple(_spans(actions) for actions in data["actions"])
+        computed = [[a for a in actions if a["kind"] in COMPUTE] for actions in data["actions"]]
         whole = [sorted(a[:3] for a in plan.compute(rank)) for rank in range(plan.ranks)]
-        if whole != [sorted(span[:3] for span in spans) for spans in ranks]:
+        if whole != [sorted((a["kind"], a["stage"], a["micro"]) for a in actions) for actions in computed]:
             return None
-        start = min(span.start for spans in ranks for span in spans)
-        shifted = (
-            tuple(span._replace(start=span.start - start, end=span.end - start) for span in spans) for spans in ranks
+        begin = min(float(a["start_s"]) for actions in computed for a in actions)
+        ranks = (
+            tuple(
+                Span(a["kind"], a["stage"], a["micro"], float(a["start_s"]) - begin, float(a["end_s"]) - begin)
+                for a in actions
+            )
+            for actions in computed
         )
-        return PipelineStep(plan, int(data["step"]), tuple(shifted))
+        return PipelineStep(plan, int(data["step"]), tuple(ranks))
     except (OSError, ValueError, KeyError, TypeError, UserError):
         return None
-
-
-def _check_counts(data: Mapping[str, Any]) -> None:
-    """Raises ValueError for a trace that names a larger schedule than it holds actions of."""
-    held = sum(len(actions) for actions in data["actions"])
-    named = [data[key] for key in ("ranks", "virtual_stages", "micro_batches")]
-    if any(type(number) is not int or number < 1 for number in named) or prod(named) > held:
-        raise ValueError("fewer actions than the schedule has")
-
-
-def _spans(actions: Sequence[Mapping[str, Any]]) -> tuple[Span, ...]:
-    return tuple(
-        Span(a["kind"], a["stage"], a["micro"], float(a["start_s"]), float(a["end_s"]))
-        for a in actions
-        if a["kind"] in COMPUTE
-    )
 
 
 def idealised(step: PipelineStep) -> tuple[tuple[Span, ...], ...]:
@@ -126,9 +118,9 @@ def balanced(step: PipelineStep, cost: Mapping[tuple[str, int], float]) -> float
 
 
 def _by(steps: Sequence[PipelineStep], key: Any) -> dict[Any, list[float]]:
-    durations: dict[Any, list[float]] = {}
+    durations: dict[Any, list[float]] = defaultdict(list)
     for span in (span for step in steps for spans in step.ranks for span in spans):
-        durations.setdefault(key(span), []).append(span.end - span.start)
+        durations[key(span)].append(span.end - span.start)
     return durations
 
 
@@ -149,12 +141,8 @@ def formula(step: PipelineStep) -> float:
     whole = cost.get("backward")
     half = (whole or 0.0) / 2
     plan = step.plan
-    return bubble_fraction(
-        plan.kind, plan.ranks, plan.virtual_stages, plan.micro_batches,
-        StageCost(
-            cost["forward"], cost.get("backward_input", half), cost.get("backward_weight", half), whole
-        ),
-    )  # fmt: skip
+    stage = StageCost(cost["forward"], cost.get("backward_input", half), cost.get("backward_weight", half), whole)
+    return bubble_fraction(plan.kind, plan.ranks, plan.virtual_stages, plan.micro_batches, stage)
 
 
 def dump(steps: Sequence[PipelineStep]) -> dict[str, object]:

@@ -30,7 +30,7 @@ from scalewright.diagnose.traces.gloo import RECEIVE, name_groups
 from scalewright.diagnose.traces.json_array import NotATrace
 from scalewright.diagnose.traces.kineto import read_kineto
 from scalewright.diagnose.traces.nsys import MAGIC, read_nsys
-from scalewright.diagnose.traces.trace import CALL, Trace, communicates
+from scalewright.diagnose.traces.trace import CALL, Trace
 from scalewright.spec.hardware.cluster import ClusterSpec
 
 OURS = re.compile(r"^step-(\d{1,12})-rank\d")
@@ -73,17 +73,20 @@ class Ranks:
     @property
     def window(self) -> int:
         """Nanoseconds from the first rank's first activity to the last one's last, by aligned clocks."""
-        offset = self.clocks.offset.tolist()
-        start = min(rank.activity.start - ahead for rank, ahead in zip(self.ranks, offset, strict=True))
-        end = max(rank.activity.end - ahead for rank, ahead in zip(self.ranks, offset, strict=True))
-        return int(end - start)
+        offset = self.clocks.offset
+        ends = np.array([rank.activity.end for rank in self.ranks]) - offset
+        return int(ends.max()) - self.begin
+
+    @property
+    def begin(self) -> int:
+        """When the first rank's first activity began, by aligned clocks."""
+        return int((np.array([rank.activity.start for rank in self.ranks]) - self.clocks.offset).min())
 
     @cached_property
     def stragglers(self) -> list[Straggler]:
         """Ranks that the others waited for."""
-        activities, idles = [r.activity for r in self.ranks], [r.idle for r in self.ranks]
         together = [group for group in self.matched if not group.message]
-        return stragglers(together, activities, idles, self.window)
+        return stragglers(together, [r.activity for r in self.ranks], [r.idle for r in self.ranks], self.window)
 
     @cached_property
     def bandwidths(self) -> list[Bandwidth]:
@@ -93,66 +96,52 @@ class Ranks:
     @cached_property
     def waited(self) -> list[int]:
         """Nanoseconds that each rank waited in collectives for another to come, with nothing beside it."""
-        return [self._waited(place, messages=None) for place in range(len(self.ranks))]
+        return self._waited(messages=None)
 
     @cached_property
     def waited_for_messages(self) -> list[int]:
         """Of these, those in sends and receives: a pipeline's idle time."""
-        return [self._waited(place, messages=True) for place in range(len(self.ranks))]
+        return self._waited(messages=True)
 
     @cached_property
     def kept_apart(self) -> list[int]:
-        """Nanoseconds of each rank's exposed communication, beyond waiting for others, during which the host
-        waits and has nothing launched that could run.
+        """Nanoseconds of each rank's exposed communication, beyond waiting for others, in which the host waits and has
+        nothing launched that could run.
         """
-        return [
-            intervals.length(intervals.overlap(held_up(some), self._transferring(place)))
-            for place, some in enumerate(self.recorded)
-        ]
+        apart = []
+        for place, (rank, recorded) in enumerate(zip(self.ranks, self.recorded, strict=True)):
+            transferring = intervals.minus(rank.activity.exposed_communication, self.waits(place))
+            apart.append(intervals.length(intervals.overlap(held_up(recorded), transferring)))
+        return apart
 
-    def _transferring(self, place: int) -> np.ndarray:
-        return intervals.minus(self.ranks[place].activity.exposed_communication, self.waits(place, None))
-
-    def _waited(self, place: int, messages: bool | None) -> int:
-        exposed = self.ranks[place].activity.exposed_communication
-        return intervals.length(intervals.overlap(self.waits(place, messages), exposed))
+    def _waited(self, messages: bool | None) -> list[int]:
+        waits = [self.waits(place, messages) for place in range(len(self.ranks))]
+        exposed = [rank.activity.exposed_communication for rank in self.ranks]
+        return [intervals.length(both) for both in map(intervals.overlap, waits, exposed)]
 
     def waits(self, place: int, messages: bool | None = None) -> np.ndarray:
         """When a rank was in a matched collective that another hadn't come to; int64 [n, 2].
 
         Gloo's messages aren't matched: of a pipeline whose actions are known, a rank waits within them.
         """
+        mine = [(group, group.ranks.index(place)) for group in self.matched if place in group.ranks]
         spans = [
             intervals.union(group.start[:, column], group.start[:, column] + group.wait[:, column])
-            for group in self.matched
-            for column in np.flatnonzero(np.array(group.ranks) == place).tolist()
+            for group, column in mine
             if messages is None or group.message == messages
         ]
-        if self.pipeline and not self.on_gpu and messages is not False:
-            spans.append(self._receiving(place))
-        return intervals.merge(*spans) if spans else np.empty((0, 2), dtype=np.int64)
-
-    def _receiving(self, place: int) -> np.ndarray:
-        """When a rank without a GPU had asked for a message, and was in no matched collective."""
-        trace = self.ranks[place].trace
-        receives = trace.starting((RECEIVE,))
-        together = [
-            intervals.union(group.start[:, column], group.end[:, column])
-            for group in self.matched
-            for column in np.flatnonzero(np.array(group.ranks) == place).tolist()
-        ]
-        asked = intervals.union(trace.start[receives], trace.end[receives])
-        return intervals.minus(asked, intervals.merge(*together)) if together else asked
+        if self.pipeline and not self.on_gpu:  # it had asked for a message, and was in no matched collective
+            trace = self.ranks[place].trace
+            together = [intervals.union(group.start[:, column], group.end[:, column]) for group, column in mine]
+            spans.append(intervals.minus(trace.spans(trace.starting((RECEIVE,))), intervals.merge(*together)))
+        return intervals.merge(*spans)
 
     @cached_property
     def recorded(self) -> list[Recorded]:
         """Each rank's calls and kernels with what they depend on."""
         if not self.on_gpu:
             return self.recorded_without([intervals.EMPTY] * len(self.ranks), 0.0)
-        return [
-            record(rank.trace, communicates(rank.trace.names)[rank.trace.name], places)
-            for rank, places in zip(self.ranks, self._numbers, strict=True)
-        ]
+        return [record(rank.trace, places) for rank, places in zip(self.ranks, self._numbers, strict=True)]
 
     def recorded_without(self, within: Sequence[np.ndarray], part: float) -> list[Recorded]:
         """The same of ranks without a GPU, with a part of what a rank's main thread did in some time gone."""
@@ -169,9 +158,8 @@ class Ranks:
     @cached_property
     def recording(self) -> ProfilerCost | None:
         """What recording cost a run without a GPU, where the traces tell."""
-        if self.on_gpu:
-            return None
-        return profiler_cost([rank.trace for rank in self.ranks], [rank.steps for rank in self.ranks])
+        traces, steps = [rank.trace for rank in self.ranks], [rank.steps for rank in self.ranks]
+        return None if self.on_gpu else profiler_cost(traces, steps)
 
     @cached_property
     def _replayed(self) -> int:
@@ -206,16 +194,15 @@ class Ranks:
         return self.on_gpu or not any(bool(rank.trace.on_gpu.any()) for rank in self.ranks)
 
     def gain_with(self, recorded: Sequence[Recorded]) -> float:
-        """Percent of the window that other ranks' records in place of theirs save, by replay."""
-        if not self.replays:
-            return 0.0
-        return 100 * (1 - replay(recorded, self.matched, self.clocks, ()) / self._replayed)
+        """Percent of the window that other ranks' records in place of theirs save, by replay; 0 without one."""
+        return self._gain(recorded, ()) if self.replays else 0.0
 
     def gain(self, *changes: Change) -> float:
         """Percent of the window that changes save, by replay; 0 where there is nothing to replay."""
-        if not self.replays:
-            return 0.0
-        return 100 * (1 - replay(self.recorded, self.matched, self.clocks, changes) / self._replayed)
+        return self._gain(self.recorded, changes) if self.replays else 0.0
+
+    def _gain(self, recorded: Sequence[Recorded], changes: Sequence[Change]) -> float:
+        return 100 * (1 - replay(recorded, self.matched, self.clocks, changes) / self._replayed)
 
 
 def read_ranks(paths: Sequence[Path], cluster: ClusterSpec | None = None) -> Ranks:
@@ -224,12 +211,11 @@ def read_ranks(paths: Sequence[Path], cluster: ClusterSpec | None = None) -> Ran
     if not paths:
         raise NotATrace("it has a pipeline's times alone, which are read beside its traces")
     paths, earlier = _last_steps(paths)
-    large = len(paths) > 1 and sum(path.stat().st_size for path in paths) > LARGE
-    if large:
+    if len(paths) > 1 and sum(path.stat().st_size for path in paths) > LARGE:
         with ProcessPoolExecutor(min(len(paths), os.cpu_count() or 1)) as pool:
-            read = list(pool.map(_read, paths))
+            read = [*pool.map(_read, paths)]
     else:
-        read = [_read(path) for path in paths]
+        read = [*map(_read, paths)]
     traces = [trace for result in read if not isinstance(result, str) for trace in result]
     refused = [result for result in read if isinstance(result, str)]
     if not traces:
@@ -247,7 +233,8 @@ def read_ranks(paths: Sequence[Path], cluster: ClusterSpec | None = None) -> Ran
         if what is None or what.end <= what.start:
             warnings.append(f"{trace.path.name} contains no kernel, copy or operator: left out")
             continue
-        ranks.append(Rank(trace, what, breakdown(what), _idle(trace, what), steps(trace)))
+        idle = idle_causes(trace, what) if trace.on_gpu.any() else cpu_idle(trace, what)
+        ranks.append(Rank(trace, what, breakdown(what), idle, steps(trace)))
     if not ranks:
         raise NotATrace("it contains no kernel, copy or operator")
     matched, problems = match([rank.trace for rank in ranks])
@@ -260,10 +247,6 @@ def _last_steps(paths: Sequence[Path]) -> tuple[list[Path], int]:
     last = max((int(match[1]) for match in numbered.values()), default=0)
     kept = [path for path in paths if path not in numbered or int(numbered[path][1]) == last]
     return kept, len(paths) - len(kept)
-
-
-def _idle(trace: Trace, what: Activity) -> Idle:
-    return idle_causes(trace, what) if trace.on_gpu.any() else cpu_idle(trace, what)
 
 
 def _read(path: Path) -> list[Trace] | str:

@@ -4,21 +4,21 @@
     stream 7    k0 ─ k1          └► k2           └► k3     a kernel when launch, stream, dependencies allow
     rank 1            ▒▒▒▒▒▒█ collective: ends when the last rank has come, and its transfer is done
 
-    start of a kernel = max(its launch + latency, end before it on its stream, end of what it waits for) +
-    rest
+    start of a kernel = max(its launch + latency, end before it on its stream, end of what it waits for) + rest
     end               = start + duration, of a matched collective max over ranks of start + transfer + rest
     the host          = the last call + the work between them; a call that waited, waits for the same kernel
 
-`rest` is what of the recorded times none of these explains. It is kept, so that a replay without a change
-gives the recorded times exactly, and a change moves what depends on it. What a kernel of another stream waits
-for isn't recorded: every kernel is taken to depend on the last one that ended before it, so that what ran one
-after the other stays so, and gains are no larger than they would be. Nothing waits for a send. A kernel that
-was launched when that one had ended may not depend on it: the host's waiting kept them apart.
+`rest` is what of the recorded times none of these explains. It is kept, so that a replay without a change gives the
+recorded times exactly, and a change moves what depends on it. What a kernel of another stream waits for isn't recorded:
+every kernel is taken to depend on the last one that ended before it, so that what ran one after the other stays so, and
+gains are no larger than they would be. Nothing waits for a send. A kernel that was launched when that one had ended may
+not depend on it: the host's waiting kept them apart.
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -27,7 +27,7 @@ import numpy as np
 from scalewright.diagnose import intervals
 from scalewright.diagnose.collectives import Clocks, Matched
 from scalewright.diagnose.idle import loading
-from scalewright.diagnose.traces.trace import CALL, KERNEL, Trace, kinds_of
+from scalewright.diagnose.traces.trace import CALL, COMMUNICATION, KERNEL, Trace, kinds_of
 
 BLOCKED = 100_000  # ns in a call of the runtime beyond which it waited for the GPU rather than worked
 # Calls that work however long they take: a graph's capture.
@@ -86,11 +86,9 @@ def combined(changes: Sequence[Change], rank: int) -> Change:
 
 
 def _products(factors: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """The factors of each name, multiplied."""
-    result: dict[str, float] = {}
-    for by_name in factors:
-        for name, factor in by_name.items():
-            result[name] = result.get(name, 1.0) * factor
+    result: dict[str, float] = defaultdict(lambda: 1.0)
+    for name, factor in (item for by_name in factors for item in by_name.items()):
+        result[name] *= factor
     return result
 
 
@@ -126,11 +124,11 @@ class Recorded:
 Rank = Generator[tuple[int, int | None], int | None, tuple[int, int]]
 
 
-def record(trace: Trace, talks: np.ndarray, collective: np.ndarray) -> Recorded:
-    """A rank's dependencies; `talks`: rows of communication, `collective`: of each row its number or -1."""
-    rows = np.flatnonzero(trace.on_gpu)
+def record(trace: Trace, collective: np.ndarray) -> Recorded:
+    """A rank's dependencies; `collective`: of each row its number or -1."""
+    rows, kinds, never = np.flatnonzero(trace.on_gpu), kinds_of(trace.names), np.iinfo(np.int64).min
     launch = trace.launches[rows]
-    called = np.where(launch >= 0, trace.start[launch], np.iinfo(np.int64).min)
+    called = np.where(launch >= 0, trace.start[launch], never)
     order = np.lexsort((trace.start[rows], called))
     rows, launch, called = rows[order], launch[order], called[order]
     start, end = trace.start[rows], trace.end[rows]
@@ -138,7 +136,7 @@ def record(trace: Trace, talks: np.ndarray, collective: np.ndarray) -> Recorded:
     called = np.where(launch >= 0, times, called)
     before = _before_on_lane(trace.lane[rows], start)
     waits_for = _waits_for(start, end, ~np.isin(rows, _messages(trace, "send")))
-    never = np.iinfo(np.int64).min
+    kernels, talks = trace.category[rows] == KERNEL, kinds[trace.name[rows]] == COMMUNICATION
     ended = np.maximum(np.where(before >= 0, end[before], never), np.where(waits_for >= 0, end[waits_for], never))
     latency = _latency(start, called, ended, launch >= 0)
     ready = np.maximum(called + latency, ended)
@@ -147,8 +145,8 @@ def record(trace: Trace, talks: np.ndarray, collective: np.ndarray) -> Recorded:
         calls=calls,
         start=start.tolist(),
         duration=(end - start).tolist(),
-        role=np.where(talks[rows], TALKS, np.where(trace.category[rows] == KERNEL, COMPUTES, COPIES)).tolist(),
-        kind=np.where(trace.category[rows] == KERNEL, kinds_of(trace.names)[trace.name[rows]], "").tolist(),
+        role=np.where(talks, TALKS, np.where(kernels, COMPUTES, COPIES)).tolist(),
+        kind=np.where(kernels, kinds[trace.name[rows]], "").tolist(),
         before=before.tolist(),
         waits_for=waits_for.tolist(),
         proven=((waits_for >= 0) & (called < end[waits_for])).tolist(),
@@ -156,7 +154,7 @@ def record(trace: Trace, talks: np.ndarray, collective: np.ndarray) -> Recorded:
         rest=np.where(known, start - ready, start).tolist(),
         collective=collective[rows].tolist(),
         called=called.tolist(),
-        receives=_receives(np.isin(rows, _messages(trace, "recv")), ~talks[rows], start, end),
+        receives=_receives(np.isin(rows, _messages(trace, "recv")), ~talks, start, end),
         begin=begin,
     )
 
@@ -328,8 +326,7 @@ def _run(some: Recorded, change: Change) -> Rank:
 def _end_of(number: int) -> Generator[tuple[int, None], int | None, int]:
     """Waits for the end of a collective that its rank came to before."""
     end = yield number, None
-    if end is None:
-        raise AssertionError("a needed end is sent once it is known")
+    assert end is not None  # it is sent once it is known
     return end
 
 

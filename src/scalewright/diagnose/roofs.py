@@ -4,10 +4,9 @@
        └─► kernels launched inside it      least time = max(FLOPs / peak, bytes / memory rate)
                                            share of the roof = least time / measured time
 
-Shapes come with `record_shapes=True`; the roof is the published one of the device that the trace names
-(Williams et al. 2009, "Roofline"). Attention counts the whole square: a causal one computes half of it. What
-has no shape (fused kernels, CUDA graphs, Triton's) isn't in these sums, so that the share of the peak over
-the window is a lower bound.
+Shapes come with `record_shapes=True`; the roof is the published one of the device that the trace names (Williams et al.
+2009, "Roofline"). Attention counts the whole square: a causal one computes half of it. What has no shape (fused
+kernels, CUDA graphs, Triton's) isn't in these sums, so that the share of the peak over the window is a lower bound.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import numpy as np
 
 from scalewright.diagnose.ranks import Rank
 from scalewright.diagnose.traces.trace import KERNEL, Trace
-from scalewright.spec.hardware.devices import DeviceSpec, match_gpu
+from scalewright.spec.hardware.devices import match_gpu
 
 PRECISIONS = {
     "c10::half": ("fp16", 2), "c10::bfloat16": ("bf16", 2), "float": ("fp32", 4),
@@ -45,32 +44,32 @@ class Product:
 
 def roofs(rank: Rank) -> dict[str, object] | None:
     """The products of a rank with their rates; None without shapes, or for a device that isn't known."""
-    device, products = _device(rank), _products(rank)
+    device, products = match_gpu(str(rank.trace.device.get("name"))), _products(rank)
     if device is None or not products:
         return None
-    rows = [_row(product, device) for product in products if product.seconds > 0 and device.peak(product.precision)]
+    rows, computed, least, busy = [], 0.0, 0.0, 0.0  # seconds at the peak, at the roof, and measured
+    for product in sorted(products, key=lambda some: -some.seconds):
+        if product.seconds > 0 and (peak := device.peak(product.precision)):
+            took, moved = product.seconds / product.calls, product.bytes / device.memory_bytes_per_s
+            share = max(product.flops / peak, moved) / took
+            busy += product.seconds
+            computed += product.calls * product.flops / peak
+            least += product.seconds * share
+            rows.append({
+                "name": product.name, "precision": product.precision, "calls": product.calls,
+                "total_s": product.seconds, "flops": product.flops, "bytes": product.bytes,
+                "flops_per_s": product.flops / took, "bytes_per_s": product.bytes / took, "peak_flops_per_s": peak,
+                "share_of_roof": share, "bound": "compute" if product.flops / peak >= moved else "memory",
+            })  # fmt: skip
     if not rows:
         return None
-    rows.sort(key=lambda row: -row["total_s"])
-    window, busy = rank.breakdown.window / 1e9, sum(row["total_s"] for row in rows)
-    computed = sum(row["calls"] * row["flops"] / row["peak_flops_per_s"] for row in rows)
+    window = rank.breakdown.window / 1e9
     return {
         "of_peak_pct": 100 * computed / window,
-        "of_roof_pct": 100 * sum(row["total_s"] * row["share_of_roof"] for row in rows) / busy,
+        "of_roof_pct": 100 * least / busy,
         "of_window_pct": 100 * busy / window,
         "products": rows[:MOST],
     }
-
-
-def _row(some: Product, device: DeviceSpec) -> dict[str, Any]:
-    peak, took = device.peak(some.precision) or 0.0, some.seconds / some.calls
-    least = max(some.flops / peak, some.bytes / device.memory_bytes_per_s)
-    return {
-        "name": some.name, "precision": some.precision, "calls": some.calls, "total_s": some.seconds,
-        "flops": some.flops, "bytes": some.bytes, "flops_per_s": some.flops / took,
-        "bytes_per_s": some.bytes / took, "peak_flops_per_s": peak, "share_of_roof": least / took,
-        "bound": "compute" if some.flops / peak >= some.bytes / device.memory_bytes_per_s else "memory",
-    }  # fmt: skip
 
 
 def _products(rank: Rank) -> list[Product]:
@@ -84,7 +83,7 @@ def _products(rank: Rank) -> list[Product]:
         precision = _precision(types, [trace.names[trace.name[kernel]] for kernel in kernels[:1]])
         if not len(kernels) or work is None or precision is None:
             continue
-        words = f"{name.removeprefix('aten::')} {' x '.join(_shape(input_dims) for input_dims in work[2])}"
+        words = f"{name.removeprefix('aten::')} {' x '.join(map(str, work[2]))}"
         made = Product(words, precision[0], work[0], work[1] * precision[1])
         product = products.setdefault((words, precision[0]), made)
         product.calls += 1
@@ -154,13 +153,3 @@ def _precision(types: Sequence[Any], kernels: Sequence[str]) -> tuple[str, int] 
             narrow = name == "fp32" and any("tf32" in kernel.lower() for kernel in kernels)
             return ("tf32", width) if narrow else (name, width)
     return None
-
-
-def _device(rank: Rank) -> DeviceSpec | None:
-    devices = rank.trace.about.get("deviceProperties")
-    first = devices[0] if isinstance(devices, list) and devices else None
-    return match_gpu(str(first.get("name"))) if isinstance(first, dict) else None
-
-
-def _shape(some: Shape) -> str:
-    return "[" + ", ".join(map(str, some)) + "]"

@@ -4,14 +4,14 @@
     stage 1    F F F F ░░░ B B B B          (p - 1) of p - 1 + m micro-batches, by 1F1B's order
     stage 2      FFFFFFFFBBBBBBBBBB       ◄─ more work than the others: they wait for it as well
 
-Stages are ranks that exchange messages. One with more kernels than the mean has more work; one whose kernels
-take longer is a slow device. Gloo's messages aren't matched: there the actions' own times tell, which `train`
-writes beside the traces (pipeline_steps.py).
+Stages are ranks that exchange messages. One with more kernels than the mean has more work; one whose kernels take
+longer is a slow device. Gloo's messages aren't matched: there the actions' own times tell, which `train` writes beside
+the traces (pipeline_steps.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -28,26 +28,23 @@ LEAST_BUBBLE = 10.0  # percent of the window: below, more micro-batches gain lit
 
 def unbalanced(ranks: Ranks) -> Verdict | None:
     """The stage with the most work, or the slowest device, where it exceeds the others."""
-    worst = max(_chains(ranks), key=lambda chain: _excess(ranks, chain)[1], default=None)
-    if worst is None or _excess(ranks, worst)[1] < LEAST_EXCESS:
+    works = [{place: _work(ranks, place) for place in chain} for chain in _chains(ranks)]
+    work = max(works, key=_excess, default={})
+    if not work or (excess := _excess(work)) < LEAST_EXCESS:
         return None
-    place, excess = _excess(ranks, worst)
-    work = {rank: _work(ranks, rank) for rank in worst}
-    kernels = {rank: _kernels(ranks, rank) for rank in worst}
-    more = kernels[place] / np.mean([*kernels.values()])
+    place = max(work, key=work.__getitem__)
+    kernels = {rank: _kernels(ranks, rank) for rank in work}
+    mean, mean_kernels = float(np.mean([*work.values()])), float(np.mean([*kernels.values()]))
     evidence = [
-        f"{name(ranks, place)} computes {work[place] / 1e6:,.1f} ms, the mean stage "
-        f"{np.mean([*work.values()]) / 1e6:,.1f} ms, in {kernels[place]:,} kernels of a mean of "
-        f"{np.mean([*kernels.values()]):,.0f}"
+        f"{name(ranks, place)} computes {work[place] / 1e6:,.1f} ms, the mean stage {mean / 1e6:,.1f} ms, in "
+        f"{kernels[place]:,} kernels of a mean of {mean_kernels:,.0f}"
     ]
-    if more - 1 < (excess - 1) / 2:  # as many kernels, each longer
-        values = [work[rank] for rank in worst]
-        factor = ratio_to_median(values, worst.index(place))
+    if kernels[place] / mean_kernels - 1 < (excess - 1) / 2:  # as many kernels, each longer
+        factor = ratio_to_median([*work.values()], [*work].index(place))
         gain = ranks.gain(Change(compute=factor, ranks=frozenset({place})))
         fix = f"look at {name(ranks, place)}: its clock, temperature and power, or its share of the work"
         return Verdict("straggler", evidence, fix, 0.8, Gain(gain / 2, gain, gain))
-    target = float(np.mean([*work.values()]))
-    equal = (Change(compute=target / work[rank], ranks=frozenset({rank})) for rank in worst)
+    equal = (Change(compute=mean / work[rank], ranks=frozenset({rank})) for rank in work)
     gain = max(ranks.gain(*equal), 0.0)
     fix = f"move layers from {name(ranks, place)} to the others: the embedding, head and loss are work, too"
     return Verdict("stages", evidence, fix, 0.8, Gain(gain / 2, gain, gain))
@@ -65,53 +62,42 @@ def uneven_steps(ranks: Ranks) -> Verdict | None:
     steps = ranks.ranks[0].steps
     whole = float((steps.host_end - steps.host_start).mean()) / 1e9 if len(steps) else length(step.ranks)
     gain = 100 * balanced(step, cost) / whole
-    stages = " and ".join(f"{stage}" for stage in step.plan.stages_of(most))
-    return Verdict(
-        "stages",
-        [f"stage {stages} computes {1e3 * shares[most]:,.1f} ms of a step, the mean rank {1e3 * mean:,.1f} ms"],
-        f"move layers from stage {stages} to the others (stage_layers): the embedding, head and loss are "
-        "work, too; if it has no more of them, look at its device",
-        0.7,
-        Gain(gain / 2, gain, gain),
+    stages = " and ".join(map(str, step.plan.stages_of(most)))
+    line = f"stage {stages} computes {1e3 * shares[most]:,.1f} ms of a step, the mean rank {1e3 * mean:,.1f} ms"
+    fix = (
+        f"move layers from stage {stages} to the others (stage_layers): the embedding, head and loss are work, too; "
+        "if it has no more of them, look at its device"
     )
+    return Verdict("stages", [line], fix, 0.7, Gain(gain / 2, gain, gain))
 
 
 def bubble(ranks: Ranks) -> Verdict | None:
     """The share of the window that stages of equal work wait for each other's messages."""
-    window = sum(rank.breakdown.window for rank in ranks.ranks)
-    share = 100 * sum(ranks.waited_for_messages) / window
+    share = 100 * sum(ranks.waited_for_messages) / sum(rank.breakdown.window for rank in ranks.ranks)
     uneven = unbalanced(ranks) or uneven_steps(ranks)
     rest = share - (uneven.usual_gain if uneven else 0.0)
     if rest < LEAST_BUBBLE:
         return None
-    return Verdict(
-        "bubble",
-        [f"stages wait for each other's messages in {share:.1f}% of the window"],
-        "more micro-batches a step (twice as many halve it), an interleaved schedule, or a zero-bubble one",
-        0.6,
-        Gain(rest / 4, rest / 2, rest),
-    )
+    line = f"stages wait for each other's messages in {share:.1f}% of the window"
+    fix = "more micro-batches a step (twice as many halve it), an interleaved schedule, or a zero-bubble one"
+    return Verdict("bubble", [line], fix, 0.6, Gain(rest / 4, rest / 2, rest))
 
 
-def _chains(ranks: Ranks) -> Iterator[list[int]]:
+def _chains(ranks: Ranks) -> list[list[int]]:
     """Places of ranks that are joined by messages."""
     joined: list[set[int]] = []
     for group in ranks.matched:
         if group.message:
-            apart = [joined_ranks for joined_ranks in joined if not joined_ranks & set(group.ranks)]
-            near = [joined_ranks for joined_ranks in joined if joined_ranks & set(group.ranks)]
-            joined = [*apart, set(group.ranks).union(*near)]
-    yield from (sorted(joined_ranks) for joined_ranks in joined)
+            near = [chain for chain in joined if not chain.isdisjoint(group.ranks)]
+            joined = [*(chain for chain in joined if chain not in near), set(group.ranks).union(*near)]
+    return [sorted(chain) for chain in joined]
 
 
-def _excess(ranks: Ranks, chain: list[int]) -> tuple[int, float]:
-    """The place with the most work, and that over the mean's."""
-    work = [_work(ranks, rank) for rank in chain]
-    return chain[int(np.argmax(work))], max(work) / max(float(np.mean(work)), 1.0)
+def _excess(work: Mapping[int, int]) -> float:
+    return max(work.values()) / max(float(np.mean([*work.values()])), 1.0)
 
 
 def _work(ranks: Ranks, place: int) -> int:
-    """Nanoseconds in which a rank computes."""
     return max(intervals.length(ranks.ranks[place].activity.compute), 1)
 
 

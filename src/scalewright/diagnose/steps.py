@@ -4,8 +4,8 @@
               launch ─┐               launch ─┐
     GPU               ▼ step 4                ▼ step 5       ▼     from its first kernel to the next step's
 
-Kernels belong to the step whose host window launched them, by correlation. What was launched before the first
-step or after the last one isn't in any. Without annotations a trace is one window.
+Kernels belong to the step whose host window launched them, by correlation. What was launched before the first step or
+after the last one isn't in any. Without annotations a trace is one window.
 
 What recording itself cost a run without a GPU, where the trace has the time of a step without it:
 
@@ -13,8 +13,8 @@ What recording itself cost a run without a GPU, where the trace has the time of 
     recorded steps                               │  110 ms  │  110 ms  │
     each = (110 - 74) ms / operators of a step                              nanoseconds an operator
 
-A profiler writes down every operator, so that thousands of short ones look worse than they are, and a
-loader's wait looks better. The rank with the most operators is taken: the others wait for it.
+A profiler writes down every operator, so that thousands of short ones look worse than they are, and a loader's wait
+looks better. The rank with the most operators is taken: the others wait for it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from scalewright.diagnose import intervals
 from scalewright.diagnose.cpu import main_operators
+from scalewright.diagnose.logs.lines import real
 from scalewright.diagnose.traces.trace import Trace
 
 STEP = re.compile(r"^ProfilerStep#(\d+)$")
@@ -51,19 +52,17 @@ class Steps:
 def steps(trace: Trace) -> Steps:
     """The profiled steps; none where nothing names them."""
     numbers = np.array([int(m[1]) if (m := STEP.match(name)) else -1 for name in trace.names], dtype=np.int64)
-    rows = np.flatnonzero((numbers[trace.name] >= 0) & ~trace.on_gpu) if len(numbers) else np.empty(0, int)
-    rows = rows[np.argsort(trace.start[rows], kind="stable")]
-    number = numbers[trace.name[rows]] if len(rows) else np.empty(0, dtype=np.int64)
-    _, first = np.unique(number, return_index=True)
-    rows, number = rows[np.sort(first)], number[np.sort(first)]
+    rows = trace.in_order(np.flatnonzero((numbers[trace.name] >= 0) & ~trace.on_gpu))
+    _, first = np.unique(numbers[trace.name[rows]], return_index=True)
+    rows = rows[np.sort(first)]
+    number = numbers[trace.name[rows]]
     host_start, host_end = trace.start[rows], trace.end[rows]
     if not trace.on_gpu.any() or not len(rows):
         return Steps(number, host_start, host_end, host_start, host_end)
     launched = trace.launches
     gpu = np.flatnonzero(trace.on_gpu & (launched >= 0))
-    step = np.searchsorted(host_start, trace.start[launched[gpu]], side="right") - 1
-    inside = (step >= 0) & (trace.start[launched[gpu]] < host_end[np.maximum(step, 0)])
-    gpu, step = gpu[inside], step[inside]
+    step = intervals.place(host_start, host_end, trace.start[launched[gpu]])
+    gpu, step = gpu[step >= 0], step[step >= 0]
     far = np.iinfo(np.int64).max
     start, end = np.full(len(rows), far), np.full(len(rows), -far)
     np.minimum.at(start, step, trace.start[gpu])
@@ -90,26 +89,14 @@ class ProfilerCost:
 
 def profiler_cost(traces: Sequence[Trace], steps: Sequence[Steps]) -> ProfilerCost | None:
     """What it cost; None where no trace has the time of other steps, or no steps."""
-    before = [seconds for trace in traces if (seconds := _time(trace.about.get(KEY)))]
-    counts = [len(rank_steps) for rank_steps in steps]
-    if not before or not min(counts):
+    before = [seconds for trace in traces if 0 < (seconds := real(trace.about.get(KEY)) or 0.0) < 1e6]
+    if not before or not all(map(len, steps)):
         return None
-    with_it = [(rank_steps.host_end[-1] - rank_steps.host_start[0]) / len(rank_steps) for rank_steps in steps]
-    operators = [_operators(trace, some) for trace, some in zip(traces, steps, strict=True)]
+    with_it = [(of_rank.host_end[-1] - of_rank.host_start[0]) / len(of_rank) for of_rank in steps]
+    operators = [1.0]  # of the main thread in a step
+    for trace, of_rank in zip(traces, steps, strict=True):
+        starts = trace.start[main_operators(trace)]
+        inside = (starts >= of_rank.host_start[0]) & (starts < of_rank.host_end[-1])
+        operators.append(np.count_nonzero(inside) / len(of_rank))
     step, recorded = float(np.median(before)), float(np.median(with_it)) / 1e9
-    each = max(recorded - step, 0.0) * 1e9 / max(*operators, 1.0)
-    return ProfilerCost(step, recorded, min(each, MOST))
-
-
-def _operators(trace: Trace, steps: Steps) -> float:
-    """The main thread's in a step."""
-    starts = trace.start[main_operators(trace)]
-    inside = (starts >= steps.host_start[0]) & (starts < steps.host_end[-1])
-    return float(np.count_nonzero(inside)) / len(steps)
-
-
-def _time(value: Any) -> float:
-    """Seconds; 0 for what isn't a time."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return 0.0
-    return float(value) if 0 < value < 1e6 else 0.0
+    return ProfilerCost(step, recorded, min(max(recorded - step, 0.0) * 1e9 / max(operators), MOST))

@@ -5,11 +5,11 @@
 
     late              = its wait is under a tenth of the longest: the last one, and who came with it
     imposed by a rank = sum over the collectives to which it came late of the median of the others' waits
-    cause             = the part (compute, copies, an idle cause) of those stretches that exceeds the
-                        ranks' median by most
+    cause             = the part (compute, copies, an idle cause) of those stretches that exceeds the ranks'
+                        median by most
 
-A rank is named when it imposed at least `LEAST_SHARE` of the window, and `LEAST_EXCESS` times what the ranks
-do on average: where all come late in turn, none is.
+A rank is named when it imposed at least `LEAST_SHARE` of the window, and `LEAST_EXCESS` times what the ranks do on
+average: where all come late in turn, none is.
 """
 
 from __future__ import annotations
@@ -61,14 +61,13 @@ def stragglers(
         parts = _before_each(group, activities, idles)
         beyond = parts - np.median(parts, axis=1, keepdims=True).astype(np.int64)
         late = group.wait <= LATE * group.wait.max(axis=1, keepdims=True)
-        waits = _wait_of_others(group, late)
-        imposed[group.ranks] += (late * waits[:, None]).sum(axis=0)
+        imposed[group.ranks] += (late * _wait_of_others(group, late)[:, None]).sum(axis=0)
         last_in[group.ranks] += late.sum(axis=0)
         excess[group.ranks] += (late[:, :, None] * beyond).sum(axis=0)
         took_part[group.ranks] += len(group)
-    usual = imposed.mean()
+    least = max(LEAST_SHARE * window, LEAST_EXCESS * imposed.mean(), 1)
     for rank in np.argsort(-imposed, kind="stable").tolist():
-        if imposed[rank] >= max(LEAST_SHARE * window, LEAST_EXCESS * usual, 1):
+        if imposed[rank] >= least:
             why = dict(zip(PARTS, excess[rank].tolist(), strict=True))
             result.append(Straggler(rank, int(last_in[rank]), int(took_part[rank]), int(imposed[rank]), why))
     return result
@@ -91,12 +90,10 @@ def _before_each(group: Matched, activities: Sequence[Activity], idles: Sequence
     for column, index in enumerate(group.ranks):
         what, idle = activities[index], idles[index]
         end = group.start[:, column]
-        start = np.concatenate(([min(what.start, end[0])], group.start[:-1, column]))
-        start = np.minimum(start, end)
+        start = np.minimum(np.concatenate(([what.start], end[:-1])), end)
         for number, some in enumerate((what.compute, what.exposed_communication, what.exposed_copies)):
             parts[:, column, number] = intervals.length_within(some, start, end)
-        place = np.searchsorted(start, idle.gaps[:, 0], side="right") - 1
-        inside = (place >= 0) & (idle.gaps[:, 0] < end[np.maximum(place, 0)])
+        place = intervals.place(start, end, idle.gaps[:, 0])
         for number, cause in enumerate(CAUSES, 3):
-            np.add.at(parts[:, column, number], place[inside], idle.by_cause[cause][inside])
+            np.add.at(parts[:, column, number], place[place >= 0], idle.by_cause[cause][place >= 0])
     return parts

@@ -3,8 +3,8 @@
     device           ██ compute ██▒▒ transfer ▒▒░░ waiting ░░██··host··██     each moment has one part
     communication        ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒░░░░░░░░░░░░░                 beside compute, too
 
-Times are nanoseconds from the window's begin, by clocks that are aligned (collectives.py). Waiting is known
-where collectives are matched over ranks; an idle gap has the cause that explains most of it.
+Times are nanoseconds from the window's begin, by clocks that are aligned (collectives.py). Waiting is known where
+collectives are matched over ranks; an idle gap has the cause that explains most of it.
 
 A timeline as a trace for Perfetto (ui.perfetto.dev) or chrome://tracing: measured, and planned beside it.
 
@@ -26,7 +26,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
@@ -73,9 +73,8 @@ class Timeline:
 
 def timeline(ranks: Ranks) -> Timeline:
     """The lanes of every rank, in the order of the traces."""
-    offset = ranks.clocks.offset.tolist()
-    begin = min(rank.activity.start - ahead for rank, ahead in zip(ranks.ranks, offset, strict=True))
-    lanes = [_rank(rank, ranks.waits(place), begin + offset[place]) for place, rank in enumerate(ranks.ranks)]
+    begin = (ranks.begin + ranks.clocks.offset).tolist()
+    lanes = [_rank(rank, ranks.waits(place), begin[place]) for place, rank in enumerate(ranks.ranks)]
     return Timeline(ranks.window, lanes)
 
 
@@ -94,12 +93,9 @@ def _rank(rank: Rank, waits: np.ndarray, begin: int) -> RankLanes:
     ]
     trace, steps = rank.trace, rank.steps
     numbers = zip(steps.number.tolist(), steps.start.tolist(), steps.end.tolist(), strict=True)
-    return RankLanes(
-        trace.path.name if trace.rank is None else f"rank {trace.rank}",
-        _lane(device, begin),
-        _lane(sent, begin),
-        [(number, start - begin, end - begin) for number, start, end in numbers if end > start],
-    )
+    name = trace.path.name if trace.rank is None else f"rank {trace.rank}"
+    stepped = [(number, start - begin, end - begin) for number, start, end in numbers if end > start]
+    return RankLanes(name, _lane(device, begin), _lane(sent, begin), stepped)
 
 
 def _lane(parts: list[tuple[int, np.ndarray]], begin: int) -> Lane:
@@ -116,7 +112,10 @@ def write_perfetto(timeline: Timeline, path: Path, plan: Mapping[str, Any] | Non
     Raises OSError as `open` does.
     """
     with gzip.open(path, "wt", encoding="utf-8") if path.suffix == ".gz" else path.open("w", encoding="utf-8") as file:
-        _write(file, _events(timeline, plan))
+        file.write(HEAD)
+        for number, event in enumerate(_events(timeline, plan)):
+            file.write((",\n" if number else "") + json.dumps(event))
+        file.write("\n]}\n")
 
 
 def is_ours(path: Path) -> bool:
@@ -128,17 +127,11 @@ def is_ours(path: Path) -> bool:
         return False
 
 
-def _write(file: TextIO, events: Iterator[dict[str, object]]) -> None:
-    file.write(HEAD)
-    for number, event in enumerate(events):
-        file.write((",\n" if number else "") + json.dumps(event))
-    file.write("\n]}\n")
-
-
 def _events(timeline: Timeline, plan: Mapping[str, Any] | None) -> Iterator[dict[str, object]]:
     for place, rank in enumerate(timeline.ranks):
         yield from _names(place, rank.name)
-        yield from _steps(place, rank)
+        for number, start, end in rank.steps:
+            yield _slice(place, STEPS, f"step {number}", start, end)
         yield from _slices(place, DEVICE, rank.device)
         yield from _slices(place, COMMUNICATION, rank.communication)
     if plan is not None:
@@ -153,16 +146,9 @@ def _names(process: int, name: str) -> Iterator[dict[str, object]]:
         yield {"ph": "M", "pid": process, "tid": thread, "name": "thread_name", "args": args}
 
 
-def _steps(process: int, rank: RankLanes) -> Iterator[dict[str, object]]:
-    for number, start, end in rank.steps:
-        yield _slice(process, STEPS, f"step {number}", start, end)
-
-
 def _slices(process: int, thread: int, lane: Lane) -> Iterator[dict[str, object]]:
-    boxes = zip(lane.part.tolist(), lane.start.tolist(), lane.end.tolist(), strict=True)
-    for part, start, end in boxes:
-        name = PARTS[part] if part < IDLE else f"idle: {PARTS[part]}"
-        yield _slice(process, thread, name, start, end)
+    for part, start, end in zip(lane.part.tolist(), lane.start.tolist(), lane.end.tolist(), strict=True):
+        yield _slice(process, thread, PARTS[part] if part < IDLE else f"idle: {PARTS[part]}", start, end)
 
 
 def _slice(process: int, thread: int, name: str, start: float, end: float) -> dict[str, object]:

@@ -3,8 +3,8 @@
     rule(ranks) ──► Verdict or None        a rule looks at one cause, and stays silent below its threshold
     gain        ──► replay.py with the cause taken away: p90 the whole of it, p50 what its fix usually reaches
 
-Gains are shares of the window, and aren't added up: with one cause gone another binds. The shares that a fix
-reaches (`REACHES`) are judgements, and marked so.
+Gains are shares of the window, and aren't added up: with one cause gone another binds. The shares that a fix reaches
+(`REACHES`) are judgements.
 """
 
 from __future__ import annotations
@@ -24,23 +24,15 @@ from scalewright.diagnose.stages import bubble, unbalanced, uneven_steps
 from scalewright.diagnose.stragglers import Straggler
 from scalewright.diagnose.verdict import Gain, Verdict, name, ratio_to_median
 
-# The least share of the window, in percent, at which a cause is worth a line.
+# The least share of the window (of short kernels: of the kernels), in percent, at which a cause is worth a line.
 LEAST = {
-    "data": 2.0,
-    "sync": 2.0,
-    "host": 5.0,
-    "communication": 5.0,
-    "copies": 3.0,
-    "straggler": 1.0,
-    "compiling": 2.0,
-    "operators": 30.0,
-    "short kernels": 25.0,  # of the kernels, not of the window
-    "storms": 10.0,
-}
+    "data": 2.0, "sync": 2.0, "host": 5.0, "communication": 5.0, "copies": 3.0, "compiling": 2.0, "operators": 30.0,
+    "short kernels": 25.0, "storms": 10.0,
+}  # fmt: skip
 HIDDEN = 10.0  # percent of the communication: less is none
 LEAST_GAIN = 1.0  # percent: a cause without it isn't on the critical path
 WORKERS_COST = 1.15  # of the host's own work once worker processes share its cores: resnet50 on a V100, 4 workers
-REACHES = {"host": (0.8, 0.5), "communication": (0.8, 0.5), "copies": (0.8, 0.5)}  # what remains: p10, p50
+REACHES = (0.8, 0.5, 0.0)  # what remains of the host's work, of transfers and of copies: p10, p50, p90
 
 
 def verdicts(ranks: Ranks) -> list[Verdict]:
@@ -56,13 +48,9 @@ def _data(ranks: Ranks) -> Verdict | None:
         return None
     most = ranks.gain(Change(data=0.0))
     usual = max(min(ranks.gain(Change(data=0.0, host=WORKERS_COST)), most), 0.0) if ranks.on_gpu else most
-    return Verdict(
-        "data",
-        [f"in {share:.1f}% of the steps the host loads data while the device has nothing to do"],
-        "load in worker processes: num_workers of 4 or more on the DataLoader, with pin_memory and persistent_workers",
-        0.9,
-        Gain(usual / 2, usual, most),
-    )
+    line = f"in {share:.1f}% of the steps the host loads data while the device has nothing to do"
+    fix = "load in worker processes: num_workers of 4 or more on the DataLoader, with pin_memory and persistent_workers"
+    return Verdict("data", [line], fix, 0.9, Gain(usual / 2, usual, most))
 
 
 def _sync(ranks: Ranks) -> Verdict | None:
@@ -72,18 +60,12 @@ def _sync(ranks: Ranks) -> Verdict | None:
     least = max(ranks.gain(Change(waits=False)), 0.0)
     most = max(ranks.gain(Change(waits=False, proven=True)), least)
     evidence = [f"{share:.1f}% of the window the device is idle because the host had waited for it and begins anew"]
+    low, middle = least / 2, least
     if apart >= LEAST["sync"]:  # whether something may run beside it isn't recorded
-        evidence.append(
-            f"{apart:.1f}% it communicates alone: what could run beside it is launched after the host's wait"
-        )
-    low, middle = (least, (least + most) / 2) if apart >= LEAST["sync"] else (least / 2, least)
-    return Verdict(
-        "sync",
-        evidence,
-        "keep values on the device: no .item(), .cpu(), print(loss) or synchronize() within a step",
-        0.7,
-        Gain(low, middle, most),
-    )
+        evidence += [f"{apart:.1f}% it communicates alone: what could run beside it is launched after the host's wait"]
+        low, middle = least, (least + most) / 2
+    fix = "keep values on the device: no .item(), .cpu(), print(loss) or synchronize() within a step"
+    return Verdict("sync", evidence, fix, 0.7, Gain(low, middle, most))
 
 
 def _operators(ranks: Ranks) -> Verdict | None:
@@ -93,14 +75,12 @@ def _operators(ranks: Ranks) -> Verdict | None:
     short, count = (sum(column) for column in zip(*(short_operators(r.trace) for r in ranks.ranks), strict=True))
     if share < LEAST["operators"] or short < count / 2:
         return None
-    low, middle, most = (max(ranks.gain(Change(host=part)), 0.0) for part in (*REACHES["host"], 0.0))
-    return Verdict(
-        "host",
-        [f"{share:.1f}% of the window no operator runs: Python between them, and what they cost to call",
-         f"{short:,} of {count:,} operators take less than 10 microseconds"],
-        "fewer and larger operators: a larger micro-batch, fused ones, torch.compile",
-        0.6, Gain(low, middle, most),
-    )  # fmt: skip
+    evidence = [
+        f"{share:.1f}% of the window no operator runs: Python between them, and what they cost to call",
+        f"{short:,} of {count:,} operators take less than 10 microseconds",
+    ]
+    fix = "fewer and larger operators: a larger micro-batch, fused ones, torch.compile"
+    return Verdict("host", evidence, fix, 0.6, Gain(*(max(ranks.gain(Change(host=part)), 0.0) for part in REACHES)))
 
 
 def _operator_storms(ranks: Ranks) -> Verdict | None:
@@ -108,21 +88,19 @@ def _operator_storms(ranks: Ranks) -> Verdict | None:
         return None
     storms = [operator_storms(rank.trace) for rank in ranks.ranks]
     spans, operators = [storm.spans for storm in storms], sum(storm.operators for storm in storms)
-    whole, window = sum(map(intervals.length, spans)), sum(rank.breakdown.window for rank in ranks.ranks)
-    share = 100 * whole / window
+    share = 100 * sum(map(intervals.length, spans)) / _windows(ranks)
     if share < LEAST["storms"]:
         return None
     most = ranks.gain_with(ranks.recorded_without(spans, 1.0))
     if most < LEAST["host"]:
         return None
     usual = most * max(storm.calls for storm in storms)
-    return Verdict(
-        "short kernels",
-        [f"in {share:.1f}% of the window {operators:,} operators of less than 10 microseconds follow one "
-         "another: most of it is what calling them costs"],
-        "fewer and larger operators in their place: batched, fused, or compiled by torch.compile",
-        0.8, Gain(usual / 2, usual, most),
-    )  # fmt: skip
+    line = (
+        f"in {share:.1f}% of the window {operators:,} operators of less than 10 microseconds follow one another: most "
+        "of it is what calling them costs"
+    )
+    fix = "fewer and larger operators in their place: batched, fused, or compiled by torch.compile"
+    return Verdict("short kernels", [line], fix, 0.8, Gain(usual / 2, usual, most))
 
 
 def _host(ranks: Ranks) -> Verdict | None:
@@ -136,15 +114,12 @@ def _host(ranks: Ranks) -> Verdict | None:
     if count and short > count / 2:
         evidence.append(f"{short:,} of {count:,} kernels take less than 10 microseconds, less than a launch does")
     most = share + _waited_share(ranks)  # the loader's and the waits' share is the gain of fixing those
-    low, middle, whole = (min(max(ranks.gain(Change(host=part)), 0.0), most) for part in (*REACHES["host"], 0.0))
-    return Verdict(
-        "host",
-        evidence,
-        "launch less: CUDA graphs or torch.compile(mode='reduce-overhead'), fused kernels and a fused "
-        "optimizer, a larger micro-batch",
-        0.8,
-        Gain(low, middle, whole),
+    gain = Gain(*(min(max(ranks.gain(Change(host=part)), 0.0), most) for part in REACHES))
+    fix = (
+        "launch less: CUDA graphs or torch.compile(mode='reduce-overhead'), fused kernels and a fused optimizer, a "
+        "larger micro-batch"
     )
+    return Verdict("host", evidence, fix, 0.8, gain)
 
 
 def _short_kernels(ranks: Ranks) -> Verdict | None:
@@ -160,35 +135,33 @@ def _short_kernels(ranks: Ranks) -> Verdict | None:
     gain = min(gain, share + _waited_share(ranks))  # as that of the host
     if gain < LEAST["host"]:
         return None
-    return Verdict(
-        "short kernels",
-        [f"{kernels:,} of {count:,} kernels come in {sum(run.runs for run in runs):,} runs in which the "
-         f"device waits for each: {most.kernel / 1e3:.1f} µs a kernel, {most.apart / 1e3:.1f} between "
-         "launches"],
-        "a CUDA graph a run: torch.compile(mode='reduce-overhead') or torch.cuda.make_graphed_callables; "
-        "shapes must stay the same, and nothing within may wait for the device",
-        0.7, Gain(gain / 4, gain / 2, gain),
-    )  # fmt: skip
+    line = (
+        f"{kernels:,} of {count:,} kernels come in {sum(run.runs for run in runs):,} runs in which the device waits "
+        f"for each: {most.kernel / 1e3:.1f} µs a kernel, {most.apart / 1e3:.1f} between launches"
+    )
+    fix = (
+        "a CUDA graph a run: torch.compile(mode='reduce-overhead') or torch.cuda.make_graphed_callables; shapes must "
+        "stay the same, and nothing within may wait for the device"
+    )
+    return Verdict("short kernels", [line], fix, 0.7, Gain(gain / 4, gain / 2, gain))
 
 
 def _compiling(ranks: Ranks) -> Verdict | None:
     hidden = [compiling(rank.trace) for rank in ranks.ranks]
-    share = float(np.mean([
-        100 * intervals.length(intervals.overlap(some, rank.activity.idle)) / max(rank.breakdown.window, 1)
+    idle = [
+        100 * intervals.length(intervals.overlap(some, rank.activity.idle)) / rank.breakdown.window
         for some, rank in zip(hidden, ranks.ranks, strict=True)
-    ]))  # fmt: skip
+    ]
+    share = float(np.mean(idle))
     if share < LEAST["compiling"]:
         return None
-    pairs = zip(ranks.recorded, hidden, strict=True)
-    gain = max(ranks.gain_with([without(recorded, some) for recorded, some in pairs]), 0.0)
-    return Verdict(
-        "compilation",
-        [f"{share:.1f}% of the window the device is idle while the host compiles or captures a graph"],
+    gain = max(ranks.gain_with([*map(without, ranks.recorded, hidden)]), 0.0)
+    line = f"{share:.1f}% of the window the device is idle while the host compiles or captures a graph"
+    fix = (
         "record after warm-up; if it goes on, shapes change from step to step: pad them, or "
-        "torch.compile(dynamic=True), and see TORCH_LOGS=recompiles",
-        0.8,
-        Gain(gain / 2, gain, gain),
+        "torch.compile(dynamic=True), and see TORCH_LOGS=recompiles"
     )
+    return Verdict("compilation", [line], fix, 0.8, Gain(gain / 2, gain, gain))
 
 
 def _communication(ranks: Ranks) -> Verdict | None:
@@ -196,7 +169,7 @@ def _communication(ranks: Ranks) -> Verdict | None:
     if share < LEAST["communication"]:
         return None
     if ranks.replays:
-        low, middle, most = (max(ranks.gain(Change(transfer=part)), 0.0) for part in (*REACHES["communication"], 0.0))
+        low, middle, most = (max(ranks.gain(Change(transfer=part)), 0.0) for part in REACHES)
         most = max(most, ranks.gain(Change(hides=True)))  # hidden, waiting for ranks that vary is, too
     else:
         low, middle, most = 0.0, share / 2, share
@@ -208,28 +181,21 @@ def _communication(ranks: Ranks) -> Verdict | None:
         evidence.append("no computation runs beside it: what could overlap waits")
     if not ranks.matched:
         evidence.append("one rank alone doesn't tell transfer from waiting for another: give all ranks' traces")
-    return Verdict(
-        "communication",
-        evidence,
-        "hide it (overlapping gathers and reductions, prefetch) or send less: sharding within a node, a "
-        "larger micro-batch, a smaller tensor-parallel group",
-        0.8 if ranks.matched else 0.4,
-        Gain(low, middle, most),
+    fix = (
+        "hide it (overlapping gathers and reductions, prefetch) or send less: sharding within a node, a larger "
+        "micro-batch, a smaller tensor-parallel group"
     )
+    return Verdict("communication", evidence, fix, 0.8 if ranks.matched else 0.4, Gain(low, middle, most))
 
 
 def _copies(ranks: Ranks) -> Verdict | None:
     share = _mean(ranks, lambda r: 100 * r.breakdown.exposed_copy / r.breakdown.window)
     if share < LEAST["copies"]:
         return None
-    low, middle = (max(ranks.gain(Change(copies=part)), 0.0) for part in REACHES["copies"])
-    return Verdict(
-        "copies",
-        [f"{share:.1f}% of the window the device copies between memories and does nothing else"],
-        "pin the host's memory and copy with non_blocking=True, or ahead on a stream of its own",
-        0.7,
-        Gain(low, middle, ranks.gain(Change(copies=0.0))),
-    )
+    low, middle, most = (ranks.gain(Change(copies=part)) for part in REACHES)
+    line = f"{share:.1f}% of the window the device copies between memories and does nothing else"
+    fix = "pin the host's memory and copy with non_blocking=True, or ahead on a stream of its own"
+    return Verdict("copies", [line], fix, 0.7, Gain(max(low, 0.0), max(middle, 0.0), most))
 
 
 def _stragglers(ranks: Ranks) -> Verdict | None:
@@ -240,34 +206,28 @@ def _stragglers(ranks: Ranks) -> Verdict | None:
     usual = min(max(ranks.gain(*(as_the_median(ranks, straggler) for straggler in late)), 0.0), most)
     evidence = [
         f"the others wait {slow.imposed / 1e6:,.1f} ms for {name(ranks, slow.rank)}, late in {slow.last_in} "
-        f"of {slow.of} collectives: {WHY[slow.cause]}"
+        f"of {slow.of} collectives: {LATE[slow.cause][0]}"
         for slow in late
     ]
     transfer = sum(int(group.transfer.sum()) for group in ranks.matched)
     evidence.append(f"the collectives themselves take {transfer / 1e6:,.1f} ms: a faster network gains no more")
     who = " and ".join(name(ranks, straggler.rank) for straggler in late)
-    return Verdict("straggler", evidence, f"look at {who}: {FIX[late[0].cause]}", 0.8, Gain(usual / 2, usual, most))
+    fix = f"look at {who}: {LATE[late[0].cause][1]}"
+    return Verdict("straggler", evidence, fix, 0.8, Gain(usual / 2, usual, most))
 
 
-WHY = {
-    "compute": "its kernels take longer",
-    "communication": "it is held up by another group",
-    "copies": "it copies more",
-    "host": "its host launches late",
-    "launch": "its launches take longer",
-    "data": "it waits for its data",
-    "sync": "it synchronises with its host",
-    "other": "its kernels wait for another stream",
-}
-FIX = {
-    "compute": "its clock, temperature and power, or its share of the work",
-    "communication": "the groups that it is in",
-    "copies": "what it copies",
-    "host": "other processes on its cores, its NUMA node, Python work that other ranks don't do",
-    "launch": "its driver and the load of its CPU",
-    "data": "its data loader and its disk",
-    "sync": "what it reads back from the device",
-    "other": "its streams",
+LATE = {  # the cause of a straggler -> why it is late, and what to look at
+    "compute": ("its kernels take longer", "its clock, temperature and power, or its share of the work"),
+    "communication": ("it is held up by another group", "the groups that it is in"),
+    "copies": ("it copies more", "what it copies"),
+    "host": (
+        "its host launches late",
+        "other processes on its cores, its NUMA node, Python work that other ranks don't do",
+    ),
+    "launch": ("its launches take longer", "its driver and the load of its CPU"),
+    "data": ("it waits for its data", "its data loader and its disk"),
+    "sync": ("it synchronises with its host", "what it reads back from the device"),
+    "other": ("its kernels wait for another stream", "its streams"),
 }
 
 
@@ -299,20 +259,24 @@ def _idle_share(ranks: Ranks, cause: str) -> float:
 
 def _waited_share(ranks: Ranks) -> float:
     """Percent of the ranks' windows that they waited in collectives for others, with nothing beside it."""
-    return 100 * sum(ranks.waited) / sum(rank.breakdown.window for rank in ranks.ranks)
+    return 100 * sum(ranks.waited) / _windows(ranks)
 
 
 def _transfer_share(ranks: Ranks) -> float:
     """Percent of the ranks' windows that they communicate alone, without waiting for others."""
-    exposed = sum(r.breakdown.exposed_communication for r in ranks.ranks)
-    return 100 * exposed / sum(r.breakdown.window for r in ranks.ranks) - _waited_share(ranks)
+    exposed = sum(rank.breakdown.exposed_communication for rank in ranks.ranks)
+    return 100 * exposed / _windows(ranks) - _waited_share(ranks)
 
 
 def _kept_apart_share(ranks: Ranks) -> float:
     """Percent of the ranks' windows that the device communicates alone because the host waits for it."""
     if not ranks.on_gpu or _transfer_share(ranks) < LEAST["communication"]:
         return 0.0
-    return 100 * sum(ranks.kept_apart) / sum(rank.breakdown.window for rank in ranks.ranks)
+    return 100 * sum(ranks.kept_apart) / _windows(ranks)
+
+
+def _windows(ranks: Ranks) -> int:
+    return sum(rank.breakdown.window for rank in ranks.ranks)
 
 
 def _mean(ranks: Ranks, figure: Callable[[Rank], float]) -> float:

@@ -4,12 +4,11 @@
     host, data                     the host's work between its calls, the data loader's part of it
     waits                          0: the host never waits for the device
     stragglers                     0: ranks that others wait for are as the median one in what makes them late
-    attention, optimizer, ...      kernels of one kind (traces/kinds.py)
+    attention, optimizer, ...      kernels of one kind (traces/trace.py)
     tp, dp_shard, ...              the transfer of a process group with this in its name
     rank2.compute                  a cost of one rank
 
-A factor of 0.5 halves a cost, 0 takes it away, 2 doubles it. The answer is as good as the replay's
-dependencies: see replay.py.
+A factor of 0.5 halves a cost, 0 takes it away, 2 doubles it. The answer is as good as the dependencies of replay.py.
 """
 
 from __future__ import annotations
@@ -46,11 +45,9 @@ def what_if(ranks: Ranks, texts: Sequence[str]) -> list[dict[str, object]]:
         problem = "some ranks have a GPU's activity and some have none: they can't be replayed together"
         raise UserError(problem, "--what-if", "give traces of one kind")
     changes = [(text, _changes(ranks, text)) for text in texts]
-    result = [_effect(ranks, text, some) for text, some in changes]
     if len(changes) > 1:
-        every = [change for _, some in changes for change in some]
-        result.append(_effect(ranks, ", ".join(text for text, _ in changes), every))
-    return result
+        changes.append((", ".join(texts), [change for _, some in changes for change in some]))
+    return [_effect(ranks, text, some) for text, some in changes]
 
 
 def _effect(ranks: Ranks, text: str, changes: Sequence[Change]) -> dict[str, object]:
@@ -84,7 +81,8 @@ def _changes(ranks: Ranks, text: str) -> list[Change]:
 
 def _named(ranks: Ranks, name: str, factor: float, text: str, of_a_rank: bool = False) -> list[Change]:
     cost = ALIASES.get(name.lower(), name.lower())
-    if cost in COSTS and not (of_a_rank and cost == "transfer"):
+    costs = [known for known in COSTS if not (of_a_rank and known == "transfer")]
+    if cost in costs:
         return [COSTS[cost](factor)]
     if cost in (WAITS, STRAGGLERS) and factor != 0:
         raise UserError(f"{cost} can only be taken away", "--what-if", f"write `{cost}=0`")
@@ -92,32 +90,20 @@ def _named(ranks: Ranks, name: str, factor: float, text: str, of_a_rank: bool = 
         return [Change(waits=False)]
     if cost == STRAGGLERS and not of_a_rank:
         return [as_the_median(ranks, late) for late in ranks.stragglers]
-    kinds = _kinds(ranks)
+    kinds = sorted({kind for recorded in ranks.recorded for kind in recorded.kind} - {"", COMMUNICATION})
     if cost in kinds:
         return [Change(kinds={cost: factor})]
     groups = [] if of_a_rank else [g.group for g in ranks.matched if cost in g.group.lower()]
     if groups:
         return [Change(groups=dict.fromkeys(groups, factor))]
-    known = [*(cost_name for cost_name in COSTS if not (of_a_rank and cost_name == "transfer")), WAITS, *kinds]
-    known += [] if of_a_rank else [STRAGGLERS, *(group.group for group in ranks.matched)]
-    raise UserError(f"nothing in the trace has the name {name!r}", f"--what-if {text}", "take " + _list(known))
-
-
-def _kinds(ranks: Ranks) -> list[str]:
-    """The kinds of kernels in the traces, without communication's, which `transfer` is."""
-    kinds = {kind for recorded in ranks.recorded for kind in set(recorded.kind)}
-    return sorted(kinds - {"", COMMUNICATION})
+    known = [*costs, WAITS, *kinds, *([] if of_a_rank else [STRAGGLERS, *(g.group for g in ranks.matched)])]
+    how = f"take {', '.join(known[:-1])} or {known[-1]}"
+    raise UserError(f"nothing in the trace has the name {name!r}", f"--what-if {text}", how)
 
 
 def _place(ranks: Ranks, number: int, text: str) -> int:
     numbers = [rank.trace.rank for rank in ranks.ranks]
     if number not in numbers:
-        known = (
-            ", ".join(str(known_number) for known_number in numbers if known_number is not None) or "none has a number"
-        )
+        known = ", ".join(str(rank) for rank in numbers if rank is not None) or "none has a number"
         raise UserError(f"there is no trace of rank {number}", f"--what-if {text}", f"take one of these: {known}")
     return numbers.index(number)
-
-
-def _list(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} or {names[-1]}"

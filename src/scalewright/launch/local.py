@@ -7,12 +7,9 @@
 
 On one of several nodes the workers are ranks of the bigger world, which meet over TCP.
 
-Workers come from a fork server that has imported torch already (Linux; 0.1 s each), or are spawned. The
-target is a top-level function `target(context, *arguments)`; its result must be picklable.
-
-Whether the kernel ended a process for lack of memory, from its counters before and after (Linux).
-
-/proc/vmstat: oom_kill N        memory.events of this process's cgroup: oom_kill N
+Workers come from a fork server that has imported torch already (Linux; 0.1 s each), or are spawned. The target is a
+top-level function `target(context, *arguments)`; its result must be picklable. Whether the kernel ended one for lack
+of memory is known by its counters before and after (Linux): oom_kill of /proc/vmstat and of the cgroup's memory.events.
 """
 
 from __future__ import annotations

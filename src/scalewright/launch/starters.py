@@ -3,13 +3,12 @@
     a process a rank    torchrun, Ray Train, mpirun of five makers, srun, jsrun, flux run
     a process a node    Kubeflow 2 and 1, JobSet, LeaderWorkerSet, SkyPilot, dstack, RunPod
 
-tests/launch/environments holds an environment of each.
-
-What one starter says of this process, and its variables as numbers.
+tests/launch/environments holds an environment of each. Schedulers' variables of a job and its restarts stand below.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -155,3 +154,27 @@ def number_of(environ: Mapping[str, str], names: Names) -> int | None:
             what = f"{name} is {environ[name]!r}, not a number"
             raise UserError(what, "environment", "unset it, or start with torchrun") from None
     return None
+
+
+# scheduler, the job's number or name, restarts so far ("": it doesn't count them)
+SCHEDULERS = (
+    ("Slurm", "SLURM_JOB_ID", "SLURM_RESTART_COUNT"),
+    ("LSF", "LSB_JOBID", ""),
+    ("Flux", "FLUX_JOB_ID", ""),
+    ("PBS", "PBS_JOBID", ""),
+    ("SkyPilot", "SKYPILOT_TASK_ID", ""),
+    ("dstack", "DSTACK_RUN_NAME", ""),
+    ("Ray", "RAY_JOB_ID", ""),
+    ("torchrun", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
+)
+
+
+def attempt_facts(environ: Mapping[str, str] | None = None) -> dict[str, str | int]:
+    """`scheduler`, `job`, and `restarts` where it counts them; empty outside of any."""
+    environ = os.environ if environ is None else environ
+    name, job, restarts = next((row for row in SCHEDULERS if environ.get(row[1])), ("", "", ""))
+    if not name:
+        return {}
+    count = environ.get(restarts, "0")  # Slurm sets it from the first restart on
+    counted = {"restarts": int(count) if count.isdigit() else 0} if restarts else {}
+    return {"scheduler": name, "job": environ[job], **counted}

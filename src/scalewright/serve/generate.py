@@ -2,15 +2,14 @@
 
     "To be" -> ids --one forward--> cache, logits -> token -> forward of that token -> logits -> token ...
 
-Prompts of different lengths share a batch: shorter ones are padded on the left, the padding is a document of
-its own that nothing else can see, and positions count from each prompt's first token.
-
-The next token out of logits: the most likely one, or a draw after temperature, top-k and top-p.
+Prompts of different lengths share a batch: shorter ones are padded on the left, the padding is a document of its own
+that nothing else can see, and positions count from each prompt's first token. The next token is the most likely one, or
+a draw after temperature, top-k and top-p:
 
     logits / temperature -> keep the k largest -> keep the fewest whose probabilities reach p -> draw
 
-The order and the rules at the edges are those of transformers: ties with the k-th logit stay, and top-p keeps
-the token that crosses p.
+The order and the rules at the edges are those of transformers: ties with the k-th logit stay, and top-p keeps the token
+that crosses p.
 """
 
 from __future__ import annotations
@@ -106,10 +105,9 @@ def continue_text(
     seconds = time.perf_counter() - began
     if stopped != "stop":
         put(gate.add(pieces.rest()))
-        if not gate.stopped:
-            put(gate.rest())
-        else:
+        if gate.stopped:
             stopped = "stop"
+        put(gate.rest())  # empty where a stop string was removed
     return Generated("".join(text), tokens, len(tokens) / seconds if tokens else 0.0, stopped)
 
 
@@ -217,11 +215,8 @@ def _check(model: nn.Module, prompts: Sequence[Sequence[int]], count: int) -> No
         vocabulary = model.spec.vocab_size
         beyond = [token for prompt in prompts for token in prompt if not 0 <= token < vocabulary]
         if beyond:
-            raise UserError(
-                f"token {beyond[0]} is outside the model's vocabulary of {vocabulary}",
-                "prompt",
-                "use the tokenizer that the model was trained with",
-            )
+            problem = f"token {beyond[0]} is outside the model's vocabulary of {vocabulary}"
+            raise UserError(problem, "prompt", "use the tokenizer that the model was trained with")
 
 
 COLDEST = 1e-6  # a temperature; logits divided by less may overflow fp32

@@ -35,8 +35,8 @@ def load_model(
     """A model ready for `model(tokens)`: LongTensor [B, T] -> logits [B, T, V]. Raises UserError.
 
     `source`: a preset or a model file (fresh weights), a Hugging Face folder, a run's folder, a checkpoint.
-    `trust_code` lets a checkpoint's manifest name the code that builds its model; `verify` compares the files
-    of a checkpoint with their checksums (its manifest always is).
+    `trust_code` lets a checkpoint's manifest name the code that builds its model; `verify` compares the files of a
+    checkpoint with their checksums (its manifest always is).
     """
     path = Path(source)
     if is_checkpoint(path):
@@ -73,10 +73,7 @@ class Loaded:
 def load_for_generation(
     source: str, device: str = "cpu", dtype: str = "float32", trust_code: bool = False, verify: bool = True
 ) -> Loaded:
-    """The model and tokenizer at `source`; raises UserError when either is missing.
-
-    Prediction modules are left out: generation has no use for them yet.
-    """
+    """The model, without prediction modules, and the tokenizer at `source`; raises UserError when either is missing."""
     path = Path(source)
     if not path.exists():
         raise UserError("no such folder", source, "give a Hugging Face folder, a run's folder or a checkpoint")
@@ -99,8 +96,7 @@ def load_for_generation(
 class Checkpoint:
     """A checkpoint of ours as a reader for `build`: the spec of its manifest, tensors by canonical name.
 
-    Raises UserError when it lacks one of the spec's tensors, or has it in another shape: before memory is
-    taken for the model.
+    Raises UserError when it lacks one of the spec's tensors, or has it in another shape: before memory is taken.
     """
 
     def __init__(self, reader: CheckpointReader) -> None:
@@ -124,7 +120,7 @@ def _from_checkpoint(
     check_trusted(ref.python, str(folder / MANIFEST), trust_code)
     module = build_python_model(ref.python, ref.arguments, seed=0)
     state = {name: reader.read(name) for name in reader.names()}
-    state.update({name: buffer for name in reader.buffers() if (buffer := reader.read_buffer(name)) is not None})
+    state |= {name: buffer for name in reader.buffers() if (buffer := reader.read_buffer(name)) is not None}
     module.load_state_dict(state, strict=False)  # tied names are not tensors of the checkpoint
     return module.to(torch_device(device), torch_dtype(dtype)).eval()
 
@@ -142,9 +138,8 @@ def _tokenizer(folders: list[Path], check: Callable[[Path], None] | None = None)
                 return Tokenizer.from_file(str(path))
             except Exception as error:  # the library raises plain Exception
                 raise UserError(f"damaged tokenizer: {error}", str(path), "copy it again") from None
-    raise UserError(
-        "no tokenizer.json", str(folders[0]), "copy the tokenizer.json that the model was trained with there"
-    )
+    how = "copy the tokenizer.json that the model was trained with there"
+    raise UserError("no tokenizer.json", str(folders[0]), how)
 
 
 def _end_of_text(folders: list[Path], trained: tuple[int, ...]) -> list[int]:

@@ -5,6 +5,6 @@
             ── row ──► Console       the terminal       (stderr)
             ── row ──► Fanout ─thread─► MLflow · TensorBoard · W&B   (copies: may lag, never stop a run)
 
-saved.py: what a checkpoint has of the two files. Trackers: tracker.py (the interface), open.py, and a file
-each. A row is a plain dict with the keys of the two files; nothing here needs torch.
+saved.py: what a checkpoint has of the two files. Trackers: tracker.py (the interface), fanout.py (opens and feeds
+them), and a file each. A row is a plain dict with the keys of the two files; nothing here needs torch.
 """

@@ -21,8 +21,8 @@ PATIENCE_S = 15.0
 def attach(folder: Path, files: Sequence[Path], variables: Mapping[str, str] | None = None) -> bool:
     """Adds files to the MLflow run that a run's folder remembers; True when there was one and it has them.
 
-    `variables` as for `open_trackers`. Like every tracker it never fails a run, and doesn't hold one up: a
-    failure is an event, and a server that didn't answer the run isn't tried again.
+    `variables` as for `open_trackers`. Like every tracker it never fails a run, and doesn't hold one up: a failure is
+    an event, and a server that didn't answer the run isn't tried again.
     """
     run_id = remembered(folder, "mlflow").get("run_id")
     if not run_id or _failed(folder):

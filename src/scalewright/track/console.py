@@ -6,10 +6,8 @@
     │ loss  2.3142 ▇▆▅▄▄▃▃▂▂▂▁▁  tokens/s 12.3k   grad norm 0.842 …              │
     ╰────────────────────────────────────────────────────────────────────────────╯
 
-The training loop only sets attributes: `step` stores a row and takes a microsecond. A thread draws
-the newest row twice a second, whatever the speed of the loop.
-
-The live panel, drawn with rich; three columns of numbers, two on a narrow terminal.
+The training loop only sets attributes: `step` stores a row and takes a microsecond. A thread of rich's draws the newest
+row twice a second, whatever the speed of the loop.
 """
 
 from __future__ import annotations
@@ -82,9 +80,8 @@ class Console:
             return
         self._progress.valid = row
         if self._live is None:
-            bits = row.get("bits_per_byte")
+            bits, loss = row.get("bits_per_byte"), row.get("loss")
             more = f", {bits:.4f} bits per byte" if bits is not None else ""
-            loss = row.get("loss")
             self._print(f"step {row.get('step')}: validation loss {'–' if loss is None else f'{loss:.4f}'}{more}")
 
     def saved(self, step: int) -> None:
@@ -111,7 +108,9 @@ class Console:
         elif self._progress.row:
             self._print(plain_line(self._progress))
         if summary:
-            self._print("\n".join(_summary_lines(summary)))
+            width = max(map(len, summary))
+            lines = [f"{key.replace('_', ' '):<{width}}  {_text(key, value)}" for key, value in summary.items()]
+            self._print("\n".join(lines))
         self._enabled = False
 
     def _print(self, text: str) -> None:
@@ -135,18 +134,10 @@ class Console:
         return live
 
 
-def _summary_lines(summary: Mapping[str, Any]) -> list[str]:
-    width = max(len(str(key)) for key in summary)
-    return [f"{str(key).replace('_', ' '):<{width}}  {_text(key, value)}" for key, value in summary.items()]
-
-
-def _text(key: str, value: Any) -> str:
-    if isinstance(value, float):
-        return duration(value) if key in {"seconds", "elapsed"} else f"{value:.5g}"
-    return str(value)
-
-
-Cell = tuple[str, str]
+def _text(key: str, value: object) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return duration(value) if key in {"seconds", "elapsed"} else f"{value:.5g}"
 
 
 def panel(progress: DisplayState) -> RenderableType:
@@ -158,13 +149,8 @@ def panel(progress: DisplayState) -> RenderableType:
     if progress.valid:
         parts.append(_valid(progress))
     parts.append(_numbers(progress))
-    return Panel(
-        Group(*parts),
-        title=Text(printable(progress.name), style="bold"),
-        title_align="left",
-        border_style="blue",
-        width=None,
-    )
+    title = Text(printable(progress.name), style="bold")
+    return Panel(Group(*parts), title=title, title_align="left", border_style="blue")
 
 
 def _bar(progress: DisplayState) -> RenderableType:
@@ -206,9 +192,12 @@ def _valid(progress: DisplayState) -> RenderableType:
 
 
 def _numbers(progress: DisplayState) -> RenderableType:
-    row = progress.row
+    row, saved = progress.row, MISSING
     memory = row.get("memory_gib")
-    cells: list[Cell] = [
+    if progress.saved is not None:
+        step, moment = progress.saved
+        saved = f"step {step:,}, {duration(time.monotonic() - moment)} ago"
+    cells = [
         ("tokens/s", count(row.get("tokens_per_s"))),
         ("grad norm", decimal(row.get("grad_norm"), 3)),
         ("memory", MISSING if memory is None else f"{memory:.2f} GiB"),
@@ -216,7 +205,7 @@ def _numbers(progress: DisplayState) -> RenderableType:
         ("lr", decimal(row.get("lr"), 3)),
         ("tokens", count(row.get("tokens"))),
         ("MFU", share(row.get("mfu"))),
-        ("saved", _saved(progress)),
+        ("saved", saved),
     ]
     grid = Table.grid(padding=(0, 1), expand=True)
     for _ in range(3):
@@ -225,10 +214,3 @@ def _numbers(progress: DisplayState) -> RenderableType:
     for start in range(0, len(cells), 3):
         grid.add_row(*(text for cell in cells[start : start + 3] for text in cell))
     return grid
-
-
-def _saved(progress: DisplayState) -> str:
-    if progress.saved is None:
-        return MISSING
-    step, moment = progress.saved
-    return f"step {step:,}, {duration(time.monotonic() - moment)} ago"

@@ -28,10 +28,10 @@ def environment(
 ) -> dict[str, Any]:
     """Everything about this machine and process that may explain a run's numbers later.
 
-    `command` is the command line (default: this process's); of `environ` the variables that steer threads,
-    devices and communication are kept; `folder` is where the user's own code lies, for its git state.
+    `command` is the command line (default: this process's); of `environ` the variables that steer threads, devices and
+    communication are kept; `folder` is where the user's own code lies, for its git state.
     """
-    processor = read_processor()
+    processor, root = read_processor(), Path(__file__).resolve().parents[3]
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "host": platform.node(),
@@ -40,7 +40,7 @@ def environment(
         "python": platform.python_version(),
         "versions": {name: version for name, version in installed(PACKAGES).items() if version},
         "git": git_state(folder),
-        "source": _source_state(),
+        "source": git_state(root) if (root / "pyproject.toml").is_file() else None,  # ours, run from a checkout
         "cpu": {
             "model": processor.model,
             "cores": processor.physical_cores,
@@ -109,18 +109,11 @@ def torch_config() -> dict[str, object] | None:
     }
 
 
-def _source_state() -> dict[str, object] | None:
-    """The git state of our own code when it runs from a checkout; None for an installed package."""
-    root = Path(__file__).resolve().parents[3]
-    return git_state(root) if (root / "pyproject.toml").is_file() else None
-
-
 def _output(command: list[str]) -> str | None:
     """A command's output, stripped; None when it is absent, fails or takes too long."""
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=PATIENCE_S, stdin=subprocess.DEVNULL, check=True
-        )
+        return subprocess.check_output(
+            command, text=True, timeout=PATIENCE_S, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ).strip()
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         return None
-    return done.stdout.strip()

@@ -1,16 +1,11 @@
 """Between a run and its trackers: the loop never waits, and a tracker's failure stays its own.
 
     loop ── log(row) ──► Feeder ──thread──► MLflow
-                    ├──► Feeder ──thread──► TensorBoard          (track/feeder.py)
-                    └──► Feeder ──thread──► W&B
+                    ├──► Feeder ──thread──► TensorBoard      track: {mlflow: true, wandb: false} ──► [MlflowTracker]
+                    └──► Feeder ──thread──► W&B              each is imported only when it is switched on
 
-A failure is an event of the run, `{"kind": "tracker", "name": …, "error": …}`, and a line on screen.
-
-The trackers that a run names: each is imported only when it is switched on, and installed.
-
-track: {mlflow: true, wandb: false} --> [MlflowTracker]
-
-One tracker's thread: rows go in without waiting, and come out in batches.
+A failure is an event of the run, `{"kind": "tracker", "name": …, "error": …}`, and a line on screen. One tracker's
+thread: rows go in without waiting, and come out in batches.
 
     loop ── put: append to a deque, < 1 µs ──►[ … bounded; the oldest is dropped … ]
                                                    │ every 10 s, in batches
@@ -20,8 +15,8 @@ One tracker's thread: rows go in without waiting, and come out in batches.
     at the end ─► one more try; a tracker that fails then, or hangs, is left behind, and an event records it
 
 A server that is restarted thus loses nothing; one that stays away costs comfort alone, since every row is in
-metrics.jsonl. A tracker costs processor time (MLflow's database about 15 ms a batch and 1 ms a row): batches
-are few, and a round takes at most 5 rows a second. Further rows of a faster loop wait for the end.
+metrics.jsonl. A tracker costs processor time (MLflow's database about 15 ms a batch and 1 ms a row): batches are few,
+and a round takes at most 5 rows a second. Further rows of a faster loop wait for the end.
 """
 
 from __future__ import annotations
@@ -32,6 +27,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +36,7 @@ from scalewright.spec.run import RunSpec
 from scalewright.track.events import EventsFile
 from scalewright.track.lines import Row
 from scalewright.track.store import describe_error, find_store
-from scalewright.track.tracker import Entry, Status, Target, Tracker
+from scalewright.track.tracker import Status, Target, Tracker
 
 
 class Fanout:
@@ -87,8 +83,7 @@ class Fanout:
             if feeder.dropped:
                 self._note(feeder.name, dropped=feeder.dropped)
             if not done:
-                lost = f"; {feeder.waiting} rows are in metrics.jsonl alone" if feeder.waiting else ""
-                self._note(feeder.name, error=f"did not finish in time and was left behind{lost}")
+                self._note(feeder.name, error=f"did not finish in time and was left behind{feeder.lost}")
         return all(ended)
 
     def _note(self, name: str, **fields: Any) -> None:
@@ -175,9 +170,10 @@ class Feeder:
         return not self._thread.is_alive()
 
     @property
-    def waiting(self) -> int:
-        """Rows that the tracker doesn't have."""
-        return sum(not is_event for _, _, is_event in [*self._batch, *self._queue])
+    def lost(self) -> str:
+        """Words for the rows that the tracker doesn't have; empty where it has all."""
+        rows = sum(not is_event for _, _, is_event in [*self._batch, *self._queue])
+        return f"; {rows} rows are in metrics.jsonl alone" if rows else ""
 
     def _stuck(self) -> bool:
         began = self._call_began
@@ -218,8 +214,7 @@ class Feeder:
 
     def _note_failure(self, why: str, last: bool) -> None:
         if last:
-            lost = f"; {self.waiting} rows are in metrics.jsonl alone" if self.waiting else ""
-            self._note(self.name, error=f"switched off: {why}{lost}")
+            self._note(self.name, error=f"switched off: {why}{self.lost}")
         elif self._failures == 1 and not self._closing.is_set():  # else the last attempt follows at once
             self._note(self.name, error=f"failed: {why}; rows wait, and it is tried again")
 
@@ -242,10 +237,6 @@ class Feeder:
         if items[0][2]:
             self._tracker.event(items[0][1])
             return 1
-        entries: list[Entry] = []
-        for moment, row, is_event in items:
-            if is_event:
-                break
-            entries.append((moment, row))
+        entries = [(moment, row) for moment, row, _ in takewhile(lambda item: not item[2], items)]
         self._tracker.log(entries)
         return len(entries)

@@ -1,8 +1,8 @@
 """Appending JSON lines so that a kill, a full disk or two writers never cost more than one line.
 
-Each line is one `write` to a file opened for appending: the kernel keeps such writes whole and in order, so a
-launcher and rank 0 may share a file. A file that ends in half a line (its writer was killed) is continued
-on a new line; readers skip the half. A file that was removed or replaced under its writer ends the run.
+Each line is one `write` to a file opened for appending: the kernel keeps such writes whole and in order, so a launcher
+and rank 0 may share a file. A file that ends in half a line (its writer was killed) is continued on a new line; readers
+skip the half. A file that was removed or replaced under its writer ends the run.
 """
 
 from __future__ import annotations
@@ -67,9 +67,8 @@ class LineWriter:
         except OSError as error:
             same, reason = False, f" ({error.strerror})"
         if not same:
-            raise RunError(
-                f"{self.path} was removed, renamed or replaced under the run{reason}: what it writes is lost"
-            )
+            lost = f"{self.path} was removed, renamed or replaced under the run{reason}: what it writes is lost"
+            raise RunError(lost)
 
     def save(self) -> bytes:
         """Has every line on the disk; the copy of the file that a checkpoint holds (saved.py)."""

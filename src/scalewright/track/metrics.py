@@ -4,8 +4,8 @@
     file  1 2 3 4 5 6 ½                 ─► 1 2 3 4          lines 5, 6 and the half one go, atomically
     then              5 6 7 8 …            1 2 3 4 5 6 7 8
 
-A training line and a validation line may have the same step; within a kind a step stands once. Lines that
-were lost or changed since the checkpoint come from its copy, and those that it hasn't are named (saved.py).
+A training line and a validation line may have the same step; within a kind a step stands once. Lines that were lost or
+changed since the checkpoint come from its copy, and those that it hasn't are named (saved.py).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from scalewright.track.saved import Saved
 class MetricsFile:
     """Rank 0's writer of one run's metrics; opening it drops every line of a step after `resume_step`.
 
-    `resume_step` is the step of the checkpoint that the run continues from: 0 for a run from its beginning,
-    None to append after the lines that are there. Non-finite values are null and, with `events`, noted there.
+    `resume_step` is the step of the checkpoint that the run continues from: 0 for a run from its beginning, None to
+    append after the lines that are there. Non-finite values are null and, with `events`, noted there.
     """
 
     def __init__(

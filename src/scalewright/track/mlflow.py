@@ -2,12 +2,12 @@
 
     mlflow ui --backend-store-uri sqlite:///runs/mlflow.db
 
-A resumed run goes on in the same MLflow run. Its parameters can't change there, so a key that was changed
-for the resume becomes a tag, `resumed.<key>`.
+A resumed run goes on in the same MLflow run. Its parameters can't change there, so a key that was changed for the
+resume becomes a tag, `resumed.<key>`.
 
-A server gets 10 s to answer, and one try: the caller tries again later (track/fanout.py). MLflow's own
-7 tries of 2 minutes would hold up the end of a run. MLflow takes these settings from the environment alone;
-they are there during our calls and not in between, so that other users of MLflow in the process keep theirs.
+A server gets 10 s to answer, and one try: the caller tries again later (track/fanout.py). MLflow's own 7 tries of 2
+minutes would hold up the end of a run. MLflow takes these settings from the environment alone; they are there during
+our calls and not in between, so that other users of MLflow in the process keep theirs.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class MlflowTracker:
         client = self._client = connect(self._target.store.mlflow_uri(self._target.folder))
         ids = self._target.remembered(self.name)
         if ids.get("store") == self._server:
-            self._run_id = self._run_id or ids.get("run_id", "")
+            self._run_id = self._run_id or str(ids.get("run_id") or "")
         if self._run_id:
             client.update_run(self._run_id, status="RUNNING")
         else:
@@ -137,9 +137,8 @@ class MlflowTracker:
         present = self._client.get_run(self._run_id).data.params
         parameters = {key: value[:LONGEST_VALUE] for key, value in flatten(self._target.config).items()}
         new = [Param(key, value) for key, value in parameters.items() if key not in present]
-        changed = {key: value for key, value in parameters.items() if present.get(key, value) != value}
-        tags = {f"resumed.{key}": value for key, value in changed.items()}
-        tags |= _tags(self._target.environment)
+        changed = {f"resumed.{key}": value for key, value in parameters.items() if present.get(key, value) != value}
+        tags = changed | _tags(self._target.environment)
         for batch in _chunks(new, PARAMS_A_CALL):
             self._client.log_batch(self._run_id, params=batch)
         for batch in _chunks([RunTag(key, value) for key, value in tags.items()], PARAMS_A_CALL):

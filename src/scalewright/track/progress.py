@@ -1,7 +1,7 @@
 """The state of a progress display: the newest rows, the loss so far, and when the run will end.
 
-The loss's whole history is kept in bounded memory: points, each the mean of `stride` values; when they are
-full, neighbours merge and the stride doubles. It is shown as a line of bars: ▇▆▅▄▄▃▃▂▂▂▁▁▁▁
+The loss's whole history is kept in bounded memory: points, each the mean of `stride` values; when they are full,
+neighbours merge and the stride doubles. It is shown as a line of bars: ▇▆▅▄▄▃▃▂▂▂▁▁▁▁
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ class Trend:
         """Takes the next value; None and non-finite ones are left out."""
         if value is None or not math.isfinite(value):
             return
-        self._sum += value
-        self._count += 1
+        self._sum, self._count = self._sum + value, self._count + 1
         if self._count < self._stride:
             return
         self._means.append(self._sum / self._count)

@@ -5,9 +5,8 @@
                                      └── copy ──┘              else what is missing comes from the copy, and
                                                                what that hasn't is named
 
-The copy, `newest-metrics.jsonl` in the checkpoint's folder, is a line with size and CRC-32 and the newest
-4 MiB (about 6,000 steps). Lines reach the disk (fsync) before the checkpoint does; a save reads those since
-the one before.
+The copy, `newest-metrics.jsonl` in the checkpoint's folder, is a line with size and CRC-32 and the newest 4 MiB (about
+6,000 steps). Lines reach the disk (fsync) before the checkpoint does; a save reads those since the one before.
 """
 
 from __future__ import annotations
@@ -49,9 +48,9 @@ def read_saved(folder: Path, name: str, step: int) -> Saved | None:
     """A file of lines by its copy in the checkpoint of `step`; None in one of an older release."""
     try:
         (_, head), *rows = scan_jsonl(folder / COPY.format(name))
-        saved = Saved(name, step, int(head["bytes"]), int(head["crc32"]), rows)
-        whole = saved.size >= sum(len(text) + 1 for text, _ in rows)  # else the file would be cut to less
-        return saved if whole else None
+        size = int(head["bytes"])
+        whole = size >= sum(len(text) + 1 for text, _ in rows)  # else the file would be cut to less
+        return Saved(name, step, size, int(head["crc32"]), rows) if whole else None
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
 

@@ -6,8 +6,8 @@
     track.wandb.entity        WANDB_ENTITY             the account's own
     track.wandb.mode          WANDB_MODE               offline: what leaves a machine is its owner's choice
 
-One store and one experiment for all runs, since runs are looked at side by side. The variables come as a
-value: `launch/settings.py` reads the environment.
+One store and one experiment for all runs, since runs are looked at side by side. The variables come as a value:
+`launch/settings.py` reads the environment.
 """
 
 from __future__ import annotations

@@ -5,9 +5,8 @@
     event(event)             one line of events.jsonl
     finish(status, files)    once: `finished`, `stopped` or `failed`, and the files worth keeping
 
-All four are called from one background thread and may raise: the run goes on, and `Feeder` repeats the call
-later, so that each of them must stand that. A tracker of one's own is a class with these four methods and a
-name.
+All four are called from one background thread and may raise: the run goes on, and `Feeder` repeats the call later, so
+that each of them must stand that. A tracker of one's own is a class with these four methods and a name.
 """
 
 from __future__ import annotations
@@ -50,10 +49,7 @@ class Tracker(Protocol):
 
 @dataclass(frozen=True)
 class Target:
-    """The run as a tracker needs it.
-
-    `resume_step` 0 is a new run; more, and the run that `ids` names is continued there.
-    """
+    """The run as a tracker needs it; `resume_step` 0: a new one, more: the run that `remembered` names goes on."""
 
     name: str
     folder: Path
@@ -64,7 +60,7 @@ class Target:
     # Every tracker starts in a thread of its own, and all write into one file.
     _writing: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
-    def remembered(self, tracker: str) -> dict[str, Any]:
+    def remembered(self, tracker: str) -> dict[str, object]:
         """The ids that this tracker left in the run's folder; empty for a new run."""
         return remembered(self.folder, tracker) if self.resume_step else {}
 

@@ -30,7 +30,7 @@ class WandbTracker:
 
     def start(self) -> None:
         """Opens the run, or goes on with the one whose id is in the folder."""
-        run_id = self._target.remembered(self.name).get("run_id") or uuid.uuid4().hex[:12]
+        run_id = str(self._target.remembered(self.name).get("run_id") or uuid.uuid4().hex[:12])
         self._target.remember(self.name, run_id=run_id)
         mode = self._target.store.mode
         try:

@@ -5,8 +5,8 @@ Of steps:
     change     = median(now) / median(then) - 1
     interval   = 2.5% to 97.5% of that over resampled steps (Efron 1979, the percentile bootstrap)
 
-Steps are taken as independent; a machine that is slow for minutes isn't seen by it. Below `LEAST` steps on
-either side nothing is said of noise.
+Steps are taken as independent; a machine that is slow for minutes isn't seen by it. Below `LEAST` steps on either side
+nothing is said of noise.
 
 Of a loss curve:
 
@@ -43,11 +43,6 @@ class Change:
     interval: tuple[float, float] | None
 
     @property
-    def percent(self) -> float:
-        """By how much it became slower."""
-        return 100 * (self.now / self.before - 1)
-
-    @property
     def beyond_noise(self) -> bool | None:
         """Whether the interval excludes no change."""
         return None if self.interval is None else not self.interval[0] <= 0 <= self.interval[1]
@@ -57,7 +52,7 @@ class Change:
         return {
             "before_s": self.before,
             "now_s": self.now,
-            "change_pct": self.percent,
+            "change_pct": 100 * (self.now / self.before - 1),
             "interval_pct": list(self.interval) if self.interval else None,
             "beyond_noise": self.beyond_noise,
         }
@@ -96,7 +91,8 @@ def losses_apart(before: Mapping[int, float], now: Mapping[int, float]) -> dict[
     apart = here - then
     last = slice(-(len(apart) // 4), None)
     mean, usual = float(apart[last].mean()), float(np.abs(then[last]).mean())
-    limit = DEVIATIONS * _noise(apart) / np.sqrt(len(apart[last]))
+    noise = 1.4826 * np.median(np.abs(np.diff(apart))) / np.sqrt(2)
+    limit = DEVIATIONS * float(noise) / np.sqrt(len(apart[last]))
     return {
         "steps": len(steps),
         "from_step": int(steps[last][0]),
@@ -110,7 +106,3 @@ def losses_apart(before: Mapping[int, float], now: Mapping[int, float]) -> dict[
 def by_step(steps: Sequence[Mapping[str, Any]]) -> dict[int, float]:
     """The losses of a log by their steps; the last one where a restart went over a step again."""
     return {step["step"]: step["loss"] for step in steps if step["loss"] is not None and step["step"] is not None}
-
-
-def _noise(apart: np.ndarray) -> float:
-    return float(1.4826 * np.median(np.abs(np.diff(apart))) / np.sqrt(2))

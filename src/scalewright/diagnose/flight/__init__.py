@@ -1,5 +1,1 @@
-"""Flight recorder dumps: which rank a hang began with.
-
-dump.py     one rank's file
-hang.py     who waits for whom, the root, and the JSON's keys
-"""
+"""Flight recorder dumps: which rank a hang began with (hang.py)."""

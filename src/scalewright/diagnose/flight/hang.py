@@ -8,27 +8,26 @@
     missing      a rank never came to a collective that the others wait in, and waits in none itself
     crossed      ranks wait for each other in a circle: they call two groups' collectives in different orders
 
-Numbers count from each group's start, so that a ring buffer that lost the oldest entries doesn't matter.
-
-A flight recorder's dump: the last collectives that one rank enqueued, and how far each came.
+A dump has the last collectives that one rank enqueued, and how far each came:
 
     nccl_trace_rank_0 ──► Dump(rank 0, groups {3: dp, ranks 0 and 2}, entries [... dp #4 started])
 
-`TORCH_NCCL_DEBUG_INFO_TEMP_FILE` (or `TORCH_FR_DUMP_TEMP_FILE`) and the rank make the name. The buffer is a
-ring: ranks may begin at different numbers. NCCL's entries are scheduled, started, completed; Gloo's stay
-scheduled and are `retired` when they are done, and its groups are listed without their ranks.
+`TORCH_NCCL_DEBUG_INFO_TEMP_FILE` (or `TORCH_FR_DUMP_TEMP_FILE`) and the rank make the name. The buffer is a ring, so
+that ranks may begin at different numbers, which count from each group's start. NCCL's entries are scheduled, started,
+completed; Gloo's stay scheduled and are `retired` when they are done, and its groups are listed without their ranks.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from scalewright.diagnose.traces.unpack import read_each
 from scalewright.diagnose.verdict import Verdict
 from scalewright.spec.common.pickles import NotPlainData, read_pickle
 
@@ -72,21 +71,17 @@ def find_hang(dumps: Sequence[Dump]) -> Hang:
     """What the ranks' dumps show; no findings where every collective is done or on its way everywhere."""
     by_rank = {dump.rank: dump for dump in dumps}
     members = _members(dumps)
-    findings: list[GroupFault] = []
-    for group, ranks in sorted(members.items()):
-        findings += _group(group, ranks, by_rank)
-    waits = {rank: finding.culprits for finding in findings for rank in finding.waiting}
+    faults = (_group(group, ranks, by_rank) for group, ranks in sorted(members.items()))
+    findings = [fault for fault in faults if fault is not None]
+    waits = {rank for finding in findings for rank in finding.waiting}
     mismatched = [finding for finding in findings if finding.kind == "mismatch"]
     named = mismatched or findings
-    free = [finding for finding in named if all(rank not in waits for rank in finding.culprits)]
-    crossed = bool(findings) and not free and not mismatched
-    first = free or named
-    root = tuple(sorted({rank for finding in first for rank in finding.culprits}))
-    if crossed:
-        findings = [_renamed(finding) for finding in findings]
+    free = [finding for finding in named if waits.isdisjoint(finding.culprits)]
+    root = tuple(sorted({rank for finding in free or named for rank in finding.culprits}))
+    if not free and not mismatched:
+        findings = [replace(finding, kind="crossed") for finding in findings]
     findings.sort(key=lambda finding: (not set(finding.culprits) & set(root), finding.group, finding.number))
-    world = {rank for ranks in members.values() for rank in ranks}
-    gone = sorted(world - set(by_rank))
+    gone = sorted({rank for ranks in members.values() for rank in ranks} - set(by_rank))
     warnings = [f"no dump of rank {', '.join(map(str, gone))}"] if gone else []
     if not findings and (stuck := _all_in(members, by_rank)):
         warnings.append(f"every rank with a dump is in {stuck}: it was under way, or a rank without a dump never came")
@@ -95,46 +90,46 @@ def find_hang(dumps: Sequence[Dump]) -> Hang:
 
 def _members(dumps: Sequence[Dump]) -> dict[str, list[int]]:
     """Ranks of every group: as a dump lists them; else those that used it, and of the default group all."""
-    members: dict[str, set[int]] = {}
+    members: dict[str, set[int]] = defaultdict(set)
     ranks = {dump.rank for dump in dumps}
     listed = {name for dump in dumps for name in dump.members}
     for dump in dumps:
         for name, its_ranks in dump.members.items():
-            members.setdefault(name, set()).update(its_ranks)
+            members[name].update(its_ranks)
         for entry in dump.entries:
             if entry.group not in listed:
                 everyone = dump.about.get(entry.group) == DEFAULT_GROUP
-                members.setdefault(entry.group, set()).update(ranks if everyone else {dump.rank})
+                members[entry.group] |= ranks if everyone else {dump.rank}
     return {name: sorted(its_ranks) for name, its_ranks in members.items()}
 
 
-def _group(group: str, ranks: list[int], by_rank: dict[int, Dump]) -> list[GroupFault]:
-    """Mismatches and missing ranks of one group, at the first number where something is wrong."""
-    entries: dict[int, dict[int, Entry]] = {}
-    last: dict[int, int] = {}
-    for rank in ranks:
-        for entry in by_rank[rank].entries if rank in by_rank else ():
+def _group(group: str, ranks: list[int], by_rank: dict[int, Dump]) -> GroupFault | None:
+    """A mismatch or missing ranks of one group, at the first number where something is wrong."""
+    entries: dict[int, dict[int, Entry]] = defaultdict(dict)
+    last: Counter[int] = Counter()
+    dumps = [by_rank[rank] for rank in ranks if rank in by_rank]
+    for dump in dumps:
+        for entry in dump.entries:
             if entry.group == group and not entry.point_to_point:
-                entries.setdefault(entry.number, {})[rank] = entry
-                last[rank] = max(last.get(rank, 0), entry.number)
-    about = next((by_rank[rank].about[group] for rank in ranks if rank in by_rank and group in by_rank[rank].about), "")
-    for number in sorted(entries):
-        here = entries[number]
+                entries[entry.number][dump.rank] = entry
+                last[dump.rank] = max(last[dump.rank], entry.number)
+    about = next((dump.about[group] for dump in dumps if group in dump.about), "")
+    for number, here in sorted(entries.items()):
         kinds = Counter(_signature(entry) for entry in here.values())
         if len(kinds) > 1:
             usual = kinds.most_common(1)[0][0]
             odd = tuple(rank for rank, entry in here.items() if _signature(entry) != usual)
             others = tuple(rank for rank in here if rank not in odd)
             what = f"{here[odd[0]].what} where the others call {here[others[0]].what}"
-            return [GroupFault("mismatch", group, about, number, odd, others, what, _frames(by_rank, odd))]
+            return GroupFault("mismatch", group, about, number, odd, others, what, _frames(by_rank, odd))
         waiting = tuple(rank for rank, entry in here.items() if not entry.done)
-        missing = tuple(rank for rank in ranks if last.get(rank, 0) < number)
+        missing = tuple(rank for rank in ranks if last[rank] < number)
         if waiting and missing:
             absent = tuple(rank for rank in missing if rank not in by_rank)
             kind, culprits = ("absent", absent) if absent else ("missing", missing)
             what = here[waiting[0]].what
-            return [GroupFault(kind, group, about, number, culprits, waiting, what, _frames(by_rank, culprits))]
-    return []
+            return GroupFault(kind, group, about, number, culprits, waiting, what, _frames(by_rank, culprits))
+    return None
 
 
 def _all_in(members: dict[str, list[int]], by_rank: dict[int, Dump]) -> str:
@@ -156,27 +151,13 @@ def _signature(entry: Entry) -> tuple[str, ...]:
 
 def _frames(by_rank: dict[int, Dump], ranks: tuple[int, ...]) -> tuple[str, ...]:
     """Where each rank's last entry was called from."""
-    last = [
-        max(by_rank[rank].entries, key=lambda e: e.created_ns)
-        for rank in ranks
-        if rank in by_rank and by_rank[rank].entries
-    ]
-    return tuple(entry.frame for entry in last)
-
-
-def _renamed(finding: GroupFault) -> GroupFault:
-    return GroupFault("crossed", *(getattr(finding, name) for name in
-                   ("group", "about", "number", "culprits", "waiting", "what", "frames")))  # fmt: skip
+    entries = [by_rank[rank].entries for rank in ranks if rank in by_rank and by_rank[rank].entries]
+    return tuple(max(of_rank, key=lambda entry: entry.created_ns).frame for of_rank in entries)
 
 
 def flight_answer(files: Sequence[Path]) -> dict[str, object]:
     """What the dumps of all ranks show; raises NotPlainData where none can be read."""
-    dumps, warnings = [], []
-    for file in files:
-        try:
-            dumps.append(read_dump(file))
-        except NotPlainData as error:
-            warnings.append(f"{file.name}: {error}: left out")
+    dumps, warnings = read_each(files, read_dump, NotPlainData)
     if not dumps:
         raise NotPlainData(warnings[0])
     hang = find_hang(dumps)
@@ -192,9 +173,10 @@ def flight_answer(files: Sequence[Path]) -> dict[str, object]:
 
 def verdict(finding: GroupFault) -> Verdict:
     """A finding as a cause, with the ranks that it names."""
-    ranks = {"ranks": list(finding.culprits), "waiting": list(finding.waiting)}
-    place = {"group": finding.about or finding.group, "number": finding.number}
-    more = {**ranks, **place, "frames": list(finding.frames)}
+    more = {
+        "ranks": list(finding.culprits), "waiting": list(finding.waiting), "group": finding.about or finding.group,
+        "number": finding.number, "frames": list(finding.frames),
+    }  # fmt: skip
     return Verdict(finding.kind, [sentence(finding)], FIX[finding.kind], more=more)
 
 
@@ -227,7 +209,6 @@ class Entry:
     shapes: str
     dtypes: str
     done: bool
-    started: bool
     point_to_point: bool
     created_ns: int
     frame: str
@@ -243,7 +224,6 @@ class Dump:
     """What one rank recorded. `members`: ranks by group, where the dump lists them; `about`: descriptions."""
 
     rank: int
-    path: Path
     entries: list[Entry]
     members: dict[str, list[int]]
     about: dict[str, str]
@@ -254,9 +234,9 @@ def read_dump(path: Path) -> Dump:
     data = _load(path)
     if not isinstance(data, Mapping) or not isinstance(data.get("entries"), list):
         raise NotPlainData("it has no list of entries")
-    match = RANK.search(path.name)
     rank = data.get("rank")
     if not isinstance(rank, int):
+        match = RANK.search(path.name)
         if match is None:
             raise NotPlainData("its name ends without a rank")
         rank = int(match[1])
@@ -267,7 +247,7 @@ def read_dump(path: Path) -> Dump:
             group = item.get("process_group")
             if isinstance(group, (list, tuple)) and len(group) > 1:
                 about[str(group[0])] = str(group[1])
-    return Dump(rank, path, entries, _members_dump(data.get("pg_config")), about)
+    return Dump(rank, entries, _members_dump(data.get("pg_config")), about)
 
 
 def _load(path: Path) -> Any:
@@ -282,13 +262,11 @@ def _load(path: Path) -> Any:
 
 
 def _entry(item: Mapping[Any, Any]) -> Entry | None:
-    group = item.get("process_group")
-    name = str(item.get("profiling_name", ""))
-    messages = bool(item.get("is_p2p"))
+    group, created = item.get("process_group"), item.get("time_created_ns")
+    name, messages = str(item.get("profiling_name", "")), bool(item.get("is_p2p"))
     number = item.get("p2p_seq_id" if messages else "collective_seq_id", item.get("seq_id"))
     if not isinstance(number, int):
         return None
-    created = item.get("time_created_ns")
     return Entry(
         group=str(group[0]) if isinstance(group, (list, tuple)) and group else str(item.get("pg_id", "")),
         number=number,
@@ -296,7 +274,6 @@ def _entry(item: Mapping[Any, Any]) -> Entry | None:
         shapes=str(item.get("input_sizes", "")),
         dtypes=" ".join(map(str, dict.fromkeys(item.get("input_dtypes") or []))),
         done=bool(item.get("retired")) or item.get("state") == "completed",
-        started=item.get("state") in ("started", "completed"),
         point_to_point=messages,
         created_ns=created if isinstance(created, int) else 0,
         frame=_frame(item.get("frames")),
@@ -305,9 +282,7 @@ def _entry(item: Mapping[Any, Any]) -> Entry | None:
 
 def _frame(frames: object) -> str:
     """The innermost frame that is the user's own: `step (train.py:31)`."""
-    if not isinstance(frames, (list, tuple)):
-        return ""
-    for frame in frames:
+    for frame in frames if isinstance(frames, (list, tuple)) else ():
         if isinstance(frame, Mapping) and not LIBRARY.search(str(frame.get("filename", ""))):
             file = Path(str(frame.get("filename", "?"))).name
             return f"{frame.get('name', '?')} ({file}:{frame.get('line', '?')})"

@@ -1,9 +1,7 @@
 """The answers of `diagnose` for logs of training, and for a run of our own: the keys of its JSON.
 
-A run of our own has its metrics and events, beside the step time that was predicted when it began.
-
-metrics.jsonl   a line a step, each once      events.jsonl   predicted, resumes, skips
-run.yaml        model, layout, data
+A run of our own has its metrics (metrics.jsonl, a line a step), what it is (run.yaml), and its events (events.jsonl):
+resumes, skips, and the step time that was predicted when it began.
 """
 
 from __future__ import annotations
@@ -19,13 +17,14 @@ from scalewright.diagnose.logs.expected import Given, expected, verdict
 from scalewright.diagnose.logs.facts import DIMS, LAYOUT
 from scalewright.diagnose.logs.forms import NAMES
 from scalewright.diagnose.logs.lines import real
-from scalewright.diagnose.logs.log import Log, read_logs, stated
+from scalewright.diagnose.logs.log import Log, read_logs
 from scalewright.diagnose.logs.steps import SHOWN, Step
 from scalewright.diagnose.logs.times import usual
 from scalewright.diagnose.nccl.answer import nccl_part
 from scalewright.diagnose.nccl.answer import verdicts as nccl_verdicts
 from scalewright.diagnose.nccl.log import read_logs as read_nccl
 from scalewright.diagnose.nccl.summary import summary
+from scalewright.diagnose.verdict import Gain
 from scalewright.spec.base import read_yaml
 from scalewright.spec.common.jsonl import lost_lines, read_jsonl
 from scalewright.spec.errors import UserError
@@ -35,40 +34,37 @@ SAME = ("step_time_s", "tokens_per_s", "loss", "grad_norm", "lr", "memory_gib")
 
 
 def log_answer(files: Sequence[Path], given: Given) -> dict[str, object]:
-    """What the logs of one run show.
-
-    Raises OSError where a file can't be read, UserError for a wrong flag.
-    """
+    """What the logs of one run show; raises OSError where a file can't be read, UserError for a wrong flag."""
     log = read_logs(files)
     measured = usual(log.steps, log.facts.get("mean_step_s"))
     expectation, why = expected(log, measured, given) if log.steps else (None, "")
-    verdicts = [cause.dump() for cause in causes(log, expectation)]
-    answer: dict[str, object] = {
+    verdicts, more = [cause.dump() for cause in causes(log, expectation)], {}
+    if log.nccl:
+        run, nothing = summary(read_nccl(files)), {"gain_pct": Gain(0.0, 0.0, 0.0)._asdict()}
+        verdicts += [verdict.dump() | nothing for verdict in nccl_verdicts(run)]
+        more = {"nccl": nccl_part(run)}
+    return {
         "kind": "log",
         "log": log_part(log),
         "expected": expectation,
         "verdicts": verdicts,
         "warnings": log.notes + _missing(log) + [why] * bool(why),
+        **more,
     }
-    if log.nccl:
-        run = summary(read_nccl(files))
-        answer["nccl"] = nccl_part(run)
-        zero = {"p10": 0.0, "p50": 0.0, "p90": 0.0}
-        verdicts += [{**verdict.dump(), "gain_pct": zero} for verdict in nccl_verdicts(run)]
-    return answer
 
 
 def log_part(log: Log) -> dict[str, object]:
     """The steps and what the log states of the run; `measured` are medians after warm-up."""
+    facts = log.facts
     return {
         "framework": log.framework,
-        "version": log.facts.get("version"),
-        "model": log.facts.get("model"),
-        "dims": stated(log.facts, DIMS),
-        "layout": stated(log.facts, LAYOUT),
-        "devices": log.facts.get("devices"),
-        "device": log.facts.get("device"),
-        "measured": asdict(usual(log.steps, log.facts.get("mean_step_s"))),
+        "version": facts.get("version"),
+        "model": facts.get("model"),
+        "dims": {key: facts[key] for key in DIMS if key in facts},
+        "layout": {key: facts[key] for key in LAYOUT if key in facts},
+        "devices": facts.get("devices"),
+        "device": facts.get("device"),
+        "measured": asdict(usual(log.steps, facts.get("mean_step_s"))),
         "steps": [{key: getattr(step, key) for key in SHOWN} for step in log.steps],
         "restarts": log.restarts,
     }
@@ -94,7 +90,9 @@ def run_answer(folder: Path) -> dict[str, object]:
     events = read_jsonl(folder / EVENTS)
     log = _log(folder, events)
     expectation = _expected(events, log)
-    notes = [] if expectation else ["the run recorded no prediction" + _why(events)]
+    why = [event.get("note") for event in events if event.get("kind") == "predicted"][-1:]
+    because = f": {why[0]}" if why and why[0] else ""
+    notes = [] if expectation else [f"the run recorded no prediction{because}"]
     return {
         "kind": "run",
         "log": log_part(log),
@@ -106,23 +104,17 @@ def run_answer(folder: Path) -> dict[str, object]:
 
 def _log(folder: Path, events: list[dict[str, object]]) -> Log:
     rows = [row for row in read_jsonl(folder / METRICS) if row.get("kind") == "train"]
-    lost = lost_lines(rows, events)
     begun = [_step(event) for event in events if event.get("kind") == "resume"]
     broken = {_step(event) for event in events if event.get("kind") == "nonfinite"}
-    steps = [_row(row, begun, broken) for row in rows]
+    steps = []
+    for row in rows:  # the first steps after a resume are warm-up again
+        number = _step(row)
+        step = Step(number, life=sum(at < number for at in begun), nan=1.0 if number in broken else None)
+        step.fill({key: value for key in SAME if (value := real(row.get(key))) is not None})
+        steps.append(step)
     facts, notes = _facts(folder / RUN)
     overflows = sum(event.get("kind") == "overflow" for event in events)
-    return Log("scalewright", facts, steps, len(begun), overflows, notes=notes + lost)
-
-
-def _row(row: Mapping[str, Any], begun: list[int], broken: set[int]) -> Step:
-    """A line of metrics.jsonl; the first steps after a resume are warm-up again."""
-    number = _step(row)
-    step = Step(number, life=sum(at < number for at in begun))
-    step.fill({key: value for key in SAME if (value := real(row.get(key))) is not None})
-    if number in broken:
-        step.nan = 1.0
-    return step
+    return Log("scalewright", facts, steps, len(begun), overflows, notes=notes + lost_lines(rows, events))
 
 
 def _facts(path: Path) -> tuple[dict[str, object], list[str]]:
@@ -130,10 +122,9 @@ def _facts(path: Path) -> tuple[dict[str, object], list[str]]:
         run = read_yaml(path)
     except UserError as error:
         return {}, [str(error)]
-    run = run if isinstance(run, dict) else {}
-    layout, data, model = (run.get(key) for key in ("layout", "data", "model"))
-    layout = layout if isinstance(layout, dict) else {}
-    data = data if isinstance(data, dict) else {}
+    model = run.get("model") if isinstance(run, dict) else None
+    parts = [run.get(key) if isinstance(run, dict) else None for key in ("layout", "data")]
+    layout, data = (part if isinstance(part, dict) else {} for part in parts)
     name = model.get("name") if isinstance(model, dict) else model
     facts = {key: layout[key] for key in (*LAYOUT, "devices") if layout.get(key) is not None}
     facts |= {"seq_len": data["seq_len"]} if data.get("seq_len") else {}
@@ -143,19 +134,13 @@ def _facts(path: Path) -> tuple[dict[str, object], list[str]]:
 def _expected(events: list[dict[str, object]], log: Log) -> dict[str, object] | None:
     """The newest prediction that has a band, beside the usual step."""
     bands = [event for event in events if event.get("kind") == "predicted" and real(event.get("p50"))]
-    measured = usual(log.steps)
-    if not bands or measured.step_time_s is None:
+    seconds = usual(log.steps).step_time_s
+    if not bands or seconds is None:
         return None
     band = {key: value for key in ("p10", "p50", "p90") if (value := real(bands[-1].get(key))) and value > 0}
     if len(band) < 3:
         return None
-    return {**band, "verdict": verdict(band, measured.step_time_s), "measured_s": measured.step_time_s,
-            "compared_by": "step time", "assumed": []}  # fmt: skip
-
-
-def _why(events: list[dict[str, object]]) -> str:
-    notes = [event.get("note") for event in events if event.get("kind") == "predicted"]
-    return f": {notes[-1]}" if notes and notes[-1] else ""
+    return {**band, "verdict": verdict(band, seconds), "measured_s": seconds, "compared_by": "step time", "assumed": []}
 
 
 def _step(row: Mapping[str, Any]) -> int:

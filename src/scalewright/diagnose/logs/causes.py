@@ -2,9 +2,7 @@
 
     loss not finite    slower than expected    periodic slow steps, stalls    skipped updates    loss spikes
 
-Gains are percent of the run's time; what spoils the training and costs no time has gains of zero.
-
-Of the loss:
+Gains are percent of the run's time; what spoils the training and costs no time has gains of zero. Of the loss:
 
 loss   ·  ·                 running median of the 32 steps before: ─
          · ·    ×           deviation: the median distance from it, times 1.4826
@@ -58,32 +56,22 @@ def not_finite(steps: Sequence[Step]) -> list[Step]:
     ]
 
 
-def skipped(steps: Sequence[Step]) -> int:
-    """Steps whose update was skipped, as the lines count them."""
-    return int(sum(step.skipped or 0 for step in steps))
-
-
 def spikes(steps: Sequence[Step]) -> list[Spike]:
     """Steps whose loss is far above the running median of those before.
 
-    Assumes that within 32 steps the loss scatters about a level that changes slowly, and that fewer than half
-    of them are spikes themselves: the median and the median deviation aren't moved by the rest. The fast fall
-    at a start isn't a spike, since only what is above counts.
+    Assumes that within 32 steps the loss scatters about a level that changes slowly, and that fewer than half of them
+    are spikes themselves: the median and the median deviation aren't moved by the rest. The fast fall at a start isn't
+    a spike, since only what is above counts.
     """
     rows = [step for step in steps if step.loss is not None and math.isfinite(step.loss)]
     loss = np.array([step.loss for step in rows], dtype=float)
     level, limit = _limits(loss)
     high = np.flatnonzero(loss > limit)
-    result: list[Spike] = []
-    last = -2
-    for place in high.tolist():
-        if place == last + 1 and result:
-            before = result[-1]
-            result[-1] = Spike(before.step, max(before.loss, float(loss[place])), before.usual, before.length + 1)
-        else:
-            result.append(Spike(rows[place].step, float(loss[place]), float(level[place]), 1))
-        last = place
-    return result
+    in_a_row = np.split(high, np.flatnonzero(np.diff(high) > 1) + 1) if len(high) else []
+    return [
+        Spike(rows[places[0]].step, float(loss[places].max()), float(level[places[0]]), len(places))
+        for places in in_a_row
+    ]
 
 
 def _limits(loss: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -127,9 +115,9 @@ def causes(log: Log, expected: Mapping[str, Any] | None) -> list[Verdict]:
 
 
 def _cause(
-    name: str, evidence: list[str], confidence: float, low: float = 0, middle: float = 0, most: float = 0
+    name: str, evidence: list[str], confidence: float, low: float = 0.0, middle: float = 0.0, most: float = 0.0
 ) -> Verdict:
-    return Verdict(name, evidence, FIX[name], confidence, Gain(float(low), float(middle), float(most)))
+    return Verdict(name, evidence, FIX[name], confidence, Gain(low, middle, most))
 
 
 def _slow(expected: Mapping[str, Any] | None) -> Verdict | None:
@@ -142,10 +130,8 @@ def _slow(expected: Mapping[str, Any] | None) -> Verdict | None:
         f"({short_time(expected['p10'])} to {short_time(expected['p90'])}), by {expected['compared_by']}"
     )
     guessed = [assumption for assumption in expected["assumed"] if assumption.startswith(MATTERS)]
-    if not guessed:
-        return _cause("slower than expected", [line], 0.7, low, middle, most)
-    unsure = f"this assumes {'; '.join(guessed)}: --layout states it otherwise"
-    return _cause("slower than expected", [line, unsure], 0.4, low, middle, most)
+    unsure = [f"this assumes {'; '.join(guessed)}: --layout states it otherwise"] * bool(guessed)
+    return _cause("slower than expected", [line, *unsure], 0.4 if guessed else 0.7, low, middle, most)
 
 
 def _uneven(log: Log) -> Verdict | None:
@@ -159,9 +145,9 @@ def _uneven(log: Log) -> Verdict | None:
         f"{short_time(max(slow.seconds))}: {gain:.1f}% of the time"
     )
     if slow.period is None:
-        return _cause("stalls", [line], 0.6, 0, gain / 2, gain)
+        return _cause("stalls", [line], 0.6, 0.0, gain / 2, gain)
     why = f"every {slow.period:,} lines: something periodic, such as saving, evaluating or collecting garbage"
-    return _cause("periodic slow steps", [line, why], 0.8, 0, gain / 2, gain)
+    return _cause("periodic slow steps", [line, why], 0.8, 0.0, gain / 2, gain)
 
 
 def _named(steps: Sequence[int | None]) -> str:
@@ -173,7 +159,7 @@ def _named(steps: Sequence[int | None]) -> str:
 
 
 def _skipped(log: Log) -> Verdict | None:
-    count = skipped(log.steps) + log.overflows
+    count = int(sum(step.skipped or 0 for step in log.steps)) + log.overflows
     share = min(count / _passed(log.steps), 1.0) if log.steps else 0.0
     if share < LEAST_SHARE:
         return None
@@ -181,16 +167,13 @@ def _skipped(log: Log) -> Verdict | None:
         f"{counted(count, 'steps')} of {_passed(log.steps):,} changed no weight: fp16 gradients overflowed "
         "at their loss scale, which is halved each time"
     )
-    return _cause("skipped updates", [line], 0.8, 0, 50 * share, 100 * share)
+    return _cause("skipped updates", [line], 0.8, 0.0, 50 * share, 100 * share)
 
 
 def _passed(steps: Sequence[Step]) -> int:
     """Steps that passed by their numbers: a line may stand for ten."""
     numbers = [step.step for step in steps if step.step is not None]
-    if len(numbers) < 2:
-        return len(steps)
-    a_line = min((b - a for a, b in pairwise(numbers) if b > a), default=1)
-    return a_line * len(steps)
+    return len(steps) * min((b - a for a, b in pairwise(numbers) if b > a), default=1)
 
 
 def _not_finite(log: Log) -> Verdict | None:
@@ -214,7 +197,5 @@ def _spikes(log: Log) -> Verdict | None:
         f"from {decimal(spike.usual)}"
         for spike in largest
     ]
-    line = f"{counted(len(high), 'spikes')} of the loss, more than 8 deviations above the running median: " + "; ".join(
-        named
-    )
-    return _cause("loss spikes", [line], 0.7)
+    line = f"{counted(len(high), 'spikes')} of the loss, more than 8 deviations above the running median"
+    return _cause("loss spikes", [f"{line}: {'; '.join(named)}"], 0.7)

@@ -4,13 +4,14 @@
     only some facts, the flags' over them    ──► a table's row ──┘
     the usual step                           ──► as expected | slower: 12% beyond p90 | faster than expected
 
-A configuration is compared at the sizes that its log states: those ran. The user's flags go over both.
-By step time where the batch is known; else by tokens/s or TFLOP/s a device, which need none. Measured and
-predicted TFLOP/s may count operations differently.
+A configuration is compared at the sizes that its log states: those ran. The user's flags go over both. By step time
+where the batch is known; else by tokens/s or TFLOP/s a device, which need none. Measured and predicted TFLOP/s may
+count operations differently.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -31,16 +32,18 @@ from scalewright.spec.presets import is_preset, load_model_spec
 from scalewright.spec.question import Question
 
 COLUMNS = {
-    "devices": "n_devices", "virtual_stages": "vpp", "micro_batch": "mbs", "global_batch": "gbs",
-    "seq_len": "seq",
+    "devices": "n_devices", "virtual_stages": "vpp", "micro_batch": "mbs", "global_batch": "gbs", "seq_len": "seq",
 } | {key: key for key in ("tp", "pp", "cp", "ep", "precision", "recompute", *DIMS)}  # fmt: skip
 KEYS = {*COLUMNS, "sp", "zero_stage", "dp_replicate", "schedule", "etp", "nodes", "global_batch_tokens"} - {*DIMS}
 SIZES = ("devices", "tp", "pp", "cp", "ep", "micro_batch", "global_batch")  # that logs state, and ran
 ANY_CLUSTER = "dgx-h100"  # sizes are checked; only `nodes` asks how many devices are in one
-FLAG = {"model": "--model MODEL", "device": "--cluster CLUSTER", "devices": "--layout devices=N",
-        "seq_len": "--seq-len TOKENS", "batch": "--layout global_batch=SEQUENCES"}  # fmt: skip
-WORD = {"model": "model", "device": "kind of device", "devices": "number of devices",
-        "seq_len": "sequence length", "batch": "batch"}  # fmt: skip
+NEEDED = {  # a fact -> what it is called, and the flag that states it
+    "model": ("model", "--model MODEL"),
+    "device": ("kind of device", "--cluster CLUSTER"),
+    "devices": ("number of devices", "--layout devices=N"),
+    "seq_len": ("sequence length", "--seq-len TOKENS"),
+    "batch": ("batch", "--layout global_batch=SEQUENCES"),
+}
 
 
 @dataclass(frozen=True)
@@ -68,52 +71,46 @@ def expected(log: Log, measured: Usual, given: Given) -> tuple[dict[str, object]
             raise UserError(why, "diagnose", "change the flags")
         return None, f"{why}; --model, --cluster and --layout change it"
     machine = {"cluster": row["device"], "devices": facts["devices"]}
-    return _answer(prediction, measured, _has_batch(facts)) | machine, ""
+    return _answer(prediction, measured, "global_batch" in facts) | machine, ""
 
 
-def _predicted(log: Log, row: Mapping[str, Any], facts: Facts, given: Given) -> dict[str, object]:
+def _predicted(log: Log, row: Mapping[str, Any], facts: Facts, given: Given) -> Mapping[str, Any]:
     """The prediction of a log's own run, or of the facts that it states; or {"error": why}."""
     if log.run is None or given.model is not None:
         return predict_rows([row])[0]
     run = replace(log.run, trainer=log.framework)
     try:
-        prediction = _at_sizes(run, row["device"], facts, given.layout, given.seq_len)
+        return _at_sizes(run, row["device"], facts, given, [*facts])
     except UserError as error:
         return {"error": str(error)}
-    return prediction | {"assumed": [*run.notes(facts), *prediction["assumed"]]}
 
 
 def _by_configuration(log: Log, measured: Usual, given: Given, run: Question) -> tuple[dict[str, object] | None, str]:
     """The same of a run whose configuration is given: only the kind of device may be absent."""
     cluster = _place(log.facts, given)
     if cluster is None:
-        return None, f"neither the log nor the configuration has a kind of device; add {FLAG['device']}"
-    prediction = _at_sizes(run, cluster, log.facts, given.layout, given.seq_len)
+        return None, f"neither the log nor the configuration has a kind of device; add {NEEDED['device'][1]}"
+    prediction = _at_sizes(run, cluster, log.facts, given, [*log.facts, *given.layout])
     layout = prediction["layout"]
     machine = {"cluster": cluster, "devices": layout["devices"], "layout": layout}
-    answer = _answer(prediction, measured, batch=True) | machine
-    answer["assumed"] = [*run.notes({*log.facts, *given.layout}), *answer["assumed"]]
-    return answer, "; ".join(_disagreements(run, log.facts))
+    return _answer(prediction, measured, batch=True) | machine, "; ".join(_disagreements(run, log.facts))
 
 
-def _at_sizes(
-    run: Question, cluster: str, facts: Facts, layout: Mapping[str, Any], seq_len: int | None
-) -> dict[str, Any]:
+def _at_sizes(run: Question, cluster: str, facts: Facts, given: Given, stated_keys: list[str]) -> Mapping[str, Any]:
     """The keys of `Prediction.dump` for the run, at the sizes that its log states, then those of the flags.
 
-    Raises UserError where such a run can't be.
+    `stated_keys` are those of which nothing is assumed. Raises UserError where such a run can't be.
     """
-    place = load_cluster(cluster)
-    length = seq_len or facts.get("seq_len") or run.seq_len
+    place, length = load_cluster(cluster), given.seq_len or facts.get("seq_len") or run.seq_len
     ran = {key: facts[key] for key in SIZES if isinstance(facts.get(key), int)}
-    stated = {**run.layout.dump(), **ran, **layout}
-    if "nodes" in layout:
-        del stated["devices"]
-    if "global_batch_tokens" in layout:
-        del stated["global_batch"]
+    stated = {**run.layout.dump(), **ran, **given.layout}
+    for total, size in (("nodes", "devices"), ("global_batch_tokens", "global_batch")):
+        if total in given.layout:
+            del stated[size]
     full = Layout.parse(resolve_sizes(stated, place, length), "layout")
     check_layout(full, run.model, length)
-    return price(replace(run, cluster=place).with_length(length).with_layout(full)).dump()
+    prediction = price(replace(run, cluster=place).with_length(length).with_layout(full)).dump()
+    return prediction | {"assumed": [*run.notes(stated_keys), *prediction["assumed"]]}
 
 
 def _disagreements(run: Question, facts: Facts) -> list[str]:
@@ -134,7 +131,7 @@ def table_row(log: Log, measured: Usual, given: Given) -> tuple[dict[str, object
     row, facts, why = _stated(log, measured, given)
     if row is None:
         return None, why
-    if _has_batch(facts) and measured.step_time_s is not None:
+    if "global_batch" in facts and measured.step_time_s is not None:
         return row | {"step_time_s": measured.step_time_s}, ""
     rate = measured.tokens_per_s_per_device
     if rate is None and measured.tokens_per_s is not None:
@@ -148,14 +145,26 @@ def _stated(log: Log, measured: Usual, given: Given) -> tuple[dict[str, object] 
     """The run as a row of a table, and its facts; no row where something is absent, and what that is."""
     place = _place(log.facts, given)
     facts = _facts(log, given, place)
-    absent = _absent(facts, place, measured, given)
-    if absent:
-        names = ", ".join(WORD[key] for key in absent)
-        if "model" in absent and facts.get("model"):
-            names = names.replace(WORD["model"], f"the shape of {facts['model']}")
-        why = f"not in the log: {names}; to compare with what it should take, add {_flags(absent)}"
-        return None, facts, why
-    return _row(log, facts, place, given), facts, ""
+    rate = measured.tokens_per_s_per_device or measured.tokens_per_s or measured.tflops
+    # A preset or a shape; a path that a log names isn't opened.
+    shaped = is_preset(_model_name(str(facts.get("model", "")))) or {"layers", "hidden", "heads"} <= facts.keys()
+    known = {
+        "model": given.model is not None or shaped,
+        "device": place is not None,
+        "devices": "devices" in facts,
+        "seq_len": "seq_len" in facts,
+        "batch": bool(rate) or "global_batch" in facts,
+    }
+    absent = [NEEDED[key] for key, here in known.items() if not here]
+    if not absent:
+        return _row(log, facts, place, given), facts, ""
+    names = ", ".join(name for name, _ in absent)
+    if not known["model"] and facts.get("model"):
+        names = names.replace("model", f"the shape of {facts['model']}")
+    flags = [flag for _, flag in absent if not flag.startswith("--layout")]
+    layout = ",".join(flag.removeprefix("--layout ") for _, flag in absent if flag.startswith("--layout"))
+    add = " ".join(flags + [f"--layout {layout}"] * bool(layout))
+    return None, facts, f"not in the log: {names}; to compare with what it should take, add {add}"
 
 
 def _facts(log: Log, given: Given, place: str | None) -> Facts:
@@ -167,16 +176,15 @@ def _facts(log: Log, given: Given, place: str | None) -> Facts:
     if given.seq_len is not None:
         facts["seq_len"] = check_whole("seq_len", given.seq_len)
     facts |= _layout(given.layout, place, facts.get("seq_len"))
-    ranks = [facts.get(key, 1) for key in ("tp", "pp", "cp")]
+    ranks = math.prod(facts.get(key, 1) for key in ("tp", "pp", "cp"))
     if "dp_shard" in facts:
         facts["dp"] = facts["dp_shard"] * facts.get("dp_replicate", 1)
     if "devices" not in facts and "dp" in facts and "tp" in facts:
-        facts["devices"] = facts["dp"] * ranks[0] * ranks[1] * ranks[2]
+        facts["devices"] = facts["dp"] * ranks
     if "global_batch" not in facts and {"micro_batch", "devices"} <= facts.keys():
-        dp = max(1, facts["devices"] // (ranks[0] * ranks[1] * ranks[2]))
         accumulation = facts.get("grad_accum", 1 if log.framework in ("torchtitan", "maxtext") else None)
         if accumulation is not None:
-            facts["global_batch"] = facts["micro_batch"] * dp * accumulation
+            facts["global_batch"] = facts["micro_batch"] * max(1, facts["devices"] // ranks) * accumulation
     # A block of arguments has all of them: what isn't in it is off.
     if "heads" in facts and str(log.framework).startswith("megatron") and given.model is None:
         facts.setdefault("recompute", "none")
@@ -211,38 +219,10 @@ def _place(facts: Facts, given: Given) -> str | None:
     return None
 
 
-def _absent(facts: Facts, place: str | None, measured: Usual, given: Given) -> list[str]:
-    rate = measured.tokens_per_s_per_device or measured.tokens_per_s or measured.tflops
-    known = {
-        "model": given.model is not None or _has_model(facts),
-        "device": place is not None,
-        "devices": "devices" in facts,
-        "seq_len": "seq_len" in facts,
-        "batch": bool(rate) or _has_batch(facts),
-    }
-    return [key for key, here in known.items() if not here]
-
-
-def _has_model(facts: Facts) -> bool:
-    """Whether a log names a preset or states a shape; a path that it names isn't opened."""
-    return is_preset(_model_name(str(facts.get("model", "")))) or {"layers", "hidden", "heads"} <= facts.keys()
-
-
 def _model_name(name: str) -> str:
     """A model as the presets name it: without an organisation, `llama3 8B` as `llama-3-8b`."""
     plain = known_name(name)
     return plain if is_preset(plain) else known_name(re.sub(r"^[\w.-]+/", "", name))
-
-
-def _has_batch(facts: Facts) -> bool:
-    return "global_batch" in facts
-
-
-def _flags(absent: list[str]) -> str:
-    flags = [FLAG[key] for key in absent]
-    layout = ",".join(flag.removeprefix("--layout ") for flag in flags if flag.startswith("--layout"))
-    rest = [flag for flag in flags if not flag.startswith("--layout")]
-    return " ".join(rest + [f"--layout {layout}"] * bool(layout))
 
 
 def _row(log: Log, facts: Facts, place: str | None, given: Given) -> dict[str, object]:
@@ -261,8 +241,8 @@ def _row(log: Log, facts: Facts, place: str | None, given: Given) -> dict[str, o
     return row | {"framework": log.framework or "", "device": place, "options": ";".join(options)}
 
 
-def _answer(prediction: Mapping[str, Any], measured: Usual, batch: bool) -> dict[str, Any]:
-    band = prediction["step_time_s"]
+def _answer(prediction: Mapping[str, Any], measured: Usual, batch: bool) -> dict[str, object]:
+    band, tflops = prediction["step_time_s"], prediction["tflops_per_device"]
     if batch and measured.step_time_s is not None:
         seconds, by = measured.step_time_s, "step time"
     elif measured.tokens_per_s_per_device is not None:
@@ -271,14 +251,13 @@ def _answer(prediction: Mapping[str, Any], measured: Usual, batch: bool) -> dict
     elif measured.tokens_per_s is not None:
         seconds, by = band["p50"] * prediction["tokens_per_s"] / measured.tokens_per_s, "tokens/s"
     else:
-        rate = prediction["tflops_per_device"]
-        seconds, by = band["p50"] * rate / (measured.tflops or rate), "TFLOP/s"
+        seconds, by = band["p50"] * tflops / (measured.tflops or tflops), "TFLOP/s"
     return {
         **{key: band[key] for key in ("p10", "p50", "p90")},
         "verdict": verdict(band, seconds),
         "measured_s": seconds,
         "compared_by": by,
-        "tflops": prediction["tflops_per_device"],
+        "tflops": tflops,
         "tokens_per_s_per_device": prediction["tokens_per_s_per_device"],
         "assumed": prediction.get("assumed", []),
     }

@@ -3,15 +3,16 @@
     using world size: 64, data-parallel-size: 1, ...       devices 64, dp 1
     CUDA capacity: NVIDIA H100 with 94.99GiB memory        device NVIDIA H100
 
-A fact that is stated twice counts as the last one: a run that begins again may have changed it. Arguments are
-read by the trainers' own readers (emit/printed.py); here they get the words of an answer.
+A fact that is stated twice counts as the last one: a run that begins again may have changed it. Arguments are read by
+the trainers' own readers (emit/printed.py); here they get the words of an answer.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from scalewright.spec.common.formatting import flat
 from scalewright.spec.model import GATED
@@ -31,6 +32,7 @@ SHORT = {  # keys of a run -> these words
     "data.seq_len": "seq_len", "layout.accumulation": "grad_accum",
     **{f"layout.{key}": key for key in ("devices", *LAYOUT)},
 }  # fmt: skip
+AXES = {"data": "dp", "context": "cp", "tensor": "tp", "pipeline": "pp", "expert": "ep"}
 PARALLEL = re.compile(r"\b(data|context|tensor|pipeline|expert)-(?:model-)?parallel[- ]size: (\d{1,9})")
 
 
@@ -57,34 +59,31 @@ def whole(text: str) -> int | None:
 
 
 def _plain(pattern: str, *keys: str, convert: Callable[[str], Any] = whole) -> Callable[[str], Facts]:
-    """Reads the groups of a pattern as these facts; a group that took no part is left out."""
+    """Reads the groups of a pattern as these facts; a group that took no part, or isn't one, is left out."""
     compiled = re.compile(pattern)
 
     def read(text: str) -> Facts:
         match = compiled.search(text)
         groups = zip(keys, match.groups(), strict=True) if match else ()
-        return {key: value for key, group in groups if group and (value := convert(group)) is not None}
+        return {key: value for key, group in groups if group is not None and (value := convert(group)) is not None}
 
     return read
 
 
+def _members(text: str) -> int:
+    """How many ranks a list has: `0, 8, 16`."""
+    return text.count(",") + 1
+
+
 def _world(text: str) -> Facts:
-    axes = {"data": "dp", "context": "cp", "tensor": "tp", "pipeline": "pp", "expert": "ep"}
-    return _plain(r"world size: (\d{1,9})", "devices")(text) | {
-        axes[match[1]]: int(match[2]) for match in PARALLEL.finditer(text)
-    }
+    axes = {AXES[match[1]]: int(match[2]) for match in PARALLEL.finditer(text)}
+    return _plain(r"world size: (\d{1,9})", "devices")(text) | axes
 
 
 def _groups(text: str) -> Facts:
     """The size of an axis from the ranks of its first group: NeMo prints them all."""
     match = re.search(r"All (tensor|pipeline|context|expert) (?:model )?parallel group ranks: \[\[([\d, ]*)\]", text)
-    axes = {"tensor": "tp", "pipeline": "pp", "context": "cp", "expert": "ep"}
-    return {axes[match[1]]: match[2].count(",") + 1} if match else {}
-
-
-def _data_group(text: str) -> Facts:
-    match = re.search(r"has data parallel group ?: \[([\d, ]*)\]", text)
-    return {"dp": match[1].count(",") + 1} if match else {}
+    return {AXES[match[1]]: _members(match[2])} if match else {}
 
 
 def _mesh(text: str) -> Facts:
@@ -93,10 +92,8 @@ def _mesh(text: str) -> Facts:
     if match is None:
         return {}
     names, sizes = re.findall(r"\w+", match[1]), [int(size) for size in match[2].split(",") if size.strip()]
-    devices = 1
-    for size in sizes:
-        devices *= size
-    return {"devices": devices} | {name: size for name, size in zip(names, sizes, strict=False) if name in LAYOUT}
+    axes = {name: size for name, size in zip(names, sizes, strict=False) if name in LAYOUT}
+    return {"devices": math.prod(sizes)} | axes
 
 
 def _folder(text: str) -> Facts:
@@ -110,30 +107,9 @@ def _folder(text: str) -> Facts:
     return facts | ({"precision": precision[1]} if precision else {})
 
 
-def _titan_checkpointing(text: str) -> Facts:
-    match = re.search(r"Applied (full|selective) activation checkpointing", text)
-    return {"recompute": match[1]} if match else {}
-
-
-def _titan_model(text: str) -> Facts:
-    """`Building llama3 8B with TransformerModelArgs(...)`."""
-    match = re.search(r"Building (\w{2,40} \d[\w.]{0,20}) with ", text)
-    return {"model": match[1]} if match else {}
-
-
 def _finetuned(text: str) -> Facts:
     match = re.search(r"out/(?:finetune|pretrain)/(lora-|qlora-)?([\w.-]{1,80})/", text)
     return {"model": match[2] + (" (LoRA)" if match[1] else "")} if match else {}
-
-
-def _tpu(text: str) -> Facts:
-    match = re.search(r"on TPU_(\d{1,6})\(", text)
-    return {"device_index": int(match[1])} if match else {}
-
-
-def _nvidia(text: str) -> Facts:
-    match = re.search(r"(NVIDIA (?:GeForce )?[A-Z][\w-]{1,30}(?: \d{1,4}GB| HBM\d\w?| PCIe| NVL| SXM\d){0,3})\b", text)
-    return {"device": match[1]} if match else {}
 
 
 def _steps_per_second(text: str) -> Facts:
@@ -142,42 +118,37 @@ def _steps_per_second(text: str) -> Facts:
     return {"mean_step_s": 1 / float(match[1])} if match and float(match[1]) > 0 else {}
 
 
-class Fact(NamedTuple):
-    """A kind of line: its mark, and what it states."""
-
-    mark: str
-    read: Callable[[str], Facts]
-
-
-FACTS: tuple[Fact, ...] = (
-    Fact('"transformers_version": ', 
-         _plain(r'"transformers_version": "([\w.+-]{1,40})"', "version", convert=str.strip)),
-    Fact("world size: ", _world),
-    Fact(" for parameters ", lambda text: {"precision": "bf16" if "bfloat16" in text else "fp16"}
-         if "torch.bfloat16" in text or "torch.float16" in text else {}),
-    Fact(" to constant ", _plain(r"number of micro-?batches to constant (\d{1,9})", "grad_accum")),
-    Fact("tensor model parallel with size ", _plain(r"parallel with size (\d{1,9})", "tp")),
-    Fact("pipeline model parallel with size ", _plain(r"parallel with size (\d{1,9})", "pp")),
-    Fact("parallel group ranks: [[", _groups),
-    Fact("has data parallel group", _data_group),
-    Fact(", MEMBER: ", _plain(r", MEMBER: \d+/(\d{1,9})", "devices")),
-    Fact("raining starts at step ", _plain(
+FACTS: tuple[tuple[str, Callable[[str], Facts]], ...] = (  # a mark -> what its line states
+    ('"transformers_version": ', _plain(r'"transformers_version": "([\w.+-]{1,40})"', "version", convert=str.strip)),
+    ("world size: ", _world),
+    (" for parameters ", lambda text: {"precision": "bf16" if "bfloat16" in text else "fp16"}
+     if "torch.bfloat16" in text or "torch.float16" in text else {}),
+    (" to constant ", _plain(r"number of micro-?batches to constant (\d{1,9})", "grad_accum")),
+    ("tensor model parallel with size ", _plain(r"parallel with size (\d{1,9})", "tp")),
+    ("pipeline model parallel with size ", _plain(r"parallel with size (\d{1,9})", "pp")),
+    ("parallel group ranks: [[", _groups),
+    ("has data parallel group", _plain(r"has data parallel group ?: \[([\d, ]*)\]", "dp", convert=_members)),
+    (", MEMBER: ", _plain(r", MEMBER: \d+/(\d{1,9})", "devices")),
+    ("raining starts at step ", _plain(
         r"local batch size:? (\d{1,9}).{1,40}global batch size:? (\d{1,9}).{1,60}sequence length:? (\d{1,9})",
         "micro_batch", "global_batch", "seq_len")),
-    Fact("-D device mesh with ", _mesh),
-    Fact("Building ", _titan_model),
-    Fact(" activation checkpointing to the model", _titan_checkpointing),
-    Fact("Applied FSDP to the model", lambda text: {"zero_stage": 3}),
-    Fact("Float8 training active", lambda text: {"precision": "fp8"}),
-    Fact("NVIDIA ", _nvidia),
-    Fact("on TPU_", _tpu),
-    Fact("Instantaneous batch size per device", _plain(r"per device = ([\d,]{1,12})", "micro_batch")),
-    Fact("Total train batch size (w.", _plain(r"accumulation\) = ([\d,]{1,12})", "global_batch")),
-    Fact("Gradient Accumulation steps", _plain(r"steps = ([\d,]{1,12})", "grad_accum")),
-    Fact("ds_stage", _folder),
-    Fact("out/finetune/", _finetuned),
-    Fact("out/pretrain/", _finetuned),
-    Fact("train_steps_per_second", _steps_per_second),
-    Fact("DeepSpeed info: version=", _plain(r"version=([\w.+-]{1,40})", "version", convert=str.strip)),
+    ("-D device mesh with ", _mesh),
+    ("Building ", _plain(r"Building (\w{2,40} \d[\w.]{0,20}) with ", "model", convert=str)),
+    (" activation checkpointing to the model",
+     _plain(r"Applied (full|selective) activation checkpointing", "recompute", convert=str)),
+    ("Applied FSDP to the model", lambda text: {"zero_stage": 3}),
+    ("Float8 training active", lambda text: {"precision": "fp8"}),
+    ("NVIDIA ", _plain(
+        r"(NVIDIA (?:GeForce )?[A-Z][\w-]{1,30}(?: \d{1,4}GB| HBM\d\w?| PCIe| NVL| SXM\d){0,3})\b",
+        "device", convert=str)),
+    ("on TPU_", _plain(r"on TPU_(\d{1,6})\(", "device_index")),
+    ("Instantaneous batch size per device", _plain(r"per device = ([\d,]{1,12})", "micro_batch")),
+    ("Total train batch size (w.", _plain(r"accumulation\) = ([\d,]{1,12})", "global_batch")),
+    ("Gradient Accumulation steps", _plain(r"steps = ([\d,]{1,12})", "grad_accum")),
+    ("ds_stage", _folder),
+    ("out/finetune/", _finetuned),
+    ("out/pretrain/", _finetuned),
+    ("train_steps_per_second", _steps_per_second),
+    ("DeepSpeed info: version=", _plain(r"version=([\w.+-]{1,40})", "version", convert=str.strip)),
 )  # fmt: skip
 AGAIN = ("- arguments -", "***** Running training *****")  # a run that begins, once more where steps came before

@@ -4,23 +4,23 @@
     nemo          ... | global_step: 1 | reduced_train_loss: 11.03 | train_step_timing in s: 7.549 | ...
     torchtitan    step: 10  loss: 10.42  memory: 30.89GiB(32.51%)  tps: 6,344  tflops: 367.39  mfu: 37.15%
 
-`mark` is in every such line, and in few others. `fields` leads from the trainer's word to ours, with the
-factor to our unit: seconds, tokens/s, TFLOP/s a device, GiB.
-A row with `joins` spreads a step over several lines. To read another trainer, add a row.
+`mark` is in every such line, and in few others. `fields` leads from the trainer's word to ours, with the factor to our
+unit: seconds, tokens/s, TFLOP/s a device, GiB. A row with `joins` spreads a step over several lines. To read another
+trainer, add a row.
 
 Lines with the same parts as one before are read by one pattern that was made from it:
 
     iteration 7/ 30 | elapsed time (ms): 690.8 | scale: 1.0 | lm loss: 3.2E+00 |
     no ": " in here | elapsed time (ms): ([^|]*)| scale: [^|]*| lm loss: ([^|]*)|
 
-A trainer prints the same keys on each step, and to split 250,000 lines into pairs of which half aren't wanted
-takes longer than all the rest. A line whose keys differ, or whose numbers aren't numbers, goes the long way.
+A trainer prints the same keys on each step, and to split 250,000 lines into pairs of which half aren't wanted takes
+longer than all the rest. A line whose keys differ, or whose numbers aren't numbers, goes the long way.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from scalewright.diagnose.logs.lines import barred, number, quoted, words
@@ -46,20 +46,14 @@ class Template:
         groups = match.groups()
         try:
             return {key: float(groups[place]) * factor for key, place, factor in self.wanted}
-        except ValueError:
-            return self._read(groups)
-
-    def _read(self, groups: Sequence[str]) -> dict[str, float] | None:
-        """The values where not every number is plain."""
-        if any(": " in group for group in groups):  # then another part of the text is the key
-            return None
-        amounts = [number(groups[place], self.units) for _, place, _ in self.wanted]
-        values = {
-            key: amount * factor
-            for (key, _, factor), amount in zip(self.wanted, amounts, strict=True)
-            if amount is not None
-        }
-        return values if len(values) == len(self.wanted) else None
+        except ValueError:  # not every number is plain
+            values = {
+                key: amount * factor
+                for key, place, factor in self.wanted
+                if (amount := number(groups[place], self.units)) is not None
+            }
+        # With another ": " in it, another part of the text is the key.
+        return values if len(values) == len(self.wanted) and not any(": " in group for group in groups) else None
 
 
 def template_of(text: str, fields: Mapping[str, tuple[str, float]], units: bool) -> Template | None:
@@ -71,11 +65,11 @@ def template_of(text: str, fields: Mapping[str, tuple[str, float]], units: bool)
     wanted: dict[str, tuple[str, int, float]] = {}
     for part in others:
         pair = PAIR.fullmatch(part)
-        if pair is None:
-            if part.strip():
-                return None
+        if pair is None and not part.strip():
             parts.append(r"\s*")
             continue
+        if pair is None:
+            return None
         key, factor = fields.get(pair[1].strip(), ("", 1.0))
         new = bool(key) and key not in wanted
         if new and number(pair[2], units) is None:
@@ -98,8 +92,7 @@ class Templates:
         for place, template in enumerate(self.kept):
             values = template.read(text)
             if values is not None:
-                if place:
-                    self.kept.insert(0, self.kept.pop(place))
+                self.kept.insert(0, self.kept.pop(place))
                 return values
         return None
 
@@ -114,56 +107,58 @@ ANY = re.compile("")
 COUNTS = {"step", "epoch", "global_batch", "seq_len", "skipped", "nan"}
 LARGEST = 1e15  # of a count: more is damage
 TITAN = re.compile(r"(?<!validate )\bstep:\s{1,9}(\d+)\s{1,9}loss:")
-MEGATRON: Fields = {
-    "elapsed time per iteration (ms)": ("step_time_s", 1e-3), "learning rate": ("lr", 1),
-    "lm loss": ("loss", 1), "lm_loss": ("loss", 1), "loss": ("loss", 1), "grad norm": ("grad_norm", 1),
-    "throughput per GPU (TFLOP/s/GPU)": ("tflops", 1), "TFLOPs": ("tflops", 1),
-    "approx flops per GPU": ("tflops", 1), "tokens per gpu per second (tgs)": ("tokens_per_s_per_device", 1),
-    "tokens per gpu per second(tgs)": ("tokens_per_s_per_device", 1),
-    "number of skipped iterations": ("skipped", 1), "number of nan iterations": ("nan", 1),
-    "global batch size": ("global_batch", 1), "actual seqlen": ("seq_len", 1),
-}  # fmt: skip
-NEMO: Fields = {
-    "global_step": ("step", 1), "reduced_train_loss": ("loss", 1),
-    "train_step_timing in s": ("step_time_s", 1),
-    "lr": ("lr", 1), "grad_norm": ("grad_norm", 1), "global_batch_size": ("global_batch", 1),
-    "TFLOPS_per_GPU": ("tflops", 1),
-}  # fmt: skip
-NANOTRON: Fields = {
+
+
+def _fields(words: Mapping[str, str], scaled: Fields | None = None) -> Fields:
+    """A trainer's words -> ours, and those whose unit isn't ours, with the factor to it."""
+    return {word: (key, 1.0) for word, key in words.items()} | dict(scaled or {})
+
+
+MEGATRON = _fields({
+    "learning rate": "lr", "lm loss": "loss", "lm_loss": "loss", "loss": "loss", "grad norm": "grad_norm",
+    "throughput per GPU (TFLOP/s/GPU)": "tflops", "TFLOPs": "tflops", "approx flops per GPU": "tflops",
+    "tokens per gpu per second (tgs)": "tokens_per_s_per_device",
+    "tokens per gpu per second(tgs)": "tokens_per_s_per_device", "number of skipped iterations": "skipped",
+    "number of nan iterations": "nan", "global batch size": "global_batch", "actual seqlen": "seq_len",
+}, {"elapsed time per iteration (ms)": ("step_time_s", 1e-3)})  # fmt: skip
+NEMO = _fields({
+    "global_step": "step", "reduced_train_loss": "loss", "train_step_timing in s": "step_time_s", "lr": "lr",
+    "grad_norm": "grad_norm", "global_batch_size": "global_batch", "TFLOPS_per_GPU": "tflops",
+})  # fmt: skip
+NANOTRON = _fields({
+    "tokens_per_sec": "tokens_per_s", "tokens_per_sec_per_gpu": "tokens_per_s_per_device",
+    "tokens_per_sec_per_device": "tokens_per_s_per_device", "grad_norm": "grad_norm", "lm_loss": "loss", "lr": "lr",
+    "model_tflops_per_gpu": "tflops", "model_tflops_per_device": "tflops",
+}, {
     "time_per_iteration_ms": ("step_time_s", 1e-3), "elapsed_time_per_iteration_ms": ("step_time_s", 1e-3),
-    "tokens_per_sec": ("tokens_per_s", 1), "tokens_per_sec_per_gpu": ("tokens_per_s_per_device", 1),
-    "tokens_per_sec_per_device": ("tokens_per_s_per_device", 1), "grad_norm": ("grad_norm", 1),
-    "lm_loss": ("loss", 1), "lr": ("lr", 1), "model_tflops_per_gpu": ("tflops", 1),
-    "model_tflops_per_device": ("tflops", 1),
-}  # fmt: skip
-TORCHTITAN: Fields = {
-    "loss": ("loss", 1), "grad_norm": ("grad_norm", 1), "memory": ("memory_gib", 1),
-    "tps": ("tokens_per_s_per_device", 1), "wps": ("tokens_per_s_per_device", 1), "tflops": ("tflops", 1),
-    "iter": ("step_time_s", 1), "lr": ("lr", 1),
-}  # fmt: skip
-MAXTEXT: Fields = {
-    "step": ("step", 1), "seconds": ("step_time_s", 1), "TFLOP/s/device": ("tflops", 1),
-    "Tokens/s/device": ("tokens_per_s_per_device", 1), "loss": ("loss", 1),
-}  # fmt: skip
-COMPOSER: Fields = {
-    "loss/train/total": ("loss", 1), "metrics/train/LanguageCrossEntropy": ("loss", 1),
-    "LanguageCrossEntropy": ("loss", 1), "throughput/tokens_per_sec": ("tokens_per_s", 1),
-    "throughput/device/tokens_per_sec": ("tokens_per_s_per_device", 1),
-    "throughput/device/flops_per_sec": ("tflops", 1e-12), "l2_norm/grad/global": ("grad_norm", 1),
-    "lr-DecoupledAdamW/group0": ("lr", 1), "memory/peak_reserved_mem": ("memory_gib", 1e9 / 2**30),
-}  # fmt: skip
-TRAINER: Fields = {
-    "loss": ("loss", 1), "grad_norm": ("grad_norm", 1), "learning_rate": ("lr", 1), "epoch": ("epoch", 1),
-    "step": ("step", 1), "current_steps": ("step", 1), "lr": ("lr", 1),
-}  # fmt: skip
-OURS: Fields = {
-    "step": ("step", 1), "loss": ("loss", 1), "grad_norm": ("grad_norm", 1), "lr": ("lr", 1),
-    "step_time_s": ("step_time_s", 1), "tokens_per_s": ("tokens_per_s", 1), "memory_gib": ("memory_gib", 1),
-}  # fmt: skip
-DEEPSPEED: Fields = {
-    "global_step": ("step", 1), "step": ("step", 1), "steps": ("step", 1), "loss": ("loss", 1),
-    "MaxMemAllocated": ("memory_gib", 1), "skipped": ("skipped_before", 1),
-}  # fmt: skip
+})  # fmt: skip
+TORCHTITAN = _fields({
+    "loss": "loss", "grad_norm": "grad_norm", "memory": "memory_gib", "tps": "tokens_per_s_per_device",
+    "wps": "tokens_per_s_per_device", "tflops": "tflops", "iter": "step_time_s", "lr": "lr",
+})  # fmt: skip
+MAXTEXT = _fields({
+    "step": "step", "seconds": "step_time_s", "TFLOP/s/device": "tflops", "Tokens/s/device": "tokens_per_s_per_device",
+    "loss": "loss",
+})  # fmt: skip
+COMPOSER = _fields({
+    "loss/train/total": "loss", "metrics/train/LanguageCrossEntropy": "loss", "LanguageCrossEntropy": "loss",
+    "throughput/tokens_per_sec": "tokens_per_s", "throughput/device/tokens_per_sec": "tokens_per_s_per_device",
+    "l2_norm/grad/global": "grad_norm", "lr-DecoupledAdamW/group0": "lr",
+}, {
+    "throughput/device/flops_per_sec": ("tflops", 1e-12), "memory/peak_reserved_mem": ("memory_gib", 1e9 / 2**30),
+})  # fmt: skip
+TRAINER = _fields({
+    "loss": "loss", "grad_norm": "grad_norm", "learning_rate": "lr", "epoch": "epoch", "step": "step",
+    "current_steps": "step", "lr": "lr",
+})  # fmt: skip
+OURS = _fields({
+    "step": "step", "loss": "loss", "grad_norm": "grad_norm", "lr": "lr", "step_time_s": "step_time_s",
+    "tokens_per_s": "tokens_per_s", "memory_gib": "memory_gib",
+})  # fmt: skip
+DEEPSPEED = _fields({
+    "global_step": "step", "step": "step", "steps": "step", "loss": "loss", "MaxMemAllocated": "memory_gib",
+    "skipped": "skipped_before",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -197,17 +192,14 @@ class Form:
             self._add(text, values)
             if like is not None and self.pairs is barred:
                 like.learn(text, self.fields, self.units)
-        damaged = [key for key in COUNTS if key in values and not abs(values[key]) < LARGEST]  # or NaN
+        damaged = {key for key in COUNTS if key in values and not abs(values[key]) < LARGEST}  # or NaN
         return {key: values[key] for key in values if key not in damaged} if damaged else values or None
 
     def _add(self, text: str, values: dict[str, float]) -> None:
         """Puts those of the line's pairs in that aren't there yet."""
-        fields = self.fields
         for word, value in self.pairs(text):
-            if word not in fields:
-                continue
-            key, factor = fields[word]
-            if key not in values and (amount := number(value, self.units)) is not None:
+            key, factor = self.fields.get(word, ("", 0.0))
+            if key and key not in values and (amount := number(value, self.units)) is not None:
                 values[key] = amount * factor
 
 
@@ -236,23 +228,20 @@ FORMS: tuple[Form, ...] = (
     Form("hf-trainer", "hf-trainer", "'loss': ", quoted, TRAINER, re.compile(r"\{.{0,300}'loss': ")),
     Form("llama-factory", "hf-trainer", '"current_steps": ', quoted, TRAINER, re.compile('"loss": ')),
     Form("ours", "scalewright", '"kind": "train"', quoted, OURS),
-    Form("composer", "composer", "[batch=", _none, {},
-         re.compile(r"\[batch=(\d+)/\d+\]"), STEP, joins=True),
-    Form("composer", "composer", " Train ", _train, COMPOSER,
-         re.compile(r"^\s{0,40}Train \S{1,80}: "), joins=True),
+    Form("composer", "composer", "[batch=", _none, {}, re.compile(r"\[batch=(\d+)/\d+\]"), STEP, joins=True),
+    Form("composer", "composer", " Train ", _train, COMPOSER, re.compile(r"^\s{0,40}Train \S{1,80}: "), joins=True),
     Form("step time", "megatron-bridge", "GPU utilization: ", _none, {},
          re.compile(r"Step Time : " + FLOAT + r"s GPU utilization: " + FLOAT + r"\s?(?:MODEL_)?TFLOP/s/GPU"),
          (("step_time_s", 1), ("tflops", 1))),
     Form("torchtitan", "torchtitan", "step: ", words, TORCHTITAN, TITAN, STEP),
-    Form("deepspeed", "deepspeed", "SamplesPerSec=", words, DEEPSPEED,
-         re.compile("global_step="), joins=True),
+    Form("deepspeed", "deepspeed", "SamplesPerSec=", words, DEEPSPEED, re.compile("global_step="), joins=True),
     Form("deepspeed", "deepspeed", ", skipped=", words, DEEPSPEED,
          re.compile(r" step=\d+, skipped=\d+, lr=\[" + r"([-+\d.e]{1,40})"), (("lr", 1),), joins=True),
     Form("deepspeed pipeline", "deepspeed", "iter time (s): ", words, DEEPSPEED,
          re.compile(r"steps: \d+ loss: .{1,60}? iter time \(s\): " + FLOAT), (("step_time_s", 1),)),
 )  # fmt: skip
 NAMES = (
-    "Megatron-LM", "Megatron-DeepSpeed", "GPT-NeoX", "NeMo", "Megatron-Bridge", "torchtitan", "nanotron",
-    "MaxText", "LitGPT", "Hugging Face Trainer (LLaMA-Factory, trainer_state.json)", "DeepSpeed",
-    "Composer (LLM Foundry)", "our metrics.jsonl",
+    "Megatron-LM", "Megatron-DeepSpeed", "GPT-NeoX", "NeMo", "Megatron-Bridge", "torchtitan", "nanotron", "MaxText",
+    "LitGPT", "Hugging Face Trainer (LLaMA-Factory, trainer_state.json)", "DeepSpeed", "Composer (LLM Foundry)",
+    "our metrics.jsonl",
 )  # fmt: skip

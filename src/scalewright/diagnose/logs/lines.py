@@ -2,10 +2,9 @@
 
     8 MiB ──► find(mark) for each mark ──► the line around each place ──► without colours, with its source
 
-Most lines of a log are no step's. Splitting 100 MB into lines and looking at each costs seconds; a search of
-the bytes for some words costs less, so that nothing is split but the lines in which a mark was found.
-
-Numbers as trainers print them, and the pairs of a line.
+Most lines of a log are no step's. Splitting 100 MB into lines and looking at each costs seconds; a search of the bytes
+for some words costs less, so that nothing is split but the lines in which a mark was found. From those come numbers, as
+trainers print them, and pairs of a key and a value:
 
     6,344     8.79K     1.087129E+01     68.57GiB(86.69%)     nan          number(...)
     lm loss: 1.0E+01 | grad norm: 0.5 |      {'loss': 2.09, 'epoch': 0.44}      loss: 12.3  tps: 6,344
@@ -17,7 +16,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from functools import lru_cache
@@ -75,24 +74,16 @@ def _marked(data: bytes, marks: Sequence[bytes]) -> Iterator[Line]:
                 end = end if end >= 0 else len(data)
                 spans[data.rfind(b"\n", 0, place) + 1] = end
                 place = data.find(mark, end, stop)
-        if len(spans) > count:
-            remaining = _remaining(spans, remaining, len(data))
+        if len(spans) > count and 4 * sum(end - start for start, end in spans.items()) >= 3 * len(data):
+            starts = sorted(spans)  # most of it: what is left lies between the lines; 1 is a line's end
+            gaps = zip([0, *(spans[start] for start in starts)], [*starts, len(data)], strict=True)
+            remaining = [(end, start) for end, start in gaps if start - end > 1]
     for start in sorted(spans):
         raw = data[start : spans[start]].rstrip(b"\r")
         if b"\r" not in raw:
             yield _line(raw)
         else:  # a progress bar writes over itself
             yield from (_line(part) for part in raw.split(b"\r") if any(mark in part for mark in marks))
-
-
-def _remaining(spans: Mapping[int, int], pieces: list[tuple[int, int]], length: int) -> list[tuple[int, int]]:
-    """What lies between the lines of `spans`, if those are most of all bytes; else the same pieces."""
-    if 4 * sum(end - start for start, end in spans.items()) < 3 * length:
-        return pieces
-    starts = sorted(spans)
-    ends = [0, *(spans[start] for start in starts)]
-    gaps = zip(ends, [*starts, length], strict=True)
-    return [(end, start) for end, start in gaps if start - end > 1]  # more than a line's end
 
 
 def _line(raw: bytes) -> Line:
@@ -102,8 +93,7 @@ def _line(raw: bytes) -> Line:
     text = raw.decode("utf-8", "replace")
     if text[:1] not in BEGINS and "/" not in text[:41]:
         return Line("", text)
-    match = SOURCE.match(text)
-    end = match.end() if match else 0
+    end = match.end() if (match := SOURCE.match(text)) else 0
     return Line(text[:end], text[end:])
 
 
@@ -121,9 +111,7 @@ NUMBER = re.compile(r"[-+]?(?:\d[\d,]{0,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][-+
 UNITS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 QUOTED = re.compile(r"['\"]([\w/]{1,80})['\"]: ['\"]?([-+]?[\w.]{1,40}(?:[-+]\d{1,4})?)")
 WORDS = re.compile(r"([A-Za-z][\w/]{0,60}(?: in s)?)\s{0,4}[:=]\s{0,4}([-+]?[\w.,]{1,40}(?:[-+]\d{1,4})?)")
-STAMP = re.compile(
-    r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d):(\d\d(?:[.,]\d{1,6})?)"  # ISO 8601, Python's logging
-)
+STAMP = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d):(\d\d(?:[.,]\d{1,6})?)")  # ISO 8601, Python's logging
 
 
 def number(text: str, units: bool = False) -> float | None:
@@ -178,10 +166,8 @@ def words(text: str) -> Iterator[tuple[str, str]]:
 def clock(text: str) -> float | None:
     """The first date and time of a line in seconds since 1970, as if it were UTC; None where it has none."""
     match = STAMP.search(text, 0, 300)
-    if match is None:
-        return None
-    minute = _minute(match[1])
-    return None if minute is None else minute + float(match[2].replace(",", "."))
+    minute = _minute(match[1]) if match else None
+    return minute + float(match[2].replace(",", ".")) if match and minute is not None else None
 
 
 @lru_cache(maxsize=64)

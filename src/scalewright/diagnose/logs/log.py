@@ -5,18 +5,12 @@ file ──► marked lines ──► a step's?      forms.py          ──►
                       ├─► an argument?   emit/printed.py   ──► facts; a run, where all arguments are there
                       └─► another fact?  facts.py          ──► facts
 
-Several files are one run's: its ranks', which print the same steps, or its parts, one after another.
+Several files are one run's: its ranks', which print the same steps and losses, or its parts, one after another.
 
-rank0.log  1 2 3 4 5      the same steps and losses: one run       steps 1 2 3 4 5
-rank1.log  1 2 3 4 5
+rank0.log  1 2 3 4 5  ┐ one run                job-1.log  1 2 3 4 5  ┐ other steps: the next part
+rank1.log  1 2 3 4 5  ┘ steps 1 2 3 4 5        job-2.log  4 5 6 7 8  ┘ steps 1 2 3 4 5 | 4 5 6 7 8, a restart
 
-job-1.log  1 2 3 4 5      other steps: the next part               steps 1 2 3 4 5 | 4 5 6 7 8, a restart
-job-2.log  4 5 6 7 8
-
-Hugging Face's `trainer_state.json` is a document with the steps under `log_history`.
-
-    {"global_step": 240, "log_history": [{"step": 5, "loss": 2.09, "grad_norm": 1.95, ...}, ...]}
-
+Hugging Face's `trainer_state.json` is a document with the steps under `log_history`: {"step": 5, "loss": 2.09, ...}.
 The last entry is the run's summary, and evaluations stand between the steps: neither has a `loss`.
 """
 
@@ -25,7 +19,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 
@@ -66,15 +60,14 @@ def read_trainer_state(path: Path) -> tuple[list[Step], Facts, list[str]] | None
     if not isinstance(history, list):
         return None
     steps = Steps()
-    for entry in history:
-        if isinstance(entry, dict) and "loss" in entry:
-            values = {ours: real(entry.get(key)) for key, ours in KEYS.items()}
-            known = {key: value for key, value in values.items() if value is not None}
+    entries, facts = [entry for entry in history if isinstance(entry, dict)], Facts()
+    for entry in entries:
+        if "loss" in entry:
+            known = {ours: value for key, ours in KEYS.items() if (value := real(entry.get(key))) is not None}
             steps.add(known if math.isfinite(known.get("step", 0)) else {"loss": known.get("loss", math.nan)})
-    facts: Facts = {}
     if isinstance(batch := document.get("train_batch_size"), int):
         facts["micro_batch"] = batch
-    rates = [real(entry[RATE]) for entry in history if isinstance(entry, dict) and RATE in entry]
+    rates = [real(entry[RATE]) for entry in entries if RATE in entry]
     if rates and (rate := rates[-1] or 0.0) > 0:
         facts["mean_step_s"] = 1 / rate
     return steps.all, facts, []
@@ -82,7 +75,7 @@ def read_trainer_state(path: Path) -> tuple[list[Step], Facts, list[str]] | None
 
 OVERFLOW, MEMORY, ENGINE = "OVERFLOW! Rank 0 Skipping step", "memory (MB)", "[deepspeed]"
 NCCL = (" NCCL INFO ", " NCCL WARN ")
-MARKS = (*(form.mark for form in FORMS), *(fact.mark for fact in FACTS), *MARKS, *AGAIN, OVERFLOW, MEMORY, ENGINE)
+MARKS = (*(form.mark for form in FORMS), *(mark for mark, _ in FACTS), *MARKS, *AGAIN, OVERFLOW, MEMORY, ENGINE)
 WITHIN = 64 << 20  # bytes in which a log of training has its first step
 AFTER = re.compile(r"after (\d{1,12}) iterations\) memory \(MB\).{0,200}?max allocated: " + r"([\d.]{1,30})")
 BRIDGE = re.compile(r"learning rate: \d\.\d{6}E[-+]\d+ \|")
@@ -128,28 +121,13 @@ class Reader:
                 self._step(form, values, text)
                 return
         self.facts |= short(self.printed.take(text))
-        for fact in FACTS:
-            if fact.mark in text:
-                self._learn(fact.read(text))
-        self._rest(text)
-
-    def _step(self, form: Form, values: dict[str, float], text: str) -> None:
-        steps = self.steps.get(form.name)
-        if steps is None:
-            steps = self.steps[form.name] = Steps(form.joins)
-            self.first[form.name] = text
-        steps.add(values, clock(text))
-        for key in ("global_batch", "seq_len"):
-            if key in values:
-                self.facts[key] = self.sentences[key] = int(values[key])
-
-    def _learn(self, facts: Facts) -> None:
-        if "device_index" in facts:
-            facts["devices"] = self.tpus = max(self.tpus, facts.pop("device_index") + 1)
-        self.facts |= facts
-        self.sentences |= facts
-
-    def _rest(self, text: str) -> None:
+        for mark, read in FACTS:
+            if mark in text:
+                facts = read(text)
+                if "device_index" in facts:
+                    facts["devices"] = self.tpus = max(self.tpus, facts.pop("device_index") + 1)
+                self.sentences |= facts
+                self.facts |= facts
         if any(mark in text for mark in AGAIN):
             self.again = True
             for steps in self.steps.values():
@@ -159,30 +137,35 @@ class Reader:
         if (match := AFTER.search(text)) and (amount := number(match[2])) is not None:
             self.memory[int(match[1])] = amount / 1024
 
+    def _step(self, form: Form, values: dict[str, float], text: str) -> None:
+        if form.name not in self.steps:
+            self.steps[form.name], self.first[form.name] = Steps(form.joins), text
+        self.steps[form.name].add(values, clock(text))
+        for key in ("global_batch", "seq_len"):
+            if key in values:
+                self.facts[key] = self.sentences[key] = int(values[key])
+
     def log(self) -> Log:
         """What all lines state together."""
-        names = list(dict.fromkeys(form.name for form in FORMS))
-        form = next((known_form for known_form in FORMS if known_form.name in self.steps), None)
-        run = self._run()
-        facts = dict(self.facts)
+        present = [form for form in FORMS if form.name in self.steps]
+        run, facts = self._run(), dict(self.facts)
         if run:  # of the shape only what the run has: a dense one's arguments have a top-k, too
             rest = {key: value for key, value in facts.items() if key not in DIMS}
             facts = {**rest, **facts_of(run), **self.sentences}
         elif "experts" not in facts:
             facts.pop("topk", None)
-        if form is None:
-            return Log(_framework_of(facts), facts, overflows=self.overflows, run=run)
-        steps = self.steps[form.name]
+        if not present:  # it ends before its first step
+            framework = "megatron-lm" if "tp" in facts and "layers" in facts else None
+            return Log(framework, facts, overflows=self.overflows, run=run)
+        form = present[0]
+        steps, framework = self.steps[form.name], self._framework(form)
         self._memory(form.name, steps.all)
         notes = []
         if steps.left_out:
             notes.append(f"{steps.left_out:,} more steps are in the log and weren't kept")
-        others = [name for name in names if name in self.steps and name not in (form.name, "deepspeed")]
-        if others:
+        if others := dict.fromkeys(other.name for other in present if other.name not in (form.name, "deepspeed")):
             notes.append(f"lines of {' and '.join(others)} repeat the same steps, and were left out")
-        return Log(
-            self._framework(form), facts, steps.all, steps.restarts, self.overflows, self.again, notes=notes, run=run
-        )
+        return Log(framework, facts, steps.all, steps.restarts, self.overflows, self.again, notes=notes, run=run)
 
     def _run(self) -> Question | None:
         """The run of all its arguments; None where some are absent, or none such can be."""
@@ -203,8 +186,8 @@ class Reader:
     def _framework(self, form: Form) -> str:
         """Trainers that grew out of Megatron-LM print its line; small things in it tell them apart.
 
-        Megatron-LM prints learning rates with six digits only since it begins the line with a time:
-        six digits and no time are Megatron-Bridge's.
+        Megatron-LM prints learning rates with six digits only since it begins the line with a time: six digits and no
+        time are Megatron-Bridge's.
         """
         if form.name != "megatron":
             return form.framework
@@ -216,11 +199,6 @@ class Reader:
         if BRIDGE.search(first) and clock(first) is None:
             return "megatron-bridge"
         return form.framework
-
-
-def _framework_of(facts: Facts) -> str | None:
-    """The trainer of a log that ends before its first step."""
-    return "megatron-lm" if "tp" in facts and "layers" in facts else None
 
 
 def read_log(path: Path) -> Log:
@@ -243,11 +221,6 @@ def is_training_log(path: Path, within: int = WITHIN) -> bool:
     return any(form.mark in line.text and form.read(line.text) for line in lines for form in FORMS)
 
 
-def stated(facts: Facts, keys: Sequence[str]) -> dict[str, object]:
-    """These facts, in this order, as far as they are there."""
-    return {key: facts[key] for key in keys if key in facts}
-
-
 def read_logs(files: Sequence[Path]) -> Log:
     """The run's log, of its files in the order of their names; raises OSError where one can't be read."""
     return reduce(join, (read_log(path) for path in files))
@@ -256,21 +229,24 @@ def read_logs(files: Sequence[Path]) -> Log:
 def join(log: Log, other: Log) -> Log:
     """Both as one: the longer of two that share their steps, else one after the other."""
     longer = log if len(log.steps) >= len(other.steps) else other
-    facts = {**log.facts, **other.facts}
-    notes = [*dict.fromkeys(log.notes + other.notes)]
-    framework, nccl = longer.framework or log.framework, log.nccl or other.nccl
-    run = other.run or log.run
+    both = replace(
+        longer,
+        framework=longer.framework or log.framework,
+        facts={**log.facts, **other.facts},
+        overflows=max(log.overflows, other.overflows),
+        nccl=log.nccl or other.nccl,
+        notes=[*dict.fromkeys(log.notes + other.notes)],
+        run=other.run or log.run,
+    )
     if not log.steps or not other.steps or _shared(log.steps, other.steps):
-        overflows = max(log.overflows, other.overflows)
-        return Log(framework, facts, longer.steps, longer.restarts, overflows, longer.again, nccl, notes, run)
+        return both
     last, first = log.steps[-1].step, other.steps[0].step
-    back = last is not None and first is not None and first <= last
-    restarts = log.restarts + (back or other.again)
+    restarts = log.restarts + (other.again or (last is not None and first is not None and first <= last))
     for step in other.steps:
         step.life += restarts
-    overflows = log.overflows + other.overflows
-    steps = log.steps + other.steps
-    return Log(framework, facts, steps, restarts + other.restarts, overflows, log.again, nccl, notes, run)
+    both.steps, both.restarts = log.steps + other.steps, restarts + other.restarts
+    both.overflows, both.again = log.overflows + other.overflows, log.again
+    return both
 
 
 def _shared(steps: Sequence[Step], others: Sequence[Step]) -> bool:

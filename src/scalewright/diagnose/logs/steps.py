@@ -47,8 +47,7 @@ class Step:
 
 STEP_KEYS = frozenset(step_field.name for step_field in fields(Step)) - {"life", "step"}
 SHOWN = (
-    "step", "step_time_s", "tokens_per_s", "tokens_per_s_per_device", "tflops", "loss", "grad_norm", "lr",
-    "memory_gib",
+    "step", "step_time_s", "tokens_per_s", "tokens_per_s_per_device", "tflops", "loss", "grad_norm", "lr", "memory_gib",
 )  # fmt: skip
 
 
@@ -58,12 +57,10 @@ class Steps:
 
     joins: bool = False
     all: list[Step] = field(default_factory=list)
-    lines: int = 0
     restarts: int = 0
     left_out: int = 0  # beyond MOST
-    _recent: deque[tuple[float, float | None, float | None]] = field(
-        default_factory=lambda: deque(maxlen=RECENT)
-    )  # number, loss, clock
+    # Number, loss and clock.
+    _recent: deque[tuple[float, float | None, float | None]] = field(default_factory=lambda: deque(maxlen=RECENT))
     _fresh: bool = False  # a line since the last step said that the run begins
 
     def begin(self) -> None:
@@ -72,7 +69,6 @@ class Steps:
 
     def add(self, values: Mapping[str, float], clock: float | None = None) -> None:
         """Takes in a line's values."""
-        self.lines += 1
         order = values.get("step", values.get("epoch"))
         newest = self._recent[-1][0] if self._recent else None
         if self.joins and self.all and order in (None, newest) and not self._fresh:
@@ -93,9 +89,7 @@ class Steps:
             return
         number = values.get("step")
         step = Step(int(number) if number is not None else None, clock=clock, life=self.restarts)
-        for key, value in values.items():
-            if key in STEP_KEYS:
-                setattr(step, key, value)
+        step.fill(values)
         self.all.append(step)
 
     def _late(self, order: float | None, loss: float | None, clock: float | None) -> bool:

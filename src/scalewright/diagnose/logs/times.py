@@ -3,13 +3,13 @@
     warm-up   usual steps               stall     usual            usual: the median, without the first
     ██████    ██ ██ ██ ██ ██ ██ ██ ██   ███████   ██ ██ ██ ██      ones after each start
 
-A step's time is what its line states. Where the clock of the lines shows a longer gap (a save or an
-evaluation between two steps isn't in their times), or no time is stated, it is the gap over its steps.
+A step's time is what its line states. Where the clock of the lines shows a longer gap (a save or an evaluation between
+two steps isn't in their times), or no time is stated, it is the gap over its steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -54,18 +54,15 @@ class Slow:
 def usual(steps: Sequence[Step], mean: float | None = None) -> Usual:
     """The medians after warm-up; `mean` is the whole run's, in seconds, where a log states no more."""
     kept = warm(steps)
-    stated = _median(kept, lambda step: step.step_time_s)
-    clocks = _gaps(steps) if stated is None else []
-    by_clock = float(np.median(clocks)) if clocks else None
-    return Usual(
-        step_time_s=next((seconds for seconds in (stated, by_clock, mean) if seconds is not None), None),
-        tokens_per_s=_median(kept, lambda step: step.tokens_per_s),
-        tokens_per_s_per_device=_median(kept, lambda step: step.tokens_per_s_per_device),
-        tflops=_median(kept, lambda step: step.tflops),
-        steps=len(kept),
-        left_out=len(steps) - len(kept),
-        source="stated" if stated is not None else "clock" if clocks else "mean" if mean else "",
+    seconds, tokens, tokens_per_device, tflops = (
+        _median(kept, key) for key in ("step_time_s", "tokens_per_s", "tokens_per_s_per_device", "tflops")
     )
+    source = "stated" if seconds is not None else ""
+    if seconds is None and (gaps := [gap for pair in pairwise(steps) if (gap := _gap(*pair)) is not None]):
+        seconds, source = float(np.median(gaps)), "clock"
+    elif seconds is None:
+        seconds, source = mean, "mean" if mean else ""
+    return Usual(seconds, tokens, tokens_per_device, tflops, len(kept), len(steps) - len(kept), source)
 
 
 def warm(steps: Sequence[Step]) -> list[Step]:
@@ -103,18 +100,11 @@ def slow_steps(steps: Sequence[Step]) -> Slow | None:
 def _times(steps: Sequence[Step]) -> list[float | None]:
     """Seconds of each step, with the pause before it where the clock shows one."""
     times: list[float | None] = []
-    before: Step | None = None
-    for step in steps:
-        gap = _gap(before, step)
-        stated = step.step_time_s
+    for before, step in zip([None, *steps], steps, strict=False):
+        gap, stated = _gap(before, step), step.step_time_s
         hidden = gap is not None and (stated is None or gap > 1.3 * stated + CLOCK)
         times.append(gap if hidden else stated)
-        before = step
     return times
-
-
-def _gaps(steps: Sequence[Step]) -> list[float]:
-    return [gap for before, step in pairwise(steps) if (gap := _gap(before, step)) is not None]
 
 
 def _gap(before: Step | None, step: Step) -> float | None:
@@ -135,6 +125,6 @@ def _period(places: Sequence[int]) -> int | None:
     return period if period > 1 and float(np.mean(gaps == period)) >= PERIODIC else None
 
 
-def _median(steps: Sequence[Step], value: Callable[[Step], float | None]) -> float | None:
-    values = [some for step in steps if (some := value(step)) is not None and some == some and some > 0]
+def _median(steps: Sequence[Step], key: str) -> float | None:
+    values = [value for step in steps if (value := getattr(step, key)) is not None and value > 0]
     return float(np.median(values)) if values else None

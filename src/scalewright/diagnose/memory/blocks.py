@@ -88,23 +88,19 @@ class Life:
 
 def lives(trace: Sequence[Event], held: Sequence[Block]) -> list[Life]:
     """Every block that the trace or the segments show."""
-    open_blocks: dict[int, tuple[int, Event]] = {}
+    open_blocks: dict[int, tuple[int, Event | Block]] = {}
     result = []
     for number, event in enumerate(trace):
         if event.action == "alloc":
             open_blocks[event.addr] = (number, event)
         elif event.action == "free_completed":
-            born, allocation = open_blocks.pop(event.addr, (BEFORE, None))
-            frames = allocation.frames if allocation else None
-            result.append(Life(event.size, frames, born, number, event.frames, -(-event.size // UNIT) * UNIT))
+            born, allocated = open_blocks.pop(event.addr, (BEFORE, Block(event.size)))  # else its stack is lost
+            whole = -(-event.size // UNIT) * UNIT
+            result.append(Life(event.size, allocated.frames, born, number, event.frames, whole))
     for block in held:
-        if block.state == FREE:
-            continue
-        born, allocation = open_blocks.pop(block.address, (BEFORE, None))
-        if allocation is None:
-            result.append(Life(block.size, block.frames, BEFORE, None, None, block.size))
-        else:  # by the trace's size, as its free would have: a block may be larger
-            result.append(Life(allocation.size, allocation.frames, born, None, None, block.size))
+        if block.state != FREE:  # by the trace's size, as its free would have: a block may be larger
+            born, allocated = open_blocks.pop(block.address, (BEFORE, block))
+            result.append(Life(allocated.size, allocated.frames, born, None, None, block.size))
     return result
 
 

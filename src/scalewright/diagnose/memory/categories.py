@@ -9,8 +9,8 @@
     temporary       came and went within a forward, a backward or an optimizer's step
     other           nothing tells: freed in a forward and allocated before the recording
 
-Blocks that were held before the recording have no stack. Where gradients or the optimizer's states were seen,
-they are told apart by sizes: a parameter, its gradient and its states have the same number of elements.
+Blocks that were held before the recording have no stack. Where gradients or the optimizer's states were seen, they are
+told apart by sizes: a parameter, its gradient and its states have the same number of elements.
 """
 
 from __future__ import annotations
@@ -44,12 +44,9 @@ class Phases:
 
     def next(self, names: tuple[str, ...], after: int) -> float:
         """The first allocation of some parts beyond an event; infinite without."""
-        return min((self._next(name, after) for name in names), default=float("inf"))
-
-    def _next(self, name: str, after: int) -> float:
-        numbers = self._numbers[name]
-        place = bisect_right(numbers, after)
-        return numbers[place] if place < len(numbers) else float("inf")
+        places = {name: bisect_right(self._numbers[name], after) for name in names}
+        later = (self._numbers[name][place] for name, place in places.items() if place < len(self._numbers[name]))
+        return min(later, default=float("inf"))
 
     @cached_property
     def _numbers(self) -> dict[str, list[int]]:
@@ -74,7 +71,11 @@ def judge(blocks: Sequence[Life]) -> Judged:
     reader = Stacks()
     stacks = [reader.read(block.frames) for block in blocks]
     stacked = any(stack.python for stack in stacks)
-    names = [_phase(block, stack, stacked) for block, stack in zip(blocks, stacks, strict=True)]
+    # A block without Python that came in the recording is autograd's: its threads run no Python.
+    names = [
+        BACKWARD if stacked and stack.phase == UNKNOWN and block.born > BEFORE else stack.phase
+        for block, stack in zip(blocks, stacks, strict=True)
+    ]
     in_order = sorted((block.born, name) for block, name in zip(blocks, names, strict=True) if block.born > BEFORE)
     phases = Phases([born for born, _ in in_order], [name for _, name in in_order])
     category = [OTHER] * len(blocks)
@@ -86,13 +87,6 @@ def judge(blocks: Sequence[Life]) -> Judged:
         ]
         _split_held(blocks, stacks, category)
     return Judged(category, stacks, phases, stacked)
-
-
-def _phase(block: Life, stack: Stack, stacked: bool) -> str:
-    """A block without Python that came in the recording is autograd's: its threads run no Python."""
-    if stack.phase == UNKNOWN and block.born > BEFORE and stacked:
-        return BACKWARD
-    return stack.phase
 
 
 def _category(block: Life, stack: Stack, phase: str, phases: Phases) -> int:
@@ -123,8 +117,8 @@ def _outlives(block: Life, phases: Phases, later: tuple[str, ...]) -> bool:
 def _logits(blocks: Sequence[Life], stacks: Sequence[Stack], phase: Sequence[str]) -> set[int]:
     """Rows of the logits and their gradients: of the size of the loss's tensors, beside it in time.
 
-    The output of the head comes right before the loss and has no name of its own; in the backward the same
-    size comes first. Other types have half or twice the bytes.
+    The output of the head comes right before the loss and has no name of its own; in the backward the same size comes
+    first. Other types have half or twice the bytes.
     """
     losses = [row for row, stack in enumerate(stacks) if stack.loss and blocks[row].born >= 0]
     largest = max((blocks[row].size for row in losses), default=0)
@@ -150,23 +144,20 @@ def _logits(blocks: Sequence[Life], stacks: Sequence[Stack], phase: Sequence[str
 
 def _split_held(blocks: Sequence[Life], stacks: Sequence[Stack], category: list[int]) -> None:
     """Tells parameters, gradients and states apart among blocks without a stack, by sizes that were seen."""
-    nameless = [row for row, block in enumerate(blocks)
-                if block.born == BEFORE and block.dies is None and stacks[row].phase == UNKNOWN]  # fmt: skip
     seen = {kind: _most(blocks, category, kind) for kind in (GRADIENTS, OPTIMIZER)}
     by_states = Counter({size: count // STATES for size, count in seen[OPTIMIZER].items()})
     model = max(seen[GRADIENTS], by_states, key=_bytes)
-    quotas = [
-        (PARAMETERS, Counter(model)),
-        (GRADIENTS, model - seen[GRADIENTS]),
-        (OPTIMIZER, model + model - seen[OPTIMIZER]),
-    ]
-    for row in nameless:
-        size = blocks[row].whole
-        for kind, quota in quotas:
-            if quota[size] > 0:
-                quota[size] -= 1
+    quotas = {
+        PARAMETERS: Counter(model),
+        GRADIENTS: model - seen[GRADIENTS],
+        OPTIMIZER: model + model - seen[OPTIMIZER],
+    }
+    for row, block in enumerate(blocks):
+        if block.born == BEFORE and block.dies is None and stacks[row].phase == UNKNOWN:
+            kind = next((kind for kind, quota in quotas.items() if quota[block.whole] > 0), None)
+            if kind is not None:
+                quotas[kind][block.whole] -= 1
                 category[row] = kind
-                break
 
 
 def _bytes(sizes: Counter[int]) -> int:

@@ -7,14 +7,16 @@
                so that the level is found backwards: its end is what is allocated now
     owners     of the peak: the user's innermost frame at each block's allocation (blocks.py)
 
-`torch.cuda.memory._dump_snapshot(file)` writes it. Bytes throughout. A block's size is rounded to 512 bytes
-and may be larger than what was asked for; the trace holds the sizes of blocks too.
+`torch.cuda.memory._dump_snapshot(file)` writes it. Bytes throughout. A block's size is rounded to 512 bytes and may be
+larger than what was asked for; the trace holds the sizes of blocks too.
 """
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import msgspec
@@ -51,11 +53,6 @@ class Snapshot:
     judged: Judged
 
     @property
-    def covered(self) -> bool:
-        """Whether the trace has the allocation of everything that is held."""
-        return self.before <= 0
-
-    @property
     def fragmentation_pct(self) -> float:
         """Free bytes in segments partly in use, of all reserved ones: wholly free segments can be reused."""
         return 100 * self.in_pieces / self.reserved if self.reserved else 0.0
@@ -67,22 +64,18 @@ def read_snapshot(path: Path) -> list[Snapshot]:
         data = msgspec.convert(read_pickle(path), SnapshotFile)
     except msgspec.ValidationError as error:
         raise NotPlainData(f"it isn't a memory snapshot: {error}") from None
-    devices = {segment.device for segment in data.segments}
-    devices |= {number for number, trace in enumerate(data.device_traces) if trace}
-    traces = dict(enumerate(data.device_traces))
-    return [
-        _device(
-            [segment for segment in data.segments if segment.device == device],
-            traces.get(device, []),
-            data.allocator_settings,
-        )
-        for device in sorted(devices)
-    ]
+    segments: dict[int, list[Segment]] = defaultdict(list)
+    for segment in data.segments:
+        segments[segment.device].append(segment)
+    traces = {number: trace for number, trace in enumerate(data.device_traces) if trace}
+    devices = sorted(segments.keys() | traces.keys())
+    return [_device(segments[device], traces.get(device, []), data.allocator_settings) for device in devices]
 
 
 def _device(segments: Sequence[Segment], trace: Sequence[Event], settings: dict[str, object]) -> Snapshot:
     blocks = [block for segment in segments for block in segment.blocks]
     free = [block.size for block in blocks if block.state == FREE]
+    free_of = [sum(block.size for block in segment.blocks if block.state == FREE) for segment in segments]
     allocated = sum(segment.allocated_size for segment in segments)
     before, peak, peak_event = _level(trace, allocated)
     alive = lives(trace, blocks)
@@ -92,7 +85,7 @@ def _device(segments: Sequence[Segment], trace: Sequence[Event], settings: dict[
         allocated=allocated,
         active=sum(segment.active_size for segment in segments),
         inactive=sum(free),
-        in_pieces=sum(_in_pieces(segment) for segment in segments),
+        in_pieces=sum(size for size, segment in zip(free_of, segments, strict=True) if size < segment.total_size),
         largest_free=max(free, default=0),
         segments=len(segments),
         peak=peak,
@@ -107,35 +100,22 @@ def _device(segments: Sequence[Segment], trace: Sequence[Event], settings: dict[
     )
 
 
-def _in_pieces(segment: Segment) -> int:
-    """Free bytes of a segment that is partly in use."""
-    free = sum(block.size for block in segment.blocks if block.state == FREE)
-    return free if free < segment.total_size else 0
-
-
 def _level(trace: Sequence[Event], allocated: int) -> tuple[int, int, int]:
-    """Allocated bytes before the trace begins, at its peak, and the number of events before the peak."""
-    changes = [_change(event) for event in trace]
-    before = level = allocated - sum(changes)
-    peak, at = level, 0
-    for number, change in enumerate(changes, 1):
-        level += change
-        if level > peak:
-            peak, at = level, number
-    return before, peak, at
+    """Allocated bytes before the trace begins, at its peak, and the number of events before the peak.
 
-
-def _change(event: Event) -> int:
-    """Bytes that an event adds to the level; a block is free when its last stream is done with it."""
-    return {"alloc": 1, "free_completed": -1}.get(event.action, 0) * event.size
+    A block is free when its last stream is done with it.
+    """
+    changes = [{"alloc": 1, "free_completed": -1}.get(event.action, 0) * event.size for event in trace]
+    levels = [*accumulate(changes, initial=allocated - sum(changes))]
+    peak = max(levels)
+    return levels[0], peak, levels.index(peak)
 
 
 def _owners(blocks: Sequence[Life], judged: Judged, peak_event: int) -> list[tuple[str, int]]:
     """Bytes at the peak by owner, the largest first: the line that allocated it, or freed it at least."""
-    totals: dict[str, int] = {}
-    reader = Stacks()
+    totals, reader = Counter[str](), Stacks()
     for block, stack in zip(blocks, judged.stacks, strict=True):
         if block.alive(peak_event - 1):
             line = reader.read(block.freed).line if block.frames is None else stack.line
-            totals[line] = totals.get(line, 0) + block.size
-    return sorted(totals.items(), key=lambda item: -item[1])
+            totals[line] += block.size
+    return totals.most_common()

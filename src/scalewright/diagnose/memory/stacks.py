@@ -4,8 +4,8 @@
     native      torch::autograd::Engine          backward        c10d::Reducer                  communication
     no Python   in a trace whose other events have it: autograd's own thread, the backward
 
-A stack without native frames (stacks="python") is enough for all of it. Each frame is looked at once, as
-snapshots repeat the same ones thousands of times.
+A stack without native frames (stacks="python") is enough for all of it. Each frame is looked at once, as snapshots
+repeat the same ones thousands of times.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Flag, auto
+from functools import lru_cache
 from pathlib import PurePosixPath
 
 FORWARD, BACKWARD, STEP, SETTING_UP, UNKNOWN = "forward", "backward", "optimizer", "setup", "unknown"
@@ -36,10 +37,7 @@ class Mark(Flag):
     MODEL = auto()
 
 
-Patterns = tuple[tuple[Mark, re.Pattern[str]], ...]
-
-
-def _compiled(*rows: tuple[Mark, str]) -> Patterns:
+def _compiled(*rows: tuple[Mark, str]) -> tuple[tuple[Mark, re.Pattern[str]], ...]:
     return tuple((mark, re.compile(pattern, re.IGNORECASE)) for mark, pattern in rows)
 
 
@@ -86,7 +84,6 @@ class Stacks:
     """Reads stacks; lists of frames that are the same object are read once."""
 
     def __init__(self) -> None:
-        self._frames: dict[tuple[str, str], Mark] = {}
         self._stacks: dict[int, Stack] = {}
 
     def read(self, frames: object) -> Stack:
@@ -104,46 +101,36 @@ class Stacks:
         for frame in frames[:MOST_FRAMES] if isinstance(frames, (list, tuple)) else ():
             if isinstance(frame, Mapping):
                 name, file = str(frame.get("name", "")), str(frame.get("filename", ""))
-                marks |= self._mark(name[:MOST_LETTERS], file[-MOST_LETTERS:])
-        setup = Mark.SETUP in marks and Mark.RUN not in marks
-        phase = (
-            BACKWARD if Mark.BACKWARD in marks
-            else STEP if Mark.OPTIMIZER in marks
-            else SETTING_UP if setup
-            else FORWARD if Mark.PYTHON in marks
-            else UNKNOWN
-        )  # fmt: skip
+                marks |= _mark(name[:MOST_LETTERS], file[-MOST_LETTERS:].replace("\\", "/"))
+        if Mark.BACKWARD in marks:
+            phase = BACKWARD
+        elif Mark.OPTIMIZER in marks:
+            phase = STEP
+        elif Mark.SETUP in marks and Mark.RUN not in marks:
+            phase = SETTING_UP
+        else:
+            phase = FORWARD if Mark.PYTHON in marks else UNKNOWN
         return Stack(phase, Mark.COMMUNICATION in marks, Mark.SHARDED in marks, Mark.LOSS in marks,
                      Mark.PYTHON in marks, Mark.MODEL in marks, owner(frames))  # fmt: skip
 
-    def _mark(self, name: str, file: str) -> Mark:
-        key = name, file
-        if key not in self._frames:
-            self._frames[key] = _mark(name, file.replace("\\", "/"))
-        return self._frames[key]
 
-
+@lru_cache(maxsize=1 << 16)
 def _mark(name: str, file: str) -> Mark:
-    marks = Mark.NOTHING
-    if not file.endswith(".py"):
-        for mark, pattern in NATIVE:
-            marks |= mark if pattern.search(name) else Mark.NOTHING
-        return marks
-    for table, text in ((NAMES, name), (FILES, file)):
+    python = file.endswith(".py")
+    marks = Mark.PYTHON if python else Mark.NOTHING
+    for table, text in ((NAMES, name), (FILES, file)) if python else ((NATIVE, name),):
         for mark, pattern in table:
             marks |= mark if pattern.search(text) else Mark.NOTHING
     if name == "apply" and file.endswith(AUTOGRAD_FUNCTION):
         marks |= Mark.BACKWARD
-    return marks | Mark.PYTHON
+    return marks
 
 
 def owner(frames: object) -> str:
     """The innermost frame of the user's own code, else of any Python: `forward (model.py:31)`."""
-    if not isinstance(frames, (list, tuple)):
-        return NATIVE_ONLY
     python = [
         (str(frame.get("name", "?")), str(frame.get("filename", "")).replace("\\", "/"), frame.get("line", "?"))
-        for frame in frames
+        for frame in (frames if isinstance(frames, (list, tuple)) else ())
         if isinstance(frame, Mapping) and str(frame.get("filename", "")).endswith(".py")
     ]
     owners = [frame for frame in python if not LIBRARY.search(frame[1])] or python

@@ -12,28 +12,22 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 
-from scalewright.diagnose.memory.answer import GIB, peaks_of
-from scalewright.diagnose.memory.categories import (
-    ACTIVATIONS,
-    CATEGORIES,
-    GRADIENTS,
-    OPTIMIZER,
-    OTHER,
-    PARAMETERS,
-    TEMPORARY,
-)
+from scalewright.diagnose.memory.answer import GIB, curve
+from scalewright.diagnose.memory.categories import CATEGORIES
 from scalewright.diagnose.memory.verdicts import parts_of, peak_verdict, savings
-from scalewright.diagnose.traces.unpack import Unpacked
+from scalewright.diagnose.traces.unpack import Unpacked, read_each
 from scalewright.diagnose.verdict import Verdict
 from scalewright.spec.common.pickles import NotPlainData
 
 START = re.compile(rb"\[\s{0,9}\[\s{0,9}-?\d{1,20}\s{0,9},\s{0,9}[1-4]\s{0,9},\s{0,9}-?\d{1,20}\s{0,9},\s{0,9}\d\s*\]")
-GROUPS = (PARAMETERS, OPTIMIZER, OTHER, TEMPORARY, ACTIVATIONS, GRADIENTS, TEMPORARY, OTHER)  # by PyTorch's
+# By PyTorch's number of a category ours.
+GROUPS = [CATEGORIES.index(name) for name in (
+    "parameters", "optimizer", "other", "temporary", "activations", "gradients", "temporary", "other",
+)]  # fmt: skip
 BEFORE = -1  # the time of what was there before
 LIMIT = 1 << 30  # bytes of JSON
 Row = tuple[int, int, int, int]
@@ -46,27 +40,20 @@ def is_timeline(start: bytes) -> bool:
 
 def timeline_answer(files: Sequence[Path]) -> dict[str, object]:
     """The answer's keys, of the file with the highest peak; raises NotPlainData where none can be read."""
-    read: list[tuple[dict[str, Any], list[Verdict]]] = []
-    warnings: list[str] = []
-    for file in files:
-        try:
-            read.append(_memory(file))
-        except NotPlainData as error:
-            warnings.append(f"{file.name}: {error}: left out")
+    read, warnings = read_each(files, _memory, NotPlainData)
     if not read:
         raise NotPlainData(warnings[0].partition(": ")[2].removesuffix(": left out"))
-    memory, causes = max(read, key=lambda pair: int(pair[0]["peak_bytes"]))
+    _, memory, causes = max(read, key=lambda of_file: of_file[0])
     return {
         "kind": "memory",
         "memory": memory,
-        "devices": [each for each, _ in read],
+        "devices": [keys for _, keys, _ in read],
         "verdicts": [verdict.dump() for verdict in causes],
         "warnings": warnings,
     }
 
 
-def _memory(path: Path) -> tuple[dict[str, Any], list[Verdict]]:
-    """A file's keys, and its verdicts."""
+def _memory(path: Path) -> tuple[int, dict[str, object], list[Verdict]]:
     table = _rows(path)
     changes = np.zeros((len(CATEGORIES) + 1, len(table)), dtype=np.int64)
     changes[np.array(GROUPS)[table[:, 3]], np.arange(len(table))] = table[:, 2]
@@ -78,7 +65,6 @@ def _memory(path: Path) -> tuple[dict[str, Any], list[Verdict]]:
     saved = savings(level)
     times = table[:, 0]
     begun = int(times[times > BEFORE].min(initial=int(times.max())))
-    rows = peaks_of(total)
     memory = {
         "file": path.name,
         "peak_bytes": peak,
@@ -90,12 +76,9 @@ def _memory(path: Path) -> tuple[dict[str, Any], list[Verdict]]:
         "fragmentation_pct": None,
         "out_of_memory": [],
         "top_stacks": [],
-        "curve": {
-            "time_s": [max(int(times[row]) - begun, 0) / 1e9 for row in rows],
-            "allocated_bytes": [int(total[row]) for row in rows],
-        },
+        "curve": curve(total, lambda row: max(int(times[row]) - begun, 0) / 1e9),
     }
-    return memory, [peak_verdict([parts_of(by_category, peak)], saved, peak, 0.8)] if peak > 0 else []
+    return peak, memory, [peak_verdict([parts_of(by_category, peak)], saved, peak, 0.8)] if peak > 0 else []
 
 
 def _rows(path: Path) -> np.ndarray:

@@ -1,10 +1,6 @@
 """A snapshot in words: what the peak was made of, why memory ran out, and what would have saved how much.
 
-out of memory    asked for, free, held in pieces; fragmentation, where the pieces were enough
-peak             where in the step, and its categories, with what each change would save
-fragmentation    free bytes between blocks in use
-
-What changes would save of the peak, by the snapshot's own curves: the largest of what is left.
+What changes would save of the peak, by the snapshot's own curves, is the largest of what is left:
 
     level  = parameters + gradients + optimizer + activations + communication + loss + temporary + other
     saved  = max(level) - max(level - (1 - kept) · categories that the change touches)
@@ -13,8 +9,8 @@ What changes would save of the peak, by the snapshot's own curves: the largest o
     full recomputation       activations · 1/layers   ZeRO over 8 ranks    1: optimizer · 1/8, 2: gradients,
     fused optimizer          its temporaries · 0                          3: parameters
 
-A peak moves to where the next largest is, so that savings don't add up. `layers` is how often the model's
-lines allocated what the peak holds; with recomputation one layer's activations are there at a time.
+A peak moves to where the next largest is, so that savings don't add up. `layers` is how often the model's lines
+allocated what the peak holds; with recomputation one layer's activations are there at a time.
 """
 
 from __future__ import annotations
@@ -61,10 +57,9 @@ class Saving:
 
 
 def curves(blocks: Sequence[Life], judged: Judged, events: int, before: int) -> np.ndarray:
-    """Bytes of every category, and of the optimizer's temporaries, after every event.
+    """Bytes of every category, and the optimizer's temporaries, after every event: int64 [categories + 1, events + 1].
 
-    int64 [categories + 1, events + 1]. `before`: what was allocated when the trace began; more than the
-    blocks from then is `other`.
+    `before`: what was allocated when the trace began; more than the blocks from then is `other`.
     """
     group = [
         STEP_TEMPORARY if kind == TEMPORARY and stack.phase == STEP else kind
@@ -78,8 +73,8 @@ def curves(blocks: Sequence[Life], judged: Judged, events: int, before: int) -> 
 def savings(level: np.ndarray, layers: int = 0, sharded: bool = False) -> list[Saving]:
     """Changes that save something, the largest first.
 
-    `level`: bytes of every category over time, int64 [categories + 1, n]. `layers`: of the model, 0 where
-    that isn't known. `sharded`: whether states are sharded already.
+    `level`: bytes of every category over time, int64 [categories + 1, n]. `layers`: of the model, 0 where that isn't
+    known. `sharded`: whether states are sharded already.
     """
     options: list[tuple[str, str, dict[int, float]]] = [
         ("loss in chunks", f"compute the loss in {CHUNKS} chunks of the sequence", {LOSS: 1 / CHUNKS}),
@@ -134,7 +129,7 @@ def verdicts(snapshot: Snapshot, by_category: Mapping[str, int], saved: Sequence
     if fragmented := _fragmented(snapshot):
         result.append(fragmented)
     if not snapshot.out_of_memory and snapshot.peak:
-        result.append(_peak(snapshot, by_category, saved))
+        result.append(peak_verdict(_made_of(snapshot, by_category), saved, snapshot.peak, 0.6))
     return result
 
 
@@ -147,17 +142,11 @@ def _out_of_memory(snapshot: Snapshot, by_category: Mapping[str, int], saved: Se
         f"largest free block {_gib(snapshot.largest_free)}",
         *_made_of(snapshot, by_category),
     ]
-    in_pieces = kept + max(free, 0) >= asked > snapshot.largest_free and not _expandable(snapshot)
     change = _changes(saved, snapshot.peak)
-    if in_pieces:
+    if kept + max(free, 0) >= asked > snapshot.largest_free and not _expandable(snapshot):
         evidence.append("in one piece that would have been enough: the memory is fragmented")
         change = f"{EXPANDABLE}; then {change}"
-    largest = saved[0].saves / GIB if saved else None
-    return _verdict("out of memory", evidence, change, largest, 0.9)
-
-
-def _peak(snapshot: Snapshot, by_category: Mapping[str, int], saved: Sequence[Saving]) -> Verdict:
-    return peak_verdict(_made_of(snapshot, by_category), saved, snapshot.peak, 0.6)
+    return _verdict("out of memory", evidence, change, saved[0].saves / GIB if saved else None, 0.9)
 
 
 def peak_verdict(evidence: list[str], saved: Sequence[Saving], peak: int, sure: float) -> Verdict:
@@ -167,13 +156,12 @@ def peak_verdict(evidence: list[str], saved: Sequence[Saving], peak: int, sure: 
 
 def _made_of(snapshot: Snapshot, by_category: Mapping[str, int]) -> list[str]:
     """Where in the step the peak was, what of, and the line that holds most of it."""
-    where = WHERE.get(snapshot.judged.phases.when(snapshot.peak_event - 1), "")
-    in_loss = _last_is_loss(snapshot)
-    where = "in the logits and the loss" if in_loss else where
-    lines = [parts_of(by_category, snapshot.peak, where)] if snapshot.judged.stacked else []
-    lines_of_code = [pair for pair in snapshot.owners if pair[0] != NATIVE_ONLY]
-    if lines_of_code:
-        owner, size = lines_of_code[0]
+    last, judged = snapshot.peak_event - 1, snapshot.judged
+    where = WHERE.get(judged.phases.when(last), "")
+    if any(block.born == last and kind == LOSS for block, kind in zip(snapshot.blocks, judged.category, strict=True)):
+        where = "in the logits and the loss"
+    lines = [parts_of(by_category, snapshot.peak, where)] if judged.stacked else []
+    for owner, size in [pair for pair in snapshot.owners if pair[0] != NATIVE_ONLY][:1]:
         lines.append(f"{_gib(size)} of the peak of {_gib(snapshot.peak)} are from {owner}")
     return lines
 
@@ -188,35 +176,24 @@ def parts_of(by_category: Mapping[str, int], peak: int, where: str = "") -> str:
     return f"the peak of {_gib(peak)}{f' comes {where}' if where else ''}: {', '.join(parts)} GiB"
 
 
-def _last_is_loss(snapshot: Snapshot) -> bool:
-    """Whether the allocation that made the peak was of the logits or the loss."""
-    last = snapshot.peak_event - 1
-    return any(block.born == last and kind == LOSS
-               for block, kind in zip(snapshot.blocks, snapshot.judged.category, strict=True))  # fmt: skip
-
-
 def _changes(saved: Sequence[Saving], peak: int) -> str:
     sharding = [saving for saving in saved if saving.change.startswith("zero")]
     enough = [saving for saving in sharding if saving.saves >= MOSTLY * sharding[0].saves][-1:]
-    worth = [saving for saving in saved
-             if saving.saves >= WORTH * peak and (saving not in sharding or saving in enough)]  # fmt: skip
-    worth = worth[:MOST_CHANGES]
     if not saved:
         return "record with stacks='python', over a whole step, to see what would save memory"
-    if not worth:
-        return f"none of the usual changes saves {100 * WORTH:.0f}% of it"
-    return "; or ".join(f"{saving.how} (saves {_gib(saving.saves)})" for saving in worth)
+    named = [saving for saving in saved if saving not in sharding or saving in enough]
+    worth = [f"{saving.how} (saves {_gib(saving.saves)})" for saving in named if saving.saves >= WORTH * peak]
+    return "; or ".join(worth[:MOST_CHANGES]) or f"none of the usual changes saves {100 * WORTH:.0f}% of it"
 
 
 def _fragmented(snapshot: Snapshot) -> Verdict | None:
     if snapshot.fragmentation_pct < FRAGMENTED or _expandable(snapshot):
         return None
-    pieces = snapshot.in_pieces
-    evidence = (
-        f"{_gib(pieces)} of {_gib(snapshot.reserved)} reserved are free in pieces, the largest free block "
+    line = (
+        f"{_gib(snapshot.in_pieces)} of {_gib(snapshot.reserved)} reserved are free in pieces, the largest free block "
         f"has {_gib(snapshot.largest_free)}"
     )
-    return _verdict("fragmentation", [evidence], EXPANDABLE, pieces / GIB, 0.7)
+    return _verdict("fragmentation", [line], EXPANDABLE, snapshot.in_pieces / GIB, 0.7)
 
 
 def _expandable(snapshot: Snapshot) -> bool:

@@ -2,7 +2,6 @@
 
 lines.py           NCCL's lines, apart from the rest        communicators.py   whose line it is
 patterns.py        a regular expression for each line       log.py             all of a run's lines together
-problems.py        warnings and errors: a table             summary.py         the run in figures
-rules.py           causes: errors, slow_links.py,           answer.py          the keys of `diagnose --json`
-                   differences.py
+problems.py        warnings and errors: a table             summary.py         the run in figures, odd hosts
+slow_links.py      why links are slow                       answer.py          all causes, the keys of `--json`
 """

@@ -1,16 +1,14 @@
 """The answer of `diagnose` for logs of NCCL: what was chosen, what slows or stops the run.
 
-What slows or stops a run's communication: one rule, one function, silent where its cause isn't shown.
+One rule for a cause, one function, silent where its cause isn't shown:
 
     errors           what the table of problems knows, and warnings that it doesn't
     slow_links.py    between nodes: sockets instead of InfiniBand · GPUDirect RDMA off · few adapters
                      within one: the network or shared memory instead of P2P · PCIe instead of NVLink
-    differences.py   hosts and ranks that do otherwise than the rest
+    summary.py       hosts and ranks that do otherwise than the rest
 
-NCCL chooses on its own, and says why only in passing: a rule looks for the reason among the variables and
-messages, and its confidence falls where there is none.
-
-Errors that only follow from others are left out:
+NCCL chooses on its own, and says why only in passing: a rule looks for the reason among the variables and messages, and
+its confidence falls where there is none. Errors that only follow from others are left out:
 
 ncclSystemError on 31 ranks, "Connect to 10.0.0.7 failed : Connection refused" on one  ──► the one
 """
@@ -18,7 +16,7 @@ ncclSystemError on 31 ranks, "Connect to 10.0.0.7 failed : Connection refused" o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from scalewright.diagnose.nccl.communicators import Communicator
@@ -51,8 +49,9 @@ def nccl_part(run: Summary) -> dict[str, object]:
         "ranks": run.ranks,
         "nodes": run.nodes,
         "hosts": run.hosts,
-        "transports": {"net": run.net, "intra": run.intra, "within": _links(run.within),
-                       "between": _links(run.between)},
+        "transports": {
+            "net": run.net, "intra": run.intra, "within": _links(run.within), "between": _links(run.between),
+        },
         "gdr": run.gdr,
         "channels": run.channels,
         "plugin": log.plugin or None,
@@ -69,7 +68,12 @@ def nccl_part(run: Summary) -> dict[str, object]:
         ],
         "environment": {name: " | ".join(values) for name, values in log.environment.items()},
         "problems": [*log.messages],
-        "messages": _messages(log),
+        "messages": [
+            {"problem": name, "gravity": message.problem.gravity, "count": message.count, "file": message.file,
+             "line": message.line, "text": message.text, "hosts": sorted(message.hosts),
+             "peers": sorted(message.peers)}
+            for name, message in log.messages.items()
+        ],
     }  # fmt: skip
 
 
@@ -88,14 +92,14 @@ def _communicator(some: Communicator) -> dict[str, object]:
         "ranks": some.ranks,
         "ranks_seen": len(some.members),
         "ranks_ready": len(some.complete),
-        "nodes": some.nodes if some.nodes is not None else None,
+        "nodes": some.nodes,
         "hosts": some.hosts,
         "channels": some.most_channels(),
         "rings": len(some.rings) or None,
         "trees": some.trees or None,
         "nvls": some.nvls,
         "gdr": some.gdr,
-        "links": _by_count(some.links),
+        "links": dict(some.links.most_common()),
         "members": [
             {"rank": member.rank, "host": member.host, "cuda_device": _known(member.cuda_device),
              "nvml_device": _known(member.nvml_device), "bus_id": member.bus_id or None}
@@ -104,21 +108,8 @@ def _communicator(some: Communicator) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _by_count(counts: Mapping[str, int]) -> dict[str, int]:
-    return dict(sorted(counts.items(), key=lambda item: -item[1]))
-
-
 def _known(number: int) -> int | None:
     return number if number >= 0 else None
-
-
-def _messages(log: Log) -> list[dict[str, object]]:
-    return [
-        {"problem": name, "gravity": message.problem.gravity, "count": message.count, "file": message.file,
-         "line": message.line, "text": message.text, "hosts": sorted(message.hosts),
-         "peers": sorted(message.peers)}
-        for name, message in log.messages.items()
-    ]  # fmt: skip
 
 
 def _missing(run: Summary) -> list[str]:
@@ -143,9 +134,9 @@ def errors(log: Log) -> list[Verdict]:
     """Warnings of the table; those that only say that something failed where nothing tells what."""
     causes = [message for message in log.messages.values() if message.problem.gravity == CAUSE]
     known = [message for message in causes if message.problem.any_of]
-    symptoms = [message for message in log.messages.values() if message.problem.gravity == SYMPTOM]
-    unknown = [message for message in causes if not message.problem.any_of]
-    return [_error(message) for message in [*known, *unknown[:MOST_UNKNOWN], *([] if known else symptoms)]]
+    unknown = [message for message in causes if not message.problem.any_of][:MOST_UNKNOWN]
+    symptoms = [message for message in log.messages.values() if message.problem.gravity == SYMPTOM and not known]
+    return [_error(message) for message in [*known, *unknown, *symptoms]]
 
 
 def _error(message: Message) -> Verdict:
@@ -155,9 +146,9 @@ def _error(message: Message) -> Verdict:
         evidence.append(f"printed {times}" + (f", by {names(sorted(message.hosts))}" if message.hosts else ""))
     if message.peers:
         evidence.append(f"the other end: {names(sorted(message.peers))}")
-    fix = message.problem.fix or "NCCL's own words: its documentation's chapter on troubleshooting has most of them"
-    return Verdict(message.problem.name, evidence, fix,
-                   0.9 if message.problem.gravity == CAUSE and message.problem.any_of else 0.5)  # fmt: skip
+    problem = message.problem
+    fix = problem.fix or "NCCL's own words: its documentation's chapter on troubleshooting has most of them"
+    return Verdict(problem.name, evidence, fix, 0.9 if problem.gravity == CAUSE and problem.any_of else 0.5)
 
 
 RULES: Sequence[Callable[[Summary], Verdict | None]] = (*BETWEEN, *WITHIN, *DIFFERENCES)

@@ -4,13 +4,14 @@
     rank 1   comm 0x77bb rank 1 nranks 4 ... commId 0x7f - Init START      (a pointer is a process' own)
     2.7      comm 0x55aa rank 0 nranks 4 cudaDev 0 busId 1000 - Init COMPLETE     no id, and no start
 
-Without an id, a rank belongs to the oldest communicator of its size that lacks this rank, one on its host
-before the others: groups of one size may change places, and nothing in such a log tells. Without a start,
-what a rank prints before its `Init COMPLETE` (channels, links) belongs to the communicator of that line.
+Without an id, a rank belongs to the oldest communicator of its size that lacks this rank, one on its host before the
+others: groups of one size may change places, and nothing in such a log tells. Without a start, what a rank prints
+before its `Init COMPLETE` (channels, links) belongs to the communicator of that line.
 """
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -43,7 +44,7 @@ class Communicator:
     trees: int = 0
     nvls: bool | None = None
     gdr: bool | None = None
-    links: dict[str, int] = field(default_factory=dict)
+    links: Counter[str] = field(default_factory=Counter)
 
     @property
     def hosts(self) -> list[str]:
@@ -62,8 +63,8 @@ class Communicators:
         self.all: list[Communicator] = []
         self.started = False  # whether this NCCL prints a line when it begins with one
         self._by_id: dict[tuple[str, int], Communicator] = {}
-        self._by_size: dict[int, list[Communicator]] = {}
-        self._of: dict[Source, list[tuple[Communicator, int]]] = {}
+        self._by_size: dict[int, list[Communicator]] = defaultdict(list)
+        self._of: dict[Source, list[tuple[Communicator, int]]] = defaultdict(list)
         self._pointers: dict[tuple[Source, str], Communicator] = {}
         self._pending: dict[Source, Communicator] = {}
 
@@ -88,8 +89,7 @@ class Communicators:
 
     def of(self, source: Source) -> tuple[Communicator, int]:
         """The communicator that a rank's line about channels belongs to, and the rank in it (-1: unknown)."""
-        mine = self._of.get(source)
-        if mine and self.started:
+        if self.started and (mine := self._of.get(source)):
             return mine[-1]
         return self._pending.setdefault(source, Communicator("", 0)), -1
 
@@ -104,11 +104,8 @@ class Communicators:
     def holding(self, source: Source, place: int, rank: int, other: int) -> Communicator | None:
         """The communicator in which a GPU is `rank`: its `place`-th if that fits, else the first."""
         mine = self._of.get(source, [])
-        first = mine[place : place + 1]
-        for communicator, number in [*first, *mine]:
-            if number == rank and other < communicator.ranks:
-                return communicator
-        return None
+        fitting = (one for one, number in [*mine[place : place + 1], *mine] if number == rank and other < one.ranks)
+        return next(fitting, None)
 
     def _join(self, source: Source, rank: int, ranks: int, rest: Mapping[str, str]) -> Communicator:
         name = rest.get("commId") or ""
@@ -118,27 +115,18 @@ class Communicators:
         if same is None or (rank in same.members and same.members[rank].host != source.host):
             same = Communicator(name or f"{len(self.all)}", ranks)
             self.all.append(same)
-            self._by_size.setdefault(ranks, []).append(same)
+            self._by_size[ranks].append(same)
             self._by_id[name, ranks] = same
         if pending := self._pending.pop(source, None):
             _take_over(same, pending, rank)
-        self._of.setdefault(source, []).append((same, rank))
+        self._of[source].append((same, rank))
         return same
 
     def _of_size(self, source: Source, rank: int, ranks: int) -> Communicator | None:
         """A communicator without an id that lacks this rank; full ones are forgotten, which is quicker."""
-        lacking = [
-            communicator
-            for communicator in self._by_size.get(ranks, ())
-            if len(communicator.members) < communicator.ranks
-        ]
-        self._by_size[ranks] = lacking
-        lacking = [communicator for communicator in lacking if rank not in communicator.members]
-        near = [
-            communicator
-            for communicator in lacking
-            if any(m.host == source.host for m in communicator.members.values())
-        ]
+        self._by_size[ranks] = [one for one in self._by_size[ranks] if len(one.members) < one.ranks]
+        lacking = [one for one in self._by_size[ranks] if rank not in one.members]
+        near = [one for one in lacking if any(member.host == source.host for member in one.members.values())]
         return next(iter(near or lacking), None)
 
 
@@ -148,12 +136,9 @@ def _take_over(communicator: Communicator, pending: Communicator, rank: int) -> 
     communicator.trees = max(communicator.trees, pending.trees)
     if pending.channels:
         communicator.channels[rank] = max(pending.channels.values())
-    if pending.ring_channels is not None:
-        communicator.ring_channels = pending.ring_channels
-    if pending.gdr is not None:
-        communicator.gdr = pending.gdr
-    if pending.nvls is not None:
-        communicator.nvls = pending.nvls
+    for key in ("ring_channels", "gdr", "nvls"):
+        if (value := getattr(pending, key)) is not None:
+            setattr(communicator, key, value)
 
 
 def _number(text: str | None) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,10 +55,7 @@ class Lines:
     """Iterates over the lines of a file; afterwards `notes` says what couldn't be read."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.joined = 0
-        self.damage = ""
-        self._sources: dict[bytes, Source] = {}
+        self.path, self.joined, self.damage = path, 0, ""
 
     def __iter__(self) -> Iterator[Line]:
         """The lines in order; raises OSError where the file can't be read."""
@@ -73,8 +71,7 @@ class Lines:
         return [self.damage] * bool(self.damage) + [joined] * bool(self.joined)
 
     def _line(self, number: int, raw: bytes) -> Line | None:
-        if len(raw) > LONGEST:
-            raw = raw[:LONGEST]
+        raw = raw[:LONGEST]
         if b"\x1b" in raw:
             raw = COLOUR.sub(b"", raw)
         head, _, rest = raw.partition(b" NCCL ")
@@ -85,17 +82,13 @@ class Lines:
         if b" NCCL " in text and (b" NCCL INFO " in text or b" NCCL WARN " in text):
             self.joined += 1
             return None
-        return Line(number, self._source(head), level, text.decode("utf-8", "replace").strip())
+        return Line(number, _source(head[-HEAD:]), level, text.decode("utf-8", "replace").strip())
 
-    def _source(self, head: bytes) -> Source:
-        source = self._sources.get(head)
-        if source is None:
-            match = SOURCE.search(head[-HEAD:].decode("utf-8", "replace"))
-            source = Source(*(group or "" for group in match.groups())) if match else NOBODY
-            if len(self._sources) >= SOURCES:
-                self._sources.clear()
-            self._sources[head] = source
-        return source
+
+@lru_cache(maxsize=SOURCES)
+def _source(head: bytes) -> Source:
+    match = SOURCE.search(head.decode("utf-8", "replace"))
+    return Source(*match.groups("")) if match else NOBODY
 
 
 def _raw_lines(pieces: Unpacked) -> Iterator[tuple[int, bytes]]:

@@ -8,31 +8,18 @@ One file of all ranks, one a rank (NCCL_DEBUG_FILE) or an excerpt: what isn't pr
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from scalewright.diagnose.nccl import patterns
 from scalewright.diagnose.nccl.communicators import Communicators
 from scalewright.diagnose.nccl.lines import Line, Lines, Source
-from scalewright.diagnose.nccl.patterns import (
-    ALGORITHMS,
-    FORMS,
-    PROTOCOLS,
-    VERSION_WITHIN,
-    adapters,
-    exports,
-    interfaces,
-    match,
-    network,
-    pairs,
-    plain_version,
-    repeated,
-)
-from scalewright.diagnose.nccl.problems import CAUSE, HINT, PEER, Problem, peer, problem
+from scalewright.diagnose.nccl.patterns import Fields
+from scalewright.diagnose.nccl.problems import CAUSE, HINT, Problem, peer, problem
 
-Fields = dict[str, str | None]
 NUMBER = re.compile(r"0x[0-9a-f]+|\d+")  # warnings that differ only in them are one
 LONGEST_NAME = 80  # characters
 LONGEST_TEXT = 240  # characters of a message that are kept
@@ -66,12 +53,11 @@ class Message:
 class Log:
     """What the lines say. Sets hold the hosts, or the GPUs, that said it."""
 
-    lines: int = 0
     library: str = "NCCL"
     versions: dict[str, set[str]] = field(default_factory=dict)
     plugin: str = ""
     provider: str = ""
-    networks: dict[str, set[Source]] = field(default_factory=dict)
+    networks: dict[str, set[Source]] = field(default_factory=lambda: defaultdict(set))
     bootstrap: dict[str, list[str]] = field(default_factory=dict)  # a host's interfaces, in use
     sockets: dict[str, list[str]] = field(default_factory=dict)
     adapters: dict[str, dict[int, tuple[str, str]]] = field(default_factory=dict)
@@ -104,21 +90,23 @@ class _Reader:
     def __init__(self) -> None:
         self.log = Log()
         self.kinds: dict[str, Callable[[Source, Fields], None]] = {
-            form.kind: getattr(self, f"_{form.kind}") for form in FORMS
+            form.kind: getattr(self, f"_{form.kind}") for form in patterns.FORMS
         }
 
     def take(self, line: Line, file: str) -> None:
         """Takes in a line."""
         _, source, level, text = line
-        self.log.lines += level != ""
-        if link := repeated(text):
+        if link := patterns.repeated(text):
             self.log.links[Link(source, self.log.communicators.count(source), link)] += 1
             return
-        matched = match(text)
+        matched = patterns.match(text)
         if matched is not None:
             self.kinds[matched[0]](source, matched[1])
-        elif not level:
-            self._plain(line)
+        elif not level:  # without a head: a version in an exception, a variable set by a shell
+            if " version" in text and (match := patterns.VERSION_WITHIN.search(text)):
+                self._version(source, match.groupdict(""))
+            for name, value in patterns.EXPORT.findall(text) if "export" in text or text.startswith("+") else ():
+                self._environment(source, {"name": name, "value": value})
         row = None
         if level in ("WARN", "ERROR", "ABORT", "") or (matched is None and HINT.search(text)):
             row = problem(text)
@@ -126,13 +114,6 @@ class _Reader:
             row = Problem(f"warning: {NUMBER.sub('#', text)[:LONGEST_NAME]}", CAUSE, ())
         if row is not None:
             self._message(row, line, file)
-
-    def _plain(self, line: Line) -> None:
-        """What a line without a head says: a version in an exception, a variable set by a shell."""
-        if " version" in line.text and (match := VERSION_WITHIN.search(line.text)):
-            self._version(line.source, match.groupdict())
-        for name, value in exports(line.text):
-            self._environment(line.source, {"name": name, "value": value})
 
     def _message(self, row: Problem, line: Line, file: str) -> None:
         messages = self.log.messages
@@ -144,8 +125,8 @@ class _Reader:
         message.count += 1
         if line.source.host:
             message.hosts.add(line.source.host)
-        if PEER.search(line.text) and len(message.peers) < MOST:
-            message.peers.add(peer(line.text))
+        if len(message.peers) < MOST and (address := peer(line.text)):
+            message.peers.add(address)
 
     def _ring(self, source: Source, fields: Fields) -> None:
         communicator, _ = self.log.communicators.of(source)
@@ -159,7 +140,7 @@ class _Reader:
     def _channels(self, source: Source, fields: Fields) -> None:
         communicator, rank = self.log.communicators.of(source)
         communicator.channels[rank] = _small(fields["channels"])
-        if fields["nvls"] is not None:
+        if fields["nvls"]:
             communicator.nvls = _small(fields["nvls"]) > 0
 
     def _rings_connected(self, source: Source, fields: Fields) -> None:
@@ -172,64 +153,59 @@ class _Reader:
     def _comm(self, source: Source, fields: Fields) -> None:
         rank, ranks = _small(fields["rank"]), _small(fields["ranks"])
         if rank < ranks <= MOST_RANKS:
-            rest = pairs(fields["rest"] or "")
-            self.log.communicators.line(source, fields["pointer"] or "", rank, ranks, rest)
+            rest = dict(patterns.PAIR.findall(fields["rest"]))
+            self.log.communicators.line(source, fields["pointer"], rank, ranks, rest)
 
     def _version(self, source: Source, fields: Fields) -> None:
-        self.log.library = fields["library"] or "NCCL"
-        version = plain_version(fields["version"] or "")
+        self.log.library = fields["library"]
         if len(self.log.versions) < MOST:
+            version = patterns.plain_version(fields["version"])
             self.log.versions.setdefault(version, set()).update({source.host} - {""})
 
     def _environment(self, source: Source, fields: Fields) -> None:
-        name, value = fields["name"] or "", (fields["value"] or "").removesuffix(".")[:LONGEST_TEXT]
+        name, value = fields["name"], fields["value"].removesuffix(".")[:LONGEST_TEXT]
         if len(self.log.environment) < MOST or name in self.log.environment:
             values = self.log.environment.setdefault(name, {})
             if len(values) < MOST or value in values:
                 values.setdefault(value, set()).update({source.host} - {""})
 
     def _bootstrap(self, source: Source, fields: Fields) -> None:
-        if source.host not in self.log.bootstrap:
-            self.log.bootstrap[source.host] = interfaces(fields["interfaces"] or "")
+        self.log.bootstrap.setdefault(source.host, patterns.INTERFACE.findall(fields["interfaces"]))
 
     def _sockets(self, source: Source, fields: Fields) -> None:
-        if source.host not in self.log.sockets:
-            self.log.sockets[source.host] = interfaces(fields["interfaces"] or "")
+        self.log.sockets.setdefault(source.host, patterns.INTERFACE.findall(fields["interfaces"]))
 
     def _adapters(self, source: Source, fields: Fields) -> None:
-        if listed := adapters(fields["adapters"] or ""):
-            self.log.adapters.setdefault(source.host, {}).update(listed)
+        for number, name, link in patterns.ADAPTER.findall(fields["adapters"]):
+            self.log.adapters.setdefault(source.host, {})[int(number)] = name, link
 
     def _network(self, source: Source, fields: Fields) -> None:
-        self.log.networks.setdefault(network((fields["network"] or "").strip()), set()).add(source)
+        self.log.networks[patterns.network(fields["network"].strip())].add(source)
 
     def _plugin(self, source: Source, fields: Fields) -> None:
         self.log.plugin = f"{fields['plugin']} {fields['version']}"
 
     def _provider(self, source: Source, fields: Fields) -> None:
-        self.log.provider = fields["provider"] or ""
+        self.log.provider = fields["provider"]
 
     def _gdr_of_gpu(self, source: Source, fields: Fields) -> None:
-        enabled = (fields["state"] or "").lower() == "enabled"
-        if enabled:
+        if fields["state"].lower() == "enabled":
             self.log.gdr_gpus += 1
         else:
-            key = (source.host, source.device, fields["adapter"] or "")
-            self.log.gdr_distance[key] = _small(fields["distance"])
+            self.log.gdr_distance[source.host, source.device, fields["adapter"]] = _small(fields["distance"])
 
     def _gdr_of_adapter(self, source: Source, fields: Fields) -> None:
-        key = (source.host, fields["adapter"] or "")
-        enabled = (fields["state"] or "").lower() == "enabled"
+        key = (source.host, fields["adapter"])
         # "(DMABUF) enabled" says what the driver could do; the plain form what NCCL made of it.
-        if fields["how"] is None or key not in self.log.gdr_adapters:
-            self.log.gdr_adapters[key] = enabled
+        if not fields["how"] or key not in self.log.gdr_adapters:
+            self.log.gdr_adapters[key] = fields["state"].lower() == "enabled"
 
     def _graph(self, source: Source, fields: Fields) -> None:
-        self.log.graphs[fields["inside"] or "", fields["to_adapter"] or ""] += 1
+        self.log.graphs[fields["inside"], fields["to_adapter"]] += 1
 
     def _tuning(self, source: Source, fields: Fields) -> None:
-        algorithm = _named(fields["algorithm"] or "", ALGORITHMS)
-        protocol = _named(fields["protocol"] or "", PROTOCOLS)
+        algorithm = _named(fields["algorithm"], patterns.ALGORITHMS)
+        protocol = _named(fields["protocol"], patterns.PROTOCOLS)
         self.log.tuning[fields["collective"] or "collective", algorithm, protocol] += 1
 
 
@@ -238,9 +214,9 @@ def _named(text: str, names: tuple[str, ...]) -> str:
     return names[int(text)] if text.isdecimal() and len(text) < 3 and int(text) < len(names) else text.upper()
 
 
-def _small(text: str | None) -> int:
+def _small(text: str) -> int:
     """A count as a number: NCCL's have at most a few digits, a stranger's file may have thousands."""
-    return int((text or "0")[:9])
+    return int(text[:9])
 
 
 def names(some: Collection[str]) -> str:

@@ -2,10 +2,9 @@
 
     "24 coll channels, 32 p2p channels"  ──► first word "" ──► channels(channels=24, p2p=32)
 
-A form is found by its line's first word (the letters before anything else; "" for a line that begins with a
-number), so that most lines cost a look into a dictionary. Where versions differ, the form has both.
-
-Most lines of a log are links: who sends to whom, and the words behind `via`.
+A form is found by its line's first word (the letters before anything else; "" for a line that begins with a number), so
+that most lines cost a look into a dictionary. Where versions differ, the form has both. Most lines of a log are links:
+who sends to whom, and the words behind `via`.
 
     2.7    Channel 00 : 0[1a000] -> 1[1c000] via P2P/IPC               bus ids in brackets
     2.12   Channel 00/0 : 0[1a000] -> 1[1c000] via P2P/IPC/read        and a connection's number
@@ -20,8 +19,8 @@ Most lines of a log are links: who sends to whom, and the words behind `via`.
     NET/AWS Libfabric/0          the OFI plugin
     COLLNET/SHARP/0              reduced in the switch
 
-All but the channel's number is the same for each of 2 to 32 channels: `repeated` is that part, and a reader
-counts it before it takes it apart.
+All but the channel's number is the same for each of 2 to 32 channels: `repeated` is that part, and a reader counts it
+before it takes it apart.
 """
 
 from __future__ import annotations
@@ -39,10 +38,12 @@ NETWORKS = (  # a network's name as printed begins with, and what people call it
 )  # fmt: skip
 STARTS = ("Channel ", "Ring ", "Coll")
 LINK = re.compile(
-    r"(\d{1,9})(?:\[\w+\])?(?: -> (\d{1,9})\[\w+\])? (?:\[(send|receive)\] )?"
-    r"via (.+?)(?: comm 0x\w+ nRanks \d+)?$"
+    r"(\d{1,9})(?:\[\w+\])?(?: -> (\d{1,9})\[\w+\])? (?:\[(send|receive)\] )?via (.+?)(?: comm 0x\w+ nRanks \d+)?$"
 )
 DEVICE = re.compile(r"(\d+)(?:\(\d+\))?$")
+
+
+Fields = dict[str, str]
 
 
 class Form(NamedTuple):
@@ -64,8 +65,7 @@ FORMS = (
           r"(?P<channels>\d+) coll channels, (?:(?P<collnet>\d+) collnet channels, )?"
           r"(?:(?P<nvls>\d+) nvls channels, )?(?P<p2p>\d+) p2p channels"),
     _form("channels", "comm",  # RCCL's since 2.27
-          r"comm:[\w:, ]{1,90}? coll channels:(?P<channels>\d+) collnet channels:\d+, "
-          r"nvls channels:(?P<nvls>\d+)"),
+          r"comm:[\w:, ]{1,90}? coll channels:(?P<channels>\d+) collnet channels:\d+, nvls channels:(?P<nvls>\d+)"),
     _form("rings_connected", "Connected", r"Connected all rings, use ring PXN (?P<pxn>\d) GDR (?P<gdr>\d)"),
     _form("nvls", "Connected", r"Connected NVLS tree"),
     # A communicator's line: `rest` are pairs of a name and a value, and what was begun or done.
@@ -73,8 +73,7 @@ FORMS = (
                    "ncclCommInitRankScalable", "ncclCommInitRankDev", "ncclCommShrink"),
           r"(?:\w+ )?comm (?P<pointer>0x\w+) rank (?P<rank>\d+) n[rR]anks (?P<ranks>\d+) (?P<rest>.*)$"),
     _form("version", ("NCCL", "RCCL"), r"(?P<library>[NR]CCL) version\s*:?\s*(?P<version>[\w.+\-]+)"),
-    _form("environment", ("NCCL", "RCCL"),
-          r"(?P<name>[NR]CCL_\w+) set (?:by environment )?to (?P<value>.*)$"),
+    _form("environment", ("NCCL", "RCCL"), r"(?P<name>[NR]CCL_\w+) set (?:by environment )?to (?P<value>.*)$"),
     _form("bootstrap", "Bootstrap", r"Bootstrap ?: Using (?P<interfaces>.+)$"),
     _form("network", "Using", r"Using network (?P<network>.+)$"),
     _form("adapters", "NET", r"NET/IB\w* ?: Using (?P<adapters>[^;]*)"),
@@ -104,7 +103,9 @@ BY_WORD: dict[str, tuple[Form, ...]] = {
 ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
 PROTOCOLS = ("LL", "LL128", "SIMPLE")
 
-PAIR = re.compile(r"\b(\w{1,40}) (\w{1,40})")
+PAIR = re.compile(r"\b(\w{1,40}) (\w{1,40})")  # `cudaDev 1 busId b000 - Init COMPLETE`
+# `[0]ib0:10.0.0.1<0> [1]ib1:10.0.1.1<0>`, `[0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]`, and what a shell set before the run:
+# `export NCCL_DEBUG=info`, `+ NCCL_IB_DISABLE=1`.
 INTERFACE = re.compile(r"(?:\[\d+\])?([^:\s\[\]<>]{1,40}):[^\s<>]{1,90}<\d+>")
 ADAPTER = re.compile(r"\[(\d+)\] ?([^:\s\[\]]+):(?:\w+:)?\d+/(\w+)")
 EXPORT = re.compile(r"(?:^|\bexport |\s)([NR]CCL_[A-Z0-9_]+)=([^\s'\";]+)")
@@ -112,33 +113,13 @@ VERSION_WITHIN = re.compile(r"(?P<library>[NR]CCL) version\s*:?\s*(?P<version>\d
 OLD_CODE = 10  # major versions from which a number was decoded wrongly
 
 
-def match(text: str) -> tuple[str, dict[str, str | None]] | None:
-    """The kind and the fields of a line's text; None for a line that no form fits."""
+def match(text: str) -> tuple[str, Fields] | None:
+    """The kind and the fields of a line's text, empty where it lacks one; None for a line that no form fits."""
     first = FIRST.match(text)
     for form in BY_WORD.get(first[0] if first else "", ()):
         if fields := form.pattern.match(text):
-            return form.kind, fields.groupdict()
+            return form.kind, fields.groupdict("")
     return None
-
-
-def pairs(rest: str) -> dict[str, str]:
-    """`cudaDev 1 busId b000 - Init COMPLETE` as {"cudaDev": "1", "busId": "b000", "Init": "COMPLETE"}."""
-    return dict(PAIR.findall(rest))
-
-
-def interfaces(text: str) -> list[str]:
-    """`[0]ib0:10.0.0.1<0> [1]ib1:10.0.1.1<0>` as their names."""
-    return INTERFACE.findall(text)
-
-
-def adapters(text: str) -> dict[int, tuple[str, str]]:
-    """`[0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]` as {0: ("mlx5_0", "IB"), 1: ("mlx5_1", "RoCE")}."""
-    return {int(number): (name, link) for number, name, link in ADAPTER.findall(text)}
-
-
-def exports(text: str) -> list[tuple[str, str]]:
-    """Variables that a shell set before the run: `export NCCL_DEBUG=info`, `+ NCCL_IB_DISABLE=1`."""
-    return EXPORT.findall(text) if "export" in text or text.startswith("+") else []
 
 
 def plain_version(text: str) -> str:
@@ -202,8 +183,6 @@ def via(text: str) -> Via:
     if kind in ("NET", "COLLNET"):
         name, *parts = rest.split("/")
         device = DEVICE.match(parts[0]) if parts else None
-        return Via(kind, network(name), int(device[1][:6]) if device else -1,
-                   any(part.startswith("GDRDMA") for part in parts))  # fmt: skip
-    if "shared memory" in text:
-        return Via("SHM", text)
-    return Via(kind, text)
+        adapter, gdr = int(device[1][:6]) if device else -1, any(part.startswith("GDRDMA") for part in parts)
+        return Via(kind, network(name), adapter, gdr)
+    return Via("SHM" if "shared memory" in text else kind, text)

@@ -33,6 +33,8 @@ REACH = (
     "see in the log of the rank at that address why it ended or never came; else let its ports through the "
     "firewall, and name the network that all nodes share with NCCL_SOCKET_IFNAME"
 )
+FIRST = "look for the first rank that ended: the others only notice that it is gone"
+WARNED = "look at the lines with NCCL WARN before it, on all ranks"
 PROBLEMS = (
     Problem("no NET plugin", HARMLESS, (("net/plugin", "no plugin found"),)),
     Problem("libnccl-net.so not found", HARMLESS,
@@ -43,15 +45,14 @@ PROBLEMS = (
     Problem("adapter can't be opened", CAUSE, (("unable to open device",), ("failed to open libibverbs",)),
             "check `ibv_devinfo` in the job's container: /dev/infiniband and rdma-core must be inside it"),
     Problem("connection refused", CAUSE, (("connection refused",),), REACH),
-    Problem("connection timed out", CAUSE, (("connection timed out",), ("no route to host",),
-                                            ("network is unreachable",)), REACH),
+    Problem("connection timed out", CAUSE,
+            (("connection timed out",), ("no route to host",), ("network is unreachable",)), REACH),
     Problem("InfiniBand transport error", CAUSE,
             (("net/ib", "completion", "error"), ("net/ib", "completion", "status="), ("ibv_wc_",)),
             "look at the fabric between these nodes: link errors (`ibqueryerrors`), RoCE's flow control, "
             "NCCL_IB_GID_INDEX; NCCL_IB_TIMEOUT=22 bridges short outages"),
     Problem("connection lost", CAUSE,
-            (("connection closed by remote peer",), ("connection reset by peer",), ("broken pipe",)),
-            "look for the first rank that ended: the others only notice that it is gone"),
+            (("connection closed by remote peer",), ("connection reset by peer",), ("broken pipe",)), FIRST),
     Problem("out of GPU memory", CAUSE, (("cuda failure", "out of memory"),),
             "leave NCCL some memory: a smaller micro-batch, fewer communicators, a small NCCL_BUFFSIZE"),
     Problem("shared memory too small", CAUSE,
@@ -73,21 +74,16 @@ PROBLEMS = (
             "boot the hosts with iommu=pt: without it GPUs may hang or go through the host"),
     Problem("NUMA balancing is on", CAUSE, (("numa auto balancing enabled",),),
             "turn it off: sysctl kernel.numa_balancing=0"),
-    Problem("fine-grained PCIe is off", CAUSE, (("hsa_force_fine_grain_pcie",),),
-            "set HSA_FORCE_FINE_GRAIN_PCIE=1"),
+    Problem("fine-grained PCIe is off", CAUSE, (("hsa_force_fine_grain_pcie",),), "set HSA_FORCE_FINE_GRAIN_PCIE=1"),
     Problem("CUDA failure", CAUSE, (("cuda failure",), ("hip failure",)),
             "an earlier kernel failed, or the driver is too old: run with CUDA_LAUNCH_BLOCKING=1"),
     Problem("collective timed out", SYMPTOM, (("watchdog caught collective operation timeout",),),
             "find the rank that never came: `scalewright diagnose` reads flight recorder dumps "
             "(TORCH_NCCL_TRACE_BUFFER_SIZE)"),
-    Problem("unhandled system error", SYMPTOM, (("unhandled system error",), ("ncclsystemerror",)),
-            "look at the lines with NCCL WARN before it, on all ranks"),
-    Problem("unhandled CUDA error", SYMPTOM, (("unhandled cuda error",), ("ncclunhandledcudaerror",)),
-            "look at the lines with NCCL WARN before it, on all ranks"),
-    Problem("a remote rank ended", SYMPTOM, (("ncclremoteerror",), ("remote process exited",)),
-            "look for the first rank that ended: the others only notice that it is gone"),
-    Problem("internal error", SYMPTOM, (("ncclinternalerror",),),
-            "look at the lines with NCCL WARN before it, on all ranks"),
+    Problem("unhandled system error", SYMPTOM, (("unhandled system error",), ("ncclsystemerror",)), WARNED),
+    Problem("unhandled CUDA error", SYMPTOM, (("unhandled cuda error",), ("ncclunhandledcudaerror",)), WARNED),
+    Problem("a remote rank ended", SYMPTOM, (("ncclremoteerror",), ("remote process exited",)), FIRST),
+    Problem("internal error", SYMPTOM, (("ncclinternalerror",),), WARNED),
     Problem("invalid usage", SYMPTOM, (("ncclinvalidusage",), ("ncclinvalidargument",), ("invalid usage",)),
             "look at the lines with NCCL WARN before it: often two ranks on one GPU"),
 )  # fmt: skip

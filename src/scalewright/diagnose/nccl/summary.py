@@ -14,14 +14,16 @@ variables     NCCL_ALGO is Ring here and unset there    interfaces  eth0 here, e
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from scalewright.diagnose.nccl.communicators import Communicator
-from scalewright.diagnose.nccl.log import Link, Log, names
+from scalewright.diagnose.nccl.log import Log, names
 from scalewright.diagnose.nccl.patterns import Ends, Via, ends, via
 from scalewright.diagnose.verdict import Verdict
+
+NETWORKED = ("NET", "COLLNET")  # kinds of links that leave a host
 
 
 @dataclass(frozen=True)
@@ -57,45 +59,38 @@ def summary(log: Log) -> Summary:
     """The figures of a log; also gives each communicator its links."""
     world = max(log.communicators.all, key=lambda some: some.ranks, default=None)
     within, between, used = _links(log)
-    nodes = _nodes(world)
     channels = world.most_channels() if world else None
     if channels is None:
-        pending = [
-            count for communicator in log.communicators.waiting() if (count := communicator.most_channels()) is not None
-        ]
-        channels = max(pending, default=None)
+        pending = (communicator.most_channels() for communicator in log.communicators.waiting())
+        channels = max((count for count in pending if count is not None), default=None)
+    local = [way.name for way, _ in within.most_common() if way.kind not in NETWORKED]
     return Summary(
-        log, world, world.ranks if world else None, nodes, _net(log, between), _intra(within),
+        log, world, world.ranks if world else None, _nodes(world), _net(log, between), local[0] if local else None,
         _gdr(log, [*within, *between]), channels, within, between, used,
     )  # fmt: skip
 
 
 def _links(log: Log) -> tuple[Counter[Via], Counter[Via], dict[str, set[int]]]:
-    within: Counter[Via] = Counter()
-    between: Counter[Via] = Counter()
-    used: dict[str, set[int]] = {}
+    within, between = Counter[Via](), Counter[Via]()
+    used: dict[str, set[int]] = defaultdict(set)
     for link, count in log.links.items():
         if (where := ends(link.text)) is None:
             continue
         way = via(where.via)
-        communicator = _communicator(log, link, where)
+        mine, other = (where.receiver, where.sender) if where.way == "receive" else (where.sender, where.receiver)
+        place = link.place - 1 if log.communicators.started else link.place
+        communicator = log.communicators.holding(link.source, place, mine, other)
         if communicator is not None:
-            communicator.links[where.via] = communicator.links.get(where.via, 0) + count
+            communicator.links[where.via] += count
         if way.adapter >= 0:
-            used.setdefault(link.source.host, set()).add(way.adapter)
+            used[link.source.host].add(way.adapter)
         (between if _crosses(way, where, communicator) else within)[way] += count
     return within, between, used
 
 
-def _communicator(log: Log, link: Link, where: Ends) -> Communicator | None:
-    mine, other = (where.receiver, where.sender) if where.way == "receive" else (where.sender, where.receiver)
-    place = link.place - 1 if log.communicators.started else link.place
-    return log.communicators.holding(link.source, place, mine, other)
-
-
 def _crosses(way: Via, where: Ends, communicator: Communicator | None) -> bool:
     """Whether a link leaves its host: the network's do unless both ends are known to be on one."""
-    if way.kind not in ("NET", "COLLNET"):
+    if way.kind not in NETWORKED:
         return False
     members = communicator.members if communicator else {}
     ends = [members[rank].host for rank in (where.sender, where.receiver) if rank in members]
@@ -103,10 +98,8 @@ def _crosses(way: Via, where: Ends, communicator: Communicator | None) -> bool:
 
 
 def _nodes(world: Communicator | None) -> int | None:
-    if world is None:
-        return None
-    if world.nodes is not None:
-        return world.nodes
+    if world is None or world.nodes is not None:
+        return world.nodes if world else None
     by_host = Counter(member.host for member in world.members.values())
     fullest = max(by_host.values(), default=0)
     return len(by_host) if len(by_host) * fullest >= world.ranks else None
@@ -120,18 +113,11 @@ def _net(log: Log, between: Counter[Via]) -> str | None:
     return "OFI" if log.plugin else None
 
 
-def _intra(within: Counter[Via]) -> str | None:
-    local = [way for way in within if way.kind not in ("NET", "COLLNET")]
-    return max(local, key=lambda way: within[way]).name if local else None
-
-
 def _gdr(log: Log, ways: list[Via]) -> bool | None:
     """False where only some links have the mark: then the log shows that this version prints it."""
     marks = [way.gdr for way in ways if way.kind == "NET"]
     # Rings of one node have nothing to say about the network.
-    rings = [
-        communicator for communicator in log.communicators.all if (communicator.nodes or len(communicator.hosts)) > 1
-    ]
+    rings = [ring for ring in log.communicators.all if (ring.nodes or len(ring.hosts)) > 1]
     stated = [ring.gdr for ring in rings if ring.gdr is not None]
     if any(marks):
         return all(marks)
@@ -149,33 +135,27 @@ MAY_DIFFER = ("NCCL_DEBUG", "NCCL_TOPO", "NCCL_HOSTID", "NCCL_CONF_FILE", "NCCL_
 
 
 def _versions(run: Summary) -> Verdict | None:
-    full = {
-        version: hosts
+    evidence = [
+        version + (f" on {names(sorted(hosts))}" if hosts else "")
         for version, hosts in run.log.versions.items()
-        if not any(other != version and other.startswith(f"{version}+") for other in run.log.versions)
-    }
-    if len(full) < 2:
+        if not any(other.startswith(f"{version}+") for other in run.log.versions)
+    ]
+    if len(evidence) < 2:
         return None
-    return Verdict(
-        "versions of NCCL differ",
-        [f"{version}" + (f" on {names(sorted(hosts))}" if hosts else "") for version, hosts in full.items()],
-        "load one version everywhere: the same image, and no other libnccl in LD_LIBRARY_PATH",
-        0.9,
-    )
+    fix = "load one version everywhere: the same image, and no other libnccl in LD_LIBRARY_PATH"
+    return Verdict("versions of NCCL differ", evidence, fix, 0.9)
 
 
 def _networks(run: Summary) -> Verdict | None:
     if len(run.log.networks) < 2:
         return None
-    by_network = {name: sorted({s.host for s in users}) for name, users in run.log.networks.items()}
-    counts = Counter({name: len(users) for name, users in run.log.networks.items()})
-    return Verdict(
-        "ranks use different networks",
-        [f"{_gpus(counts[name])} use {name}: {names(by_network[name])}" for name, _ in counts.most_common()],
-        f"look at why {names(by_network[counts.most_common()[-1][0]])} chose otherwise: its adapters, "
-        "its image, its variables",
-        0.85,
-    )
+    by_users = sorted(run.log.networks.items(), key=lambda item: -len(item[1]))
+    hosts = {name: names(sorted({source.host for source in users})) for name, users in by_users}
+    evidence = [
+        f"{len(users):,} {'GPU' if len(users) == 1 else 'GPUs'} use {name}: {hosts[name]}" for name, users in by_users
+    ]
+    fix = f"look at why {hosts[by_users[-1][0]]} chose otherwise: its adapters, its image, its variables"
+    return Verdict("ranks use different networks", evidence, fix, 0.85)
 
 
 def _mixed(run: Summary) -> Verdict | None:
@@ -186,28 +166,21 @@ def _mixed(run: Summary) -> Verdict | None:
     if len(kinds) < 2 or "P2P" not in kinds:
         return None
     shares = ", ".join(f"{count:,} over {kind}" for kind, count in kinds.most_common())
-    return Verdict(
-        "mixed transports within a node",
-        [f"links within a node: {shares}; a ring is as fast as its slowest link"],
-        "see `nvidia-smi topo -m` for the pairs that aren't connected; half of the machine may be faster",
-        0.6,
-    )
+    line = f"links within a node: {shares}; a ring is as fast as its slowest link"
+    fix = "see `nvidia-smi topo -m` for the pairs that aren't connected; half of the machine may be faster"
+    return Verdict("mixed transports within a node", [line], fix, 0.6)
 
 
 def _interfaces(run: Summary) -> Verdict | None:
     first = {host: inside[0] for host, inside in run.log.bootstrap.items() if inside}
-    return _odd(
-        "hosts use different interfaces", "interface", first,
-        "name the one that all nodes share: NCCL_SOCKET_IFNAME", 0.5,
-    )  # fmt: skip
+    fix = "name the one that all nodes share: NCCL_SOCKET_IFNAME"
+    return _odd("hosts use different interfaces", "interface", first, fix, 0.5)
 
 
 def _adapters(run: Summary) -> Verdict | None:
     listed = {host: ", ".join(sorted(name for name, _ in some.values())) for host, some in run.log.adapters.items()}
-    return _odd(
-        "hosts have different adapters", "adapters", listed,
-        "check the links of the hosts that have fewer (`ibstat`), and NCCL_IB_HCA", 0.6,
-    )  # fmt: skip
+    fix = "check the links of the hosts that have fewer (`ibstat`), and NCCL_IB_HCA"
+    return _odd("hosts have different adapters", "adapters", listed, fix, 0.6)
 
 
 def _environment(run: Summary) -> Verdict | None:
@@ -223,10 +196,11 @@ def _environment(run: Summary) -> Verdict | None:
 
 
 def _channels(run: Summary) -> Verdict | None:
+    channels = dict(sorted(run.world.channels.items())) if run.world else {}
     counts = Counter(run.world.channels.values()) if run.world else Counter[int]()
-    if len(counts) < 2 or run.world is None:
+    if len(counts) < 2:
         return None
-    ranks = {count: [str(rank) for rank, its in sorted(run.world.channels.items()) if its == count] for count in counts}
+    ranks = {count: [str(rank) for rank, of_rank in channels.items() if of_rank == count] for count in counts}
     evidence = [f"{count} channels on ranks {names(ranks[count])}" for count, _ in counts.most_common()]
     fix = "set NCCL_MIN_NCHANNELS and NCCL_MAX_NCHANNELS alike on all ranks, or unset them"
     return Verdict("ranks have different numbers of channels", evidence, fix, 0.6)
@@ -236,13 +210,9 @@ def _odd(cause: str, what: str, by_host: Mapping[str, str], fix: str, confidence
     counts = Counter(by_host.values())
     if len(counts) < 2:
         return None
-    evidence = [f"{what} {value}: {names([h for h, v in by_host.items() if v == value])}"
-                for value, _ in counts.most_common()]  # fmt: skip
+    hosts = {value: [host for host, its in by_host.items() if its == value] for value in counts}
+    evidence = [f"{what} {value}: {names(hosts[value])}" for value, _ in counts.most_common()]
     return Verdict(cause, evidence, fix, confidence)
-
-
-def _gpus(count: int) -> str:
-    return f"{count:,} {'GPU' if count == 1 else 'GPUs'}"
 
 
 DIFFERENCES = (_versions, _networks, _mixed, _interfaces, _adapters, _environment, _channels)

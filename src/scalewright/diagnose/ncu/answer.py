@@ -1,6 +1,6 @@
 """The answer of `diagnose` for `ncu --csv`: each kernel's throughput against its peak, and what binds it.
 
-gain of a kernel   share of the time · (1 - pct of peak / BOUND)       as if it came to 80% of its peak
+    gain of a kernel   share of the time · (1 - pct of peak / BOUND)       as if it came to 80% of its peak
 
 The limit that binds a kernel, by how near it is to the device's limits:
 
@@ -22,12 +22,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from scalewright.diagnose.kernels import short_name
 from scalewright.diagnose.ncu.table import METRICS, Launch, read_launches
 from scalewright.diagnose.traces.json_array import NotATrace
 from scalewright.diagnose.traces.trace import kind_of
+from scalewright.diagnose.traces.unpack import read_each
 from scalewright.diagnose.verdict import Gain, Verdict
 
 NEAR, BOUND = 60.0, 80.0  # percent of peak
@@ -35,11 +35,9 @@ ONE_WAVE = 1.0
 LOW = 50.0  # percent: a theoretical occupancy that hides little latency
 UNEVEN = 0.7  # achieved over theoretical occupancy
 LIMITS = {
-    "limit_registers": "registers",
-    "limit_shared_memory": "shared memory",
-    "limit_warps": "the block's size",
+    "limit_registers": "registers", "limit_shared_memory": "shared memory", "limit_warps": "the block's size",
     "limit_blocks": "blocks a multiprocessor",
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -98,11 +96,9 @@ def _latency(values: Mapping[str, float], near: str) -> Bound:
 def _level(values: Mapping[str, float]) -> str:
     """The memory that is busiest: DRAM or a cache."""
     levels = {"DRAM": "dram_pct", "the L2 cache": "l2_pct", "the L1 cache": "l1_pct"}
-    there = {name: values[key] for name, key in levels.items() if key in values}
-    if not there:
-        return ""
-    busiest = max(there, key=there.__getitem__)
-    return f" ({busiest} {there[busiest]:.0f}%)"
+    there = [(values[key], name) for name, key in levels.items() if key in values]
+    busiest = max(there, key=lambda level: level[0], default=None)
+    return f" ({busiest[1]} {busiest[0]:.0f}%)" if busiest else ""
 
 
 LEAST_GAIN = 2.0  # percent of the kernels' time
@@ -113,16 +109,11 @@ SHOWN = tuple(key for key in METRICS if not key.startswith(("limit_", "time")))
 
 def ncu_answer(files: Sequence[Path]) -> dict[str, object]:
     """Kernels of all files by the time that they took; raises NotATrace where none can be read."""
-    launches: list[Launch] = []
-    warnings: list[str] = []
-    for file in files:
-        try:
-            launches += read_launches(file)
-        except NotATrace as error:
-            warnings.append(f"{file.name}: {error}: left out")
+    read, warnings = read_each(files, read_launches, NotATrace)
+    launches = [launch for of_file in read for launch in of_file]
     if not launches:
         raise NotATrace(warnings[0].partition(": ")[2].removesuffix(": left out"))
-    rows = _kernels(launches)
+    rows, gains = _kernels(launches)
     if any(row["time_s"] is None for row in rows):
         warnings.append("some kernels have no duration: measure gpu__time_duration.sum too")
     capabilities = sorted({launch.capability for launch in launches if launch.capability})
@@ -131,34 +122,46 @@ def ncu_answer(files: Sequence[Path]) -> dict[str, object]:
         "compute_capability": ", ".join(capabilities) or None,
         "launches": sum(launch.count for launch in launches),
         "kernels": rows,
-        "verdicts": [verdict.dump() for verdict in _verdicts(rows)],
+        "verdicts": [verdict.dump() for verdict in gains],
         "warnings": warnings,
     }
 
 
-def _kernels(launches: Sequence[Launch]) -> list[dict[str, Any]]:
-    """One row a kernel's name: sums of times, means of the rest weighted by time; the longest first."""
+def _kernels(launches: Sequence[Launch]) -> tuple[list[dict[str, object]], list[Verdict]]:
+    """A row a kernel's name (sums of times, means of the rest weighted by time), and what would gain most; by time."""
     by_name: dict[str, list[Launch]] = defaultdict(list)
     for launch in launches:
         by_name[launch.name].append(launch)
-    timed = [launch.values["time_s"] * launch.count for launch in launches if "time_s" in launch.values]
-    whole = sum(timed)
-    rows = []
-    for name, mine in by_name.items():
-        times = [launch.values["time_s"] * launch.count for launch in mine if "time_s" in launch.values]
-        values = _mean(mine)
-        binds = bound(values)
+    seconds = {name: _seconds(mine) for name, mine in by_name.items()}
+    whole = _seconds(launches) or 0.0
+    rows: list[dict[str, object]] = []
+    verdicts = []
+    for name, mine in sorted(by_name.items(), key=lambda item: -(seconds[item[0]] or 0.0)):
+        values, took = _mean(mine), seconds[name]
+        binds, peak = bound(values), sol(values)
+        share = 100 * took / whole if took is not None and whole else None
+        rate, of_peak = values.get("dram_bytes_per_s"), values.get("dram_pct")
         rows.append({
             "name": name, "short_name": short_name(name), "kind": kind_of(name),
             "count": sum(launch.count for launch in mine),
-            "time_s": sum(times) if times else None,
-            "time_pct": 100 * sum(times) / whole if times and whole else None,
+            "time_s": took, "time_pct": share,
             **{key: values.get(key) for key in SHOWN},
-            "dram_peak_bytes_per_s": _dram_peak(values),
+            "dram_peak_bytes_per_s": 100 * rate / of_peak if rate and of_peak else None,
             "occupancy_limit": occupancy_limit(values) or None,
-            "peak_pct": sol(values), "bound": binds.what, "why": binds.why, "fix": binds.fix,
+            "peak_pct": peak, "bound": binds.what, "why": binds.why, "fix": binds.fix,
         })  # fmt: skip
-    return sorted(rows, key=lambda row: -(row["time_s"] or 0.0))
+        most = share * max(1 - peak / BOUND, 0.0) if share is not None and peak is not None else 0.0
+        if most >= LEAST_GAIN and binds.what != "unknown":
+            line = f"{short_name(name)} takes {share:.0f}% of the kernels' time at {binds.why}"
+            gain = Gain(0.0, USUALLY * most, most)
+            verdicts.append(Verdict(f"{binds.what}-bound kernel", [line], binds.fix, 0.6, gain))
+    return rows, sorted(verdicts, key=lambda verdict: -verdict.usual_gain)[:MOST_VERDICTS]
+
+
+def _seconds(launches: Sequence[Launch]) -> float | None:
+    """The time of all launches that have one; None where none has."""
+    times = [launch.values["time_s"] * launch.count for launch in launches if "time_s" in launch.values]
+    return sum(times) if times else None
 
 
 def _mean(launches: Sequence[Launch]) -> dict[str, float]:
@@ -171,23 +174,3 @@ def _mean(launches: Sequence[Launch]) -> dict[str, float]:
         if pairs:
             result[metric] = sum(value * some for value, some in pairs) / weight if weight else pairs[0][0]
     return result
-
-
-def _dram_peak(values: dict[str, float]) -> float | None:
-    """The device's peak, from what was achieved and its share."""
-    rate, share = values.get("dram_bytes_per_s"), values.get("dram_pct")
-    return 100 * rate / share if rate and share else None
-
-
-def _verdicts(rows: Sequence[dict[str, Any]]) -> list[Verdict]:
-    """The kernels that would gain most by coming nearer to their roof."""
-    result = []
-    for row in rows:
-        if row["peak_pct"] is None or row["time_pct"] is None or row["bound"] == "unknown":
-            continue
-        most = row["time_pct"] * max(1 - row["peak_pct"] / BOUND, 0.0)
-        if most >= LEAST_GAIN:
-            share = f"{row['short_name']} takes {row['time_pct']:.0f}% of the kernels' time at {row['why']}"
-            gain = Gain(0.0, USUALLY * most, most)
-            result.append(Verdict(f"{row['bound']}-bound kernel", [share], row["fix"], 0.6, gain))
-    return sorted(result, key=lambda verdict: -verdict.usual_gain)[:MOST_VERDICTS]

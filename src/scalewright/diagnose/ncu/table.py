@@ -4,16 +4,9 @@
     details page   "ID","Kernel Name",...,"Metric Name","Metric Unit","Metric Value"   a metric a line
     summary        "Kernel Name","Invocations",...,"Minimum","Maximum","Average"   a metric of all launches
 
-The profiled program's own output and `==PROF==` lines may come before, between and after. Numbers have a
-thousands' comma in some languages.
-
-The metrics that are used, by all their names:
-
-    here          raw page (--page raw)                                  details page
-    compute_pct   sm__throughput.avg.pct_of_peak_sustained_elapsed       Compute (SM) Throughput
-    time_s        gpu__time_duration.sum                                 Duration
-
-A metric has one kind of unit; values are turned into seconds, bytes per second, percent or numbers.
+The profiled program's own output and `==PROF==` lines may come before, between and after. Numbers have a thousands'
+comma in some languages. A metric has a name on each page (METRICS) and one kind of unit; values are turned into
+seconds, bytes per second, percent or numbers.
 """
 
 from __future__ import annotations
@@ -62,21 +55,14 @@ BYTES_PER_SECOND = ("byte/second", "byte/s", "B/s")
 
 def scaled(metric: str, value: float, unit: str) -> float | None:
     """The value in this metric's own unit; None where the unit is of another kind."""
-    if metric.endswith("_per_s"):
-        return _by_prefix(value, unit, BYTES_PER_SECOND)
-    if metric.endswith("_s"):
-        return _by_prefix(value, unit, SECONDS)
     if metric.endswith("_pct"):
         return value if unit in ("%", "") else None
-    return value
-
-
-def _by_prefix(value: float, unit: str, bases: tuple[str, ...]) -> float | None:
-    for base in bases:
-        if unit.endswith(base):
-            factor = PREFIX.get(unit[: -len(base)])
-            return None if factor is None else value * factor
-    return None
+    if not metric.endswith("_s"):
+        return value
+    bases = BYTES_PER_SECOND if metric.endswith("_per_s") else SECONDS
+    base = next((base for base in bases if unit.endswith(base)), None)
+    factor = None if base is None else PREFIX.get(unit.removesuffix(base))
+    return None if factor is None else value * factor
 
 
 KERNEL = "Kernel Name"
@@ -87,7 +73,7 @@ MOST_LETTERS = 2000  # of a kernel's name
 
 @dataclass
 class Launch:
-    """A kernel's launch, or the mean of `count`; `values` by the names of metrics.py. `capability`: 9.0."""
+    """A kernel's launch, or the mean of `count`; `values` by the names of METRICS. `capability`: 9.0."""
 
     name: str
     capability: str = ""
@@ -108,16 +94,15 @@ def read_launches(path: Path) -> list[Launch]:
     for number, row in enumerate(_rows(path)):
         if KERNEL in row:
             header, units = row, {}
-        elif len(row) != len(header):
-            continue  # another program's line
-        elif "Metric Name" in header:
-            _add_metric(launches, dict(zip(header, row, strict=True)))
+        if KERNEL in row or len(row) != len(header):
+            continue  # the latter is another program's line
+        cells = dict(zip(header, row, strict=True))
+        if "Metric Name" in header:
+            _add_metric(launches, cells)
+        elif not cells[KERNEL]:
+            units = cells
         else:
-            cells = dict(zip(header, row, strict=True))
-            if not cells[KERNEL]:
-                units = cells
-            else:
-                launches[str(number), cells[KERNEL]] = _launch(cells, units)
+            launches[str(number), cells[KERNEL]] = _launch(cells, units)
     result = [launch for launch in launches.values() if launch.values]
     if not result:
         raise NotATrace("it has no kernel with a metric of Nsight Compute that is used here")
@@ -154,8 +139,8 @@ def _add_metric(launches: dict[tuple[str, ...], Launch], cells: dict[str, str]) 
     count = _number(cells.get("Invocations", ""))
     if count is not None and count >= 1:
         launch.count = int(min(count, 1e9))
-    _put(launch, cells["Metric Name"], cells.get("Metric Value") or cells.get("Average", ""),
-         cells.get("Metric Unit", ""))  # fmt: skip
+    value = cells.get("Metric Value") or cells.get("Average", "")
+    _put(launch, cells["Metric Name"], value, cells.get("Metric Unit", ""))
 
 
 def _launch(cells: dict[str, str], units: dict[str, str]) -> Launch:
@@ -168,9 +153,7 @@ def _launch(cells: dict[str, str], units: dict[str, str]) -> Launch:
 
 def _put(launch: Launch, name: str, text: str, unit: str) -> None:
     for metric in BY_NAME.get(name, ()):
-        number = _number(text)
-        value = None if number is None else scaled(metric, number, unit)
-        if value is not None:
+        if (number := _number(text)) is not None and (value := scaled(metric, number, unit)) is not None:
             launch.values.setdefault(metric, value)
 
 

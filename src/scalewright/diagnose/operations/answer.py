@@ -1,9 +1,7 @@
 """The answer of `diagnose` for a table of a pipeline's operations, with the keys of a trace.
 
-window       the steps one after the other                    per rank: a worker's parts, which add up
-slowdown     S, by stage, replica and operation, the worst worker: slowdown.py
-
-Causes of a pipeline's slowdown, each with what the step would take without it.
+The window is the steps one after the other; a rank's parts are a worker's; `slowdown` is that of slowdown.py. Causes of
+the slowdown come with what the step would take without them:
 
     straggler               a worker explains half of the slowdown
     stage imbalance         a stage computes longer than the others, on all replicas: its layers, or the loss
@@ -14,22 +12,20 @@ The first two thresholds and the correlation are the paper's (Lin et al., OSDI 2
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from scalewright.diagnose import intervals
-from scalewright.diagnose.breakdown import Activity, breakdown, breakdown_of_windows
+from scalewright.diagnose.answer import means
+from scalewright.diagnose.breakdown import PARTS, Activity, breakdown, breakdown_of_windows
 from scalewright.diagnose.idle import CAUSES
 from scalewright.diagnose.operations.slowdown import Slowdown, WhatIf, of_workers, slowdown, what_if
 from scalewright.diagnose.operations.table import BACKWARD, COMMUNICATES, FORWARD, KINDS, Table, read_table
 from scalewright.diagnose.verdict import Gain, Verdict
 from scalewright.diagnose.verdicts import LEAST_GAIN
 from scalewright.spec.errors import UserError
-
-PARTS = ("compute", "exposed_communication", "exposed_copy", "idle")
 
 
 def operations_answer(files: Sequence[Path]) -> dict[str, object]:
@@ -40,8 +36,9 @@ def operations_answer(files: Sequence[Path]) -> dict[str, object]:
     asked = what_if(table)
     slow = slowdown(asked)
     causes = verdicts(asked, slow)
-    activities = [_activity(table, stage, replica) for stage, replica in _workers(table)]
-    per_rank = [_rank(table, pair, what) for pair, what in zip(_workers(table), activities, strict=True)]
+    workers = [(stage, replica) for replica in table.replicas for stage in table.stages]
+    activities = [_activity(table, stage, replica) for stage, replica in workers]
+    per_rank = [_rank(table, pair, what) for pair, what in zip(workers, activities, strict=True)]
     stragglers = slow.workers if any(cause.cause == "straggler" for cause in causes) else []
     return {
         "kind": "trace",
@@ -49,7 +46,7 @@ def operations_answer(files: Sequence[Path]) -> dict[str, object]:
         "device": None,
         "window_s": float(table.step_s.sum()),
         "steps": _steps(table, activities),
-        "breakdown_pct": _means(per_rank, "breakdown_pct", PARTS),
+        "breakdown_pct": means(per_rank, "breakdown_pct", PARTS),
         "per_rank": per_rank,
         "communication": {
             "overlap_pct": None,
@@ -57,10 +54,10 @@ def operations_answer(files: Sequence[Path]) -> dict[str, object]:
             "clock_error_us": 0.0,
             "per_group": [],
         },
-        "idle_causes_pct": _means(per_rank, "idle_causes_pct", CAUSES),
+        "idle_causes_pct": means(per_rank, "idle_causes_pct", CAUSES),
         "kernel_kinds_pct": {},
         "top_kernels": [],
-        "slowdown": _slowdown(table, slow),
+        "slowdown": _slowdown(table, slow, workers),
         "bound_by": causes[0].cause if causes else _bound_by(slow),
         "verdicts": [cause.dump() for cause in causes],
         "stragglers": [
@@ -74,7 +71,7 @@ def operations_answer(files: Sequence[Path]) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _slowdown(table: Table, slow: Slowdown) -> dict[str, object]:
+def _slowdown(table: Table, slow: Slowdown, workers: Sequence[tuple[int, int]]) -> dict[str, object]:
     return {
         "factor": slow.factor,
         "step_time_s": {"recorded": slow.recorded_s, "without_gaps": slow.needed_s, "usual": slow.usual_s},
@@ -84,15 +81,11 @@ def _slowdown(table: Table, slow: Slowdown) -> dict[str, object]:
         "by_worst_workers_pct": 100 * slow.by_workers,
         "by_last_stage_pct": 100 * slow.by_last_stage,
         "workers": [
-            {
-                "rank": _rank_of(table, (stage, replica)),
-                "stage": stage,
-                "replica": replica,
-                "factor": min(slow.by_stage[stage], slow.by_replica[replica]),
-            }
-            for stage, replica in _workers(table)
+            {"rank": _rank_of(table, (stage, replica)), "stage": stage, "replica": replica,
+             "factor": min(slow.by_stage[stage], slow.by_replica[replica])}
+            for stage, replica in workers
         ],
-    }
+    }  # fmt: skip
 
 
 def _bound_by(slow: Slowdown) -> str:
@@ -101,10 +94,6 @@ def _bound_by(slow: Slowdown) -> str:
     if slow.factor < 1.02:
         return "no straggler: every worker and stage is as usual"
     return f"{name}, which differs over workers and steps: {100 * (factor - 1):.0f}% of a step"
-
-
-def _workers(table: Table) -> list[tuple[int, int]]:
-    return [(stage, replica) for replica in table.replicas for stage in table.stages]
 
 
 def _rank_of(table: Table, pair: tuple[int, int]) -> int:
@@ -116,17 +105,13 @@ def _activity(table: Table, stage: int, replica: int) -> Activity:
     begun = table.start.min(axis=(0, 2))
     laid = np.concatenate(([0.0], np.cumsum(table.step_s)))[:-1] - begun
     place = table.replicas.index(replica)
-
-    def rows(communicates: bool) -> np.ndarray:
-        mask = [operation.stage == stage and (operation.name in COMMUNICATES) == communicates
-                for operation in table.operations]  # fmt: skip
-        start, end = (
-            np.rint(1e9 * (times[mask, :, place] + laid)).astype(np.int64).ravel() for times in (table.start, table.end)
-        )
-        return intervals.union(start, end)
-
-    whole = round(1e9 * float(table.step_s.sum()))
-    return Activity(rows(False), rows(True), intervals.EMPTY, 0, whole)
+    start, end = (np.rint(1e9 * (times[:, :, place] + laid)).astype(np.int64) for times in (table.start, table.end))
+    mine = np.array([operation.stage == stage for operation in table.operations])
+    talks = np.array([operation.name in COMMUNICATES for operation in table.operations])
+    computes, communicates = (
+        intervals.union(start[rows].ravel(), end[rows].ravel()) for rows in (mine & ~talks, mine & talks)
+    )
+    return Activity(computes, communicates, intervals.EMPTY, 0, round(1e9 * float(table.step_s.sum())))
 
 
 def _rank(table: Table, pair: tuple[int, int], what: Activity) -> dict[str, object]:
@@ -148,16 +133,11 @@ def _steps(table: Table, activities: Sequence[Activity]) -> list[dict[str, objec
     end = np.rint(1e9 * np.cumsum(table.step_s)).astype(np.int64)
     start = np.concatenate(([0], end[:-1]))
     parts = [breakdown_of_windows(what, start, end) for what in activities]
-    return [
-        {"step": step, "step_time_s": float(table.step_s[index]),
-         "breakdown_pct": _means([{"breakdown_pct": rank[index].percent()} for rank in parts],
-                                 "breakdown_pct", PARTS)}
-        for index, step in enumerate(table.steps)
-    ]  # fmt: skip
-
-
-def _means(rows: Sequence[Mapping[str, Any]], key: str, names: tuple[str, ...]) -> dict[str, float]:
-    return {part: float(np.mean([row[key][part] for row in rows])) for part in names}
+    rows = []
+    for index, (step, seconds) in enumerate(zip(table.steps, table.step_s.tolist(), strict=True)):
+        shares = means([{"share": of_rank[index].percent()} for of_rank in parts], "share", PARTS)
+        rows.append({"step": step, "step_time_s": seconds, "breakdown_pct": shares})
+    return rows
 
 
 HALF = 0.5  # of the slowdown: what a cause must explain
@@ -180,7 +160,7 @@ def verdicts(asked: WhatIf, slow: Slowdown) -> list[Verdict]:
 
 def _workers_verdicts(asked: WhatIf, slow: Slowdown) -> Verdict | None:
     without = asked.usual_in(of_workers(asked, slow.workers))
-    gain = _gain(without, slow)
+    gain = 100 * (1 - without / slow.needed_s) if slow.needed_s else 0.0
     if slow.by_workers < HALF or gain < LEAST_GAIN:
         return None
     names = [worker(asked.table, *pair) for pair in slow.workers]
@@ -191,27 +171,27 @@ def _workers_verdicts(asked: WhatIf, slow: Slowdown) -> Verdict | None:
         if (rows := asked.of_name(name)).any()
         for mine, usual in [(_mean(asked.needs, mask & rows), _mean(asked.needs, rows & ~mask))]
     )
-    return Verdict(
-        "straggler",
-        [f"{names[0]} takes for {times}",
-         f"without {'it' if len(names) == 1 else 'the worst ' + str(len(names))} a step would take "
-         f"{without:.3g} s instead of {slow.needed_s:.3g}"],
-        f"look at {' and '.join(names[:4])}: clock, temperature and power, other processes, the network",
-        0.9, Gain(gain * USUALLY, gain, max(100 * (1 - slow.usual_s / slow.needed_s), gain)),
-    )  # fmt: skip
+    who = "it" if len(names) == 1 else f"the worst {len(names)}"
+    evidence = [
+        f"{names[0]} takes for {times}",
+        f"without {who} a step would take {without:.3g} s instead of {slow.needed_s:.3g}",
+    ]
+    fix = f"look at {' and '.join(names[:4])}: clock, temperature and power, other processes, the network"
+    most = max(100 * (1 - slow.usual_s / slow.needed_s), gain)
+    return Verdict("straggler", evidence, fix, 0.9, Gain(gain * USUALLY, gain, most))
 
 
 def _stage(asked: WhatIf, slow: Slowdown, needs: np.ndarray) -> Verdict | None:
     """A stage whose work is longer than the others': how the step would be with all stages' work equal."""
     table = asked.table
-    means = {name: _by_stage(table, needs, name) for name in NAMES}
-    work = sum(means.values(), np.zeros(len(table.stages)))
+    even, work = needs.copy(), np.zeros(len(table.stages))
+    for name in NAMES:
+        rows = [_rows(table, stage, name) for stage in table.stages]
+        mean = np.array([float(needs[of_stage].mean()) if of_stage else 0.0 for of_stage in rows])
+        work += mean
+        for of_stage, seconds in zip(rows, mean, strict=True):
+            even[of_stage] *= mean.mean() / max(seconds, 1e-12)
     longest = int(np.argmax(work))
-    even = needs.copy()
-    for name, mean in means.items():
-        for place, stage in enumerate(table.stages):
-            rows = [row for row, some in enumerate(table.operations) if some.name == name and some.stage == stage]
-            even[rows] *= mean.mean() / max(mean[place], 1e-12)
     before = asked.time(needs)
     gain = 100 * (before - asked.time(even)) / slow.needed_s
     lost = before - slow.usual_s
@@ -219,15 +199,12 @@ def _stage(asked: WhatIf, slow: Slowdown, needs: np.ndarray) -> Verdict | None:
         return None
     if (before - asked.time(np.where(asked.of_stage(table.stages[longest]), asked.usual, needs))) / lost < HALF:
         return None
-    last = longest == len(table.stages) - 1
-    others = np.delete(work, longest).mean()
-    return Verdict(
-        "stage imbalance",
-        [f"stage {table.stages[longest]} computes {work[longest]:.3g} s for a micro-batch, the others "
-            f"{others:.3g} on average, on all replicas"],
-        "give it fewer layers" + (": it has the head and the loss, too" if last else ""),
-        0.8, Gain(gain / 2, gain * USUALLY, gain),
-    )  # fmt: skip
+    line = (
+        f"stage {table.stages[longest]} computes {work[longest]:.3g} s for a micro-batch, the others "
+        f"{np.delete(work, longest).mean():.3g} on average, on all replicas"
+    )
+    fix = "give it fewer layers" + (": it has the head and the loss, too" if longest == len(work) - 1 else "")
+    return Verdict("stage imbalance", [line], fix, 0.8, Gain(gain / 2, gain * USUALLY, gain))
 
 
 def _micro_batches(asked: WhatIf, slow: Slowdown, needs: np.ndarray) -> Verdict | None:
@@ -252,43 +229,31 @@ def _micro_batches(asked: WhatIf, slow: Slowdown, needs: np.ndarray) -> Verdict 
     gain = 100 * (asked.time(needs) - asked.time(even)) / slow.needed_s
     if correlation < CORRELATED or gain < LEAST_GAIN:
         return None
-    return Verdict(
-        "uneven micro-batches",
-        [f"a micro-batch that is slow forward is slow backward, on every worker (correlation "
-            f"{correlation:.2f}): its sequences are longer"],
-        "spread sequences over micro-batches and replicas by their cost: attention grows with the square "
-        "of a sequence's length, so that equal tokens aren't equal work",
-        0.8, Gain(gain / 2, gain * USUALLY, gain),
-    )  # fmt: skip
+    line = (
+        f"a micro-batch that is slow forward is slow backward, on every worker (correlation {correlation:.2f}): its "
+        "sequences are longer"
+    )
+    fix = (
+        "spread sequences over micro-batches and replicas by their cost: attention grows with the square of a "
+        "sequence's length, so that equal tokens aren't equal work"
+    )
+    return Verdict("uneven micro-batches", [line], fix, 0.8, Gain(gain / 2, gain * USUALLY, gain))
 
 
 def worker(table: Table, stage: int, replica: int) -> str:
     """`rank 12 (stage 3 of replica 0)`."""
-    rank = table.ranks[table.stages.index(stage), table.replicas.index(replica)]
-    return f"rank {rank} (stage {stage} of replica {replica})"
+    return f"rank {_rank_of(table, (stage, replica))} (stage {stage} of replica {replica})"
+
+
+def _rows(table: Table, stage: int, name: str) -> list[int]:
+    return [row for row, some in enumerate(table.operations) if some.stage == stage and some.name == name]
 
 
 def _by_micro_batch(table: Table, stage: int, name: str) -> dict[tuple[int, int], int]:
     """Rows of a stage's computes of a name, by chunk and micro-batch."""
-    return {
-        (some.chunk, some.micro_batch): row
-        for row, some in enumerate(table.operations)
-        if some.stage == stage and some.name == name
-    }
-
-
-def _by_stage(table: Table, needs: np.ndarray, name: str) -> np.ndarray:
-    """Mean seconds of a name's operations on each stage; 0 where there is none. float64 [stages]."""
-    means = []
-    for stage in table.stages:
-        rows = [row for row, some in enumerate(table.operations) if some.name == name and some.stage == stage]
-        means.append(float(needs[rows].mean()) if rows else 0.0)
-    return np.array(means)
+    rows = ((row, table.operations[row]) for row in _rows(table, stage, name))
+    return {(operation.chunk, operation.micro_batch): row for row, operation in rows}
 
 
 def _mean(values: np.ndarray, mask: np.ndarray) -> float:
     return float(values[np.broadcast_to(mask, values.shape)].mean())
-
-
-def _gain(without: float, slow: Slowdown) -> float:
-    return 100 * (1 - without / slow.needed_s) if slow.needed_s else 0.0

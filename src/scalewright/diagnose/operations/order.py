@@ -5,16 +5,15 @@
     stage 1         recv► F0 F1 ─┘            a receive: the compute before it, as it is posted then
     replicas  all-gather ► F0 ... reduce-scatter ► clip ► optimizer      after the last compute: a chain
 
-Collectives, and a send with its receive, end when the last of them has come, and its transfer is done. The
-order is that of the first step, which all steps and replicas share.
-
-Which compute a send or receive belongs to, and which send a receive takes from.
+Collectives, and a send with its receive, end when the last of them has come, and its transfer is done. The order is
+that of the first step, which all steps and replicas share. Which compute a send or receive belongs to, and which send a
+receive takes from:
 
     forward, micro-batch 3   place 0 ──send──► recv ── place 1 ──send──► recv ── place 2
     backward                 place 0 ◄─recv ── send ── place 1 ...       places: model chunks, in order
 
-A stage's sends belong to its computes in order. The first place receives nothing forward and the last sends
-nothing: tables lack those, or have them as operations that take no time.
+A stage's sends belong to its computes in order. The first place receives nothing forward and the last sends nothing:
+tables lack those, or have them as operations that take no time.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from scalewright.diagnose.operations.table import GATHERS, Kind, Operation, Table, kind_of
+from scalewright.diagnose.operations.table import GATHERS, Operation, Table, kind_of
 from scalewright.diagnose.traces.json_array import NotATrace
 
 Transfer = tuple[int, int, int]  # direction, micro-batch, the sender's place
@@ -43,25 +42,19 @@ def transfers(
         kind = kind_of(name)
         if not kind.passes:
             continue
+        end = last if kind.sends == (kind.direction > 0) else 0  # the place without anybody to send to, or receive from
         passing = [row for row in rows if operations[row].name == name]
-        of_direction = [row for row in computes if kind_of(operations[row].name).direction == kind.direction]
-        needing = [row for row in of_direction if not _at_the_end(operations[row], kind, last)]
+        users = [row for row in computes if kind_of(operations[row].name).direction == kind.direction]
+        needing = [row for row in users if operations[row].place != end]
         if len(passing) == len(needing):
             users = needing
-        elif len(passing) <= len(of_direction):  # those that pass nothing on are recorded, but for the first
-            users = of_direction[len(of_direction) - len(passing) :]
-        else:
+        elif len(passing) > len(users):
             continue
-        for row, compute in zip(passing, users, strict=True):
+        # Where those that pass nothing on are recorded, it is all but for the first ones.
+        for row, compute in zip(passing, users[len(users) - len(passing) :], strict=True):
             user = operations[compute]
             sender = user.place if kind.sends else user.place - kind.direction
-            nothing = _at_the_end(user, kind, last)
-            yield row, compute, None if nothing else (kind.direction, user.micro_batch, sender)
-
-
-def _at_the_end(operation: Operation, kind: Kind, last: int) -> bool:
-    """Whether a compute has nobody to send to, or to receive from."""
-    return operation.place == (last if kind.sends == (kind.direction > 0) else 0)
+            yield row, compute, None if user.place == end else (kind.direction, user.micro_batch, sender)
 
 
 SLACK = 5e-4  # seconds by which a clock may tell the end of one operation after the start of the next
@@ -69,9 +62,7 @@ SLACK = 5e-4  # seconds by which a clock may tell the end of one operation after
 
 @dataclass(frozen=True)
 class Order:
-    """`waits_for`: the operations before each. `groups`: operations that end together, most of one alone, in
-    an order in which what is waited for comes first.
-    """
+    """`waits_for`: the operations before each. `groups`: those that end together; what is waited for comes first."""
 
     waits_for: list[list[int]]
     groups: list[list[int]]
@@ -127,12 +118,11 @@ def _chains(table: Table, rows: list[int], computes: list[int], waits_for: list[
 
 def _gather(table: Table, rows: list[int], computes: list[int], waits_for: list[set[int]]) -> None:
     """Parameters are gathered before the first compute of their model chunk."""
-    for row in rows:
-        if table.operations[row].name == GATHERS:
-            chunk = table.operations[row].chunk
-            users = (index for index in computes if table.operations[index].chunk == chunk)
-            waits_for[next(users, row)].add(row)
-            waits_for[row].discard(row)
+    for row in (row for row in rows if table.operations[row].name == GATHERS):
+        chunk = table.operations[row].chunk
+        user = next((index for index in computes if table.operations[index].chunk == chunk), None)
+        if user is not None:
+            waits_for[user].add(row)
 
 
 def _groups(operations: list[Operation], pairs: list[list[int]]) -> list[list[int]]:

@@ -5,16 +5,15 @@
     S of X            = T(X as recorded, the rest as usual) / T(all as usual)     X: stage, replica, name
     M of X            = (T - T(X as usual)) / (T - T(all as usual))               share that X explains
 
-The definitions are those of Lin et al., OSDI 2025 (equations 1, 2, 4 and 5); T is the mean of the steps.
-
-When every operation begins and ends, with the recorded durations or others:
+The definitions are those of Lin et al., OSDI 2025 (equations 1, 2, 4 and 5); T is the mean of the steps. When every
+operation begins and ends, with the recorded durations or others:
 
     begin(operation) = max(end of what it waits for)
     end(work)        = begin + duration
     end(collective)  = max over those in it of begin + transfer
 
-All steps and replicas are computed at a time, as arrays [steps, replicas]; a step begins at 0. The gaps
-between what an operation waits for and its start (the host's work, mostly) are left out, as in the paper.
+All steps and replicas are computed at a time, as arrays [steps, replicas]; a step begins at 0. The gaps between what an
+operation waits for and its start (the host's work, mostly) are left out, as in the paper.
 """
 
 from __future__ import annotations
@@ -30,10 +29,7 @@ from scalewright.diagnose.operations.table import COMMUNICATES, Table, kind_of
 
 
 def durations(table: Table, order: Order) -> np.ndarray:
-    """Seconds that each operation needs by itself: of collectives the transfer, after the last one came.
-
-    float64 [operations, steps, replicas].
-    """
+    """Seconds that operations need by themselves, collectives the transfer; float64 [operations, steps, replicas]."""
     needs = table.end - table.start
     for rows in order.groups:
         kind = kind_of(table.operations[rows[0]].name)
@@ -87,7 +83,7 @@ class WhatIf:
 
     def of_stage(self, stage: int) -> np.ndarray:
         """A stage's operations; a mask [operations, 1, 1]."""
-        return self._of([operation.stage == stage for operation in self.table.operations])
+        return np.array([operation.stage == stage for operation in self.table.operations])[:, None, None]
 
     def of_replica(self, replica: int) -> np.ndarray:
         """A replica's operations; a mask [1, 1, replicas]."""
@@ -95,10 +91,7 @@ class WhatIf:
 
     def of_name(self, name: str) -> np.ndarray:
         """Operations of a name, both ends of a transfer together; a mask [operations, 1, 1]."""
-        return self._of([together(operation.name) == name for operation in self.table.operations])
-
-    def _of(self, rows: list[bool]) -> np.ndarray:
-        return np.array(rows)[:, None, None]
+        return np.array([together(operation.name) == name for operation in self.table.operations])[:, None, None]
 
 
 def what_if(table: Table) -> WhatIf:
@@ -106,10 +99,9 @@ def what_if(table: Table) -> WhatIf:
     dependencies = order(table)
     needs = durations(table, dependencies)
     usual = np.empty_like(needs)
-    names = np.array([operation.name for operation in table.operations])
-    for name in np.unique(names):
-        rows = names == name
-        usual[rows] = np.median(needs[rows]) if str(name) in COMMUNICATES else needs[rows].mean()
+    for name in {operation.name for operation in table.operations}:
+        rows = [operation.name == name for operation in table.operations]
+        usual[rows] = np.median(needs[rows]) if name in COMMUNICATES else needs[rows].mean()
     return WhatIf(table, dependencies, needs, usual)
 
 
@@ -140,11 +132,6 @@ class Slowdown:
     def factor(self) -> float:
         """S."""
         return self.needed_s / self.usual_s if self.usual_s else 1.0
-
-    @property
-    def gaps(self) -> float:
-        """The step with its gaps, over the step without."""
-        return self.recorded_s / self.needed_s if self.needed_s else 1.0
 
 
 def slowdown(asked: WhatIf) -> Slowdown:

@@ -6,23 +6,23 @@
     operations   (stage, name, number within the step), the same in every step and replica
     start, end   float64 [operations, steps, replicas], seconds
 
-A replica is a data-parallel rank; `rank` stands for its whole tensor-parallel group. Steps or replicas that
-lack an operation are left out, since everything is computed for all of them at a time.
-
-The operations by what they do, as data: a new name is a new row.
+A replica is a data-parallel rank; `rank` stands for its whole tensor-parallel group. Steps or replicas that lack an
+operation are left out, since everything is computed for all of them at a time. What the operations do is data, too: a
+new name is a new row.
 
     name                 does             waits for                  passes on
     forward-compute      compute          its receive
     forward-send         send             its compute                to the next stage's forward-recv
     params-all-gather    communication    all replicas of a stage
 
-The names are those of ByteDance's traces (Lin et al., "Understanding Stragglers in Large Model Training Using
-What-if Analysis", OSDI 2025), which follow Megatron-LM.
+The names are those of ByteDance's traces (Lin et al., "Understanding Stragglers in Large Model Training Using What-if
+Analysis", OSDI 2025), which follow Megatron-LM.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +32,8 @@ from numpy.typing import NDArray
 from scalewright.diagnose.traces.json_array import NotATrace
 from scalewright.spec.errors import UserError
 
-COLUMNS = {  # name -> whether it is text
-    "dp_rank": False, "stage": False, "rank": False, "step": False, "optype": True, "start_ts": False,
-    "duration": False, "seq_id": False, "mc": False, "mb_id": False, "gmc": False,
-}  # fmt: skip
+TIMES = ("start_ts", "duration")
+COLUMNS = ("dp_rank", "stage", "rank", "step", "optype", *TIMES, "seq_id", "mc", "mb_id", "gmc")
 
 
 @dataclass(frozen=True)
@@ -170,14 +168,13 @@ def _columns(path: Path) -> dict[str, NDArray[Any]]:
                 raise NotATrace(f"it has {file.metadata.num_rows:,} rows")
             read = file.read(columns=[*COLUMNS])
         arrays = {}
-        for name, text in COLUMNS.items():
-            whole = name not in ("start_ts", "duration")
-            kind = pyarrow.string() if text else pyarrow.int64() if whole else pyarrow.float64()
-            column = read.column(name).combine_chunks().cast(kind)
-            arrays[name] = column.fill_null("" if text else -1).to_numpy(zero_copy_only=False)
+        kinds = {"optype": pyarrow.string(), **dict.fromkeys(TIMES, pyarrow.float64())}
+        for name in COLUMNS:
+            column = read.column(name).combine_chunks().cast(kinds.get(name, pyarrow.int64()))
+            arrays[name] = column.fill_null("" if name == "optype" else -1).to_numpy(zero_copy_only=False)
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError, OverflowError) as error:
         raise NotATrace(f"its parquet can't be read: {str(error).splitlines()[0][:120]}") from None
-    if not all((np.abs(arrays[name]) < LATEST).all() for name in ("start_ts", "duration")):
+    if not all((np.abs(arrays[name]) < LATEST).all() for name in TIMES):
         raise NotATrace("its times aren't all seconds")
     arrays["optype"] = arrays["optype"].astype(str)
     return arrays
@@ -195,14 +192,11 @@ def _complete(table: Table, unknown: list[str]) -> Table:
         warnings.append(f"{int((~whole).sum()):,} of {len(whole):,} steps lack an operation: left out")
     if not usual.all():
         warnings.append(f"{int((~usual).sum()):,} operations that few steps have are left out")
-    kept = np.flatnonzero(usual)
-    return Table(
-        [table.operations[row] for row in kept],
-        table.start[usual][:, whole],
-        table.end[usual][:, whole],
-        [step for step, good in zip(table.steps, whole, strict=True) if good],
-        table.stages,
-        table.replicas,
-        table.ranks,
-        warnings,
+    return replace(
+        table,
+        operations=[*compress(table.operations, usual)],
+        start=table.start[usual][:, whole],
+        end=table.end[usual][:, whole],
+        steps=[*compress(table.steps, whole)],
+        warnings=warnings,
     )

@@ -4,13 +4,14 @@
     recorder    [created, "gloo:all_reduce", group, about the group, number in it,          before that begins
                  elements of the input, of the output, dtype]
 
-`collectives` of a trace that `train` or `record` wrote has the recorder's entries, `axes` the axis of each
-group. Of one kind, the k-th event is the k-th entry but for those from before the trace: the entries are
-shifted to the latest place at which each is created before its event begins.
+`collectives` of a trace that `train` or `record` wrote has the recorder's entries, `axes` the axis of each group. Of
+one kind, the k-th event is the k-th entry but for those from before the trace: the entries are shifted to the latest
+place at which each is created before its event begins.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
@@ -25,8 +26,6 @@ CALLS = "c10d::"  # operators that hand a collective over, and return at once
 WAITS = "_c10d_functional::wait_tensor"
 SEND, RECEIVE = "gloo:send", "gloo:recv"
 SLACK = 1_000_000  # ns by which the recorder's clock may be ahead of the trace's
-
-
 Elements = Annotated[int, msgspec.Meta(ge=-1, lt=1 << 60)]
 
 
@@ -77,25 +76,20 @@ def encloses_call(trace: Trace) -> np.ndarray:
 
 def name_groups(trace: Trace) -> Trace:
     """The trace, with the group of each of Gloo's collectives that an entry was found for."""
-    entries, axes = _list_of(trace.about.get("collectives"), Entry), trace.about.get("axes")
+    axes = trace.about.get("axes")
     axes = axes if isinstance(axes, dict) else {}
-    world = trace.about.get("distributedInfo")
-    groups = _list_of(world.get("pg_config") if isinstance(world, dict) else None, GroupEntry)
-    members = {group.pg_name: group.ranks for group in groups}
+    members = {group.pg_name: group.ranks for group in _list_of(trace.distributed.get("pg_config"), GroupEntry)}
     for row, known in [*trace.collectives.items()]:
         trace.collectives[row] = replace(known, group_about=str(axes.get(known.group, known.group_about)))
-    entries.sort(key=lambda entry: entry.created)
-    rows = np.flatnonzero(gloo_rows(trace))
-    rows = rows[np.argsort(trace.start[rows], kind="stable")]
-    kinds = np.array([trace.names[number] for number in trace.name[rows].tolist()])
+    entries = sorted(_list_of(trace.about.get("collectives"), Entry), key=lambda entry: entry.created)
+    rows = trace.in_order(np.flatnonzero(gloo_rows(trace)))
     for kind in sorted({entry.kind for entry in entries} - {SEND, RECEIVE}):
-        alike = [entry for entry in entries if entry.kind == kind]
-        for row, entry in _paired(trace, rows[kinds == kind], alike):
-            about = str(axes.get(entry.group, entry.about))
+        alike = rows[[trace.names[number] == kind for number in trace.name[rows].tolist()]]
+        for row, entry in _paired(trace, alike, [entry for entry in entries if entry.kind == kind]):
             ranks = members.get(entry.group, [])
             trace.collectives[row] = Collective(
-                kind, entry.dtype, entry.elements_in, entry.elements_out,
-                group=entry.group, group_about=about, group_size=len(ranks), ranks=str(ranks),
+                kind, entry.dtype, entry.elements_in, entry.elements_out, group=entry.group, ranks=str(ranks),
+                group_about=str(axes.get(entry.group, entry.about)), group_size=len(ranks),
             )  # fmt: skip
     return trace
 
@@ -114,8 +108,6 @@ def _list_of(value: Any, kind: type[T]) -> list[T]:
     """The items of a list of JSON that are of this kind."""
     items = []
     for item in value if isinstance(value, list) else []:
-        try:
+        with suppress(msgspec.ValidationError, OverflowError):
             items.append(msgspec.convert(item, kind))
-        except (msgspec.ValidationError, OverflowError):
-            continue
     return items

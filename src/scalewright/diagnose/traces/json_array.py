@@ -4,16 +4,17 @@
      ───────────── head ───────────────────── ─ chunk ───── ─ chunk ─────────── ─── tail ───────
                                                          cut between two objects: `}` `,` `{`
 
-A cut is looked for from the end of what was read; one inside an event (a list of objects among its arguments)
-doesn't decode, and the one before is tried. Where the fault is in the text itself, the events before it are
-kept, the place is judged (the array's end, a control character, rubbish, the end of a file that was cut off),
-and reading goes on behind it. Nothing raises for damage; `damage` holds a line for each kind of it.
+A cut is looked for from the end of what was read; one inside an event (a list of objects among its arguments) doesn't
+decode, and the one before is tried. Where the fault is in the text itself, the events before it are kept, the place is
+judged (the array's end, a control character, rubbish, the end of a file that was cut off), and reading goes on behind
+it. Nothing raises for damage; `damage` holds a line for each kind of it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 import msgspec
@@ -139,12 +140,9 @@ class EventArray(Generic[Event]):
 
     def _read_around(self, head: bytes, tail: bytes) -> None:
         """Fills `outside` with the keys before and after the array; those before it alone, if need be."""
-        for text in (head + b"]" + (tail if tail.strip() else b"}"), head + b"]}"):
-            try:
+        for text in (head + b"]}", head + b"]" + (tail if tail.strip() else b"}")):
+            with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 self.outside = msgspec.json.decode(text, type=dict[str, object])
-                break
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                continue
         self.outside.pop("traceEvents", None)
 
 

@@ -7,8 +7,8 @@
          python_function; PyTorch 1.8 wrote Kernel, Memcpy, Memset, Runtime, Operator
     ts   microseconds, whole in old traces, with three digits for the nanoseconds since 2024
 
-Only the fields that are declared here are decoded, which is most of the speed. Frames of Python (half to nine
-tenths of a trace with stacks) are counted and left out, but for the layers of a model (`LAYER`).
+Only the fields that are declared here are decoded, which is most of the speed. Frames of Python (half to nine tenths of
+a trace with stacks) are counted and left out, but for the layers of a model (`LAYER`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 from scalewright.diagnose.traces.json_array import EventArray
-from scalewright.diagnose.traces.memory_events import Growing
+from scalewright.diagnose.traces.memory_events import MemoryEvents, read_memory
 from scalewright.diagnose.traces.trace import (
     ANNOTATION,
     CALL,
@@ -39,10 +39,9 @@ from scalewright.diagnose.traces.trace import (
 from scalewright.diagnose.traces.unpack import Unpacked
 
 CATEGORY = {
-    "kernel": KERNEL, "Kernel": KERNEL, "gpu_memcpy": MEMCPY, "Memcpy": MEMCPY,
-    "gpu_memset": MEMSET, "Memset": MEMSET, "cuda_runtime": CALL, "cuda_driver": CALL,
-    "hip_runtime": CALL, "xpu_runtime": CALL, "Runtime": CALL, "cpu_op": OPERATOR,
-    "Operator": OPERATOR, "user_annotation": ANNOTATION, "cuda_sync": SYNC,
+    "kernel": KERNEL, "Kernel": KERNEL, "gpu_memcpy": MEMCPY, "Memcpy": MEMCPY, "gpu_memset": MEMSET, "Memset": MEMSET,
+    "cuda_runtime": CALL, "cuda_driver": CALL, "hip_runtime": CALL, "xpu_runtime": CALL, "Runtime": CALL,
+    "cpu_op": OPERATOR, "Operator": OPERATOR, "user_annotation": ANNOTATION, "cuda_sync": SYNC,
 }  # fmt: skip
 LATEST = 9e15  # microseconds: what fits into 64 bits of nanoseconds
 EXACT = float(1 << 42)  # microseconds below which a float64 still tells nanoseconds apart
@@ -60,6 +59,7 @@ PRODUCTS = frozenset((
 # `nn.Module: LlamaDecoderLayer_7`, a frame of Python that becomes a range
 LAYER = re.compile(r"nn\.Module: \w*(?:Block|DecoderLayer|EncoderLayer|TransformerLayer)_\d{1,6}$")
 RAW = ("Input Dims", "Input type", "grid", "block")
+COLUMNS = ("category", "name", "start", "end", "lane", "correlation", "external", "size", "sequence")
 
 
 class Args(msgspec.Struct, frozen=True, gc=False):
@@ -136,29 +136,25 @@ class _Columns:
     def __init__(self) -> None:
         self.names: dict[str, int] = {}
         self.lanes: dict[tuple[Word, Word], int] = {}
-        self.chunks: dict[str, list[np.ndarray]] = {}
+        self.chunks: dict[str, list[np.ndarray]] = {key: [] for key in COLUMNS}
         self.collectives: dict[int, Collective] = {}
         self.shapes: dict[int, tuple[list[Any], list[Any]]] = {}
         self.launched: dict[int, Launched] = {}
         self.configurations: dict[tuple[bytes, bytes, Word, Word], Launched | None] = {}
-        self.memory = Growing()
+        self.memory: list[tuple[int, ...]] = []
         self.rows = self.frames = self.strange = 0
 
     def decode(self, text: bytes) -> list[Event]:
         """Events of a JSON list; those of a form that isn't Kineto's are counted and left out."""
-        events = self._decode(text)
-        self.memory.add(text, lambda *line: self.lanes.setdefault(line, len(self.lanes)))
-        return events
-
-    def _decode(self, text: bytes) -> list[Event]:
         try:
             events = FAST.decode(text)
             if any(event.ts > EXACT for event in events) and LONG.search(text):
                 for event, stamp in zip(events, STAMPS.decode(text), strict=True):
                     event.exact = int(stamp.ts * 1000)
-            return events
         except msgspec.ValidationError:
-            return self._one_by_one(msgspec.json.decode(text))
+            events = self._one_by_one(msgspec.json.decode(text))
+        self.memory += read_memory(text, lambda *line: self.lanes.setdefault(line, len(self.lanes)))
+        return events
 
     def _one_by_one(self, items: Iterable[Any]) -> list[Event]:
         events = []
@@ -185,64 +181,56 @@ class _Columns:
             return
         args = [event.args or NO_ARGS for event in kept]
         names, lanes = self.names, self.lanes
-        start = _nanoseconds([event.ts for event in kept])
         exact = np.array([event.exact for event in kept])
-        start = np.where(exact >= 0, exact, start)
+        start = np.where(exact >= 0, exact, _nanoseconds([event.ts for event in kept]))
+        lines = [
+            (event.pid, event.tid) if a.stream is None else (a.device, a.stream)
+            for event, a in zip(kept, args, strict=True)
+        ]
         columns = {
             "category": np.array([CATEGORY[event.cat or ""] for event in kept], dtype=np.int8),
-            "name": np.array([names.setdefault(str(e.name), len(names)) for e in kept], dtype=np.int32),
+            "name": np.array([names.setdefault(str(event.name), len(names)) for event in kept], dtype=np.int32),
             "start": start,
             "end": start + np.maximum(_nanoseconds([event.dur or 0.0 for event in kept]), 0),
-            "lane": np.array(
-                [
-                    lanes.setdefault((e.pid, e.tid) if a.stream is None else (a.device, a.stream), len(lanes))
-                    for e, a in zip(kept, args, strict=True)
-                ],
-                dtype=np.int32,
-            ),
+            "lane": np.array([lanes.setdefault(line, len(lanes)) for line in lines], dtype=np.int32),
             "correlation": _integers([a.correlation for a in args]),
             "external": _integers([a.external_lower if a.external is None else a.external for a in args]),
             "size": _integers([a.bytes for a in args]),
             "sequence": _integers([a.sequence if isinstance(a.sequence, int) else None for a in args]),
         }
         for key, column in columns.items():
-            self.chunks.setdefault(key, []).append(column)
-        for row, a in enumerate(args, self.rows):
+            self.chunks[key].append(column)
+        for row, (event, a) in enumerate(zip(kept, args, strict=True), self.rows):
             if a.collective is not None:
                 self.collectives[row] = _collective(a)
-        for row, (event, a) in enumerate(zip(kept, args, strict=True), self.rows):
             if event.name in PRODUCTS and (shapes := _shapes(a)):
                 self.shapes[row] = shapes
-            elif a.block is not NOTHING and (launched := self._launched(a)) is not None:
-                self.launched[row] = launched
+            elif a.block is not NOTHING:  # one object for all launches alike
+                configuration = bytes(a.grid), bytes(a.block), a.registers, a.shared
+                if configuration not in self.configurations:
+                    self.configurations[configuration] = _launched(a)
+                if (launched := self.configurations[configuration]) is not None:
+                    self.launched[row] = launched
         self.rows += len(kept)
-
-    def _launched(self, args: Args) -> Launched | None:
-        """The configuration of a kernel, one object for all launches alike; None where it isn't numbers."""
-        key = bytes(args.grid), bytes(args.block), args.registers, args.shared
-        if key not in self.configurations:
-            self.configurations[key] = _launched(args)
-        return self.configurations[key]
 
     def trace(self, path: Path, rank: int | None, about: dict[str, object]) -> Trace:
         """The finished columns."""
         empty = np.empty(0, dtype=np.int64)
-        keys = ("category", "name", "start", "end", "lane", "correlation", "external", "size", "sequence")
-        columns = {key: np.concatenate(self.chunks.get(key, [empty])) for key in keys}
+        columns = {key: np.concatenate(chunks or [empty]) for key, chunks in self.chunks.items()}
         base = about.get("baseTimeNanoseconds")
         if not isinstance(base, int) or not 0 < base < LATEST * 1000:
             base = 0
         columns["start"] += base
         columns["end"] += base
-        warnings = []
-        if self.strange:
-            warnings.append(f"{self.strange:,} events aren't of Kineto's form and were left out")
+        warnings = [f"{self.strange:,} events aren't of Kineto's form and were left out"] * bool(self.strange)
         lanes = [(str(place), str(line)) for place, line in self.lanes]
-        about = {**about, "python_frames": self.frames}
-        memory = self.memory.columns(base) if self.memory.rows else None
-        return Trace(path, rank, [*self.names], lanes, **columns, collectives=self.collectives,
-                     shapes=self.shapes, launched=self.launched, memory=memory, about=about,
-                     warnings=warnings)  # fmt: skip
+        memory = MemoryEvents(*np.array(self.memory, dtype=np.int64).T) if self.memory else None
+        if memory is not None:
+            memory.start[:] += base
+        return Trace(
+            path, rank, [*self.names], lanes, **columns, collectives=self.collectives, shapes=self.shapes,
+            launched=self.launched, memory=memory, about={**about, "python_frames": self.frames}, warnings=warnings,
+        )  # fmt: skip
 
 
 def _nanoseconds(microseconds: list[float]) -> np.ndarray:
@@ -257,22 +245,15 @@ def _integers(values: list[int | None]) -> np.ndarray:
     try:
         return np.array([-1 if value is None else value for value in values], dtype=np.int64)
     except OverflowError:
-        small = [-1 if value is None or abs(value) >= 1 << 63 else value for value in values]
-        return np.array(small, dtype=np.int64)
+        return np.array([-1 if value is None or abs(value) >= 1 << 63 else value for value in values], dtype=np.int64)
 
 
 def _collective(args: Args) -> Collective:
-    def number(value: int | None) -> int:
-        return -1 if value is None else value
-
-    def word(value: object) -> str:
-        return "" if value is None else str(value)
-
-    return Collective(
-        word(args.collective), word(args.dtype), number(args.elements_in), number(args.elements_out),
-        word(args.group), word(args.group_about), number(args.group_size), word(args.ranks),
-        number(args.source), number(args.target),
-    )  # fmt: skip
+    numbers = (args.elements_in, args.elements_out, args.group_size, args.source, args.target)
+    words = (args.collective, args.dtype, args.group, args.group_about, args.ranks)
+    elements_in, elements_out, size, source, target = (-1 if value is None else value for value in numbers)
+    name, dtype, group, about, ranks = ("" if value is None else str(value) for value in words)
+    return Collective(name, dtype, elements_in, elements_out, group, about, size, ranks, source, target)
 
 
 def _with_raw_shapes(item: Any) -> Any:

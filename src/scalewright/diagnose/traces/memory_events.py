@@ -10,8 +10,8 @@ Most traces have none, so that they are taken from the text by themselves and co
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from decimal import Decimal
 
 import msgspec
@@ -42,9 +42,6 @@ class MemoryEvents:
     reserved: np.ndarray
     address: np.ndarray
 
-    def __len__(self) -> int:
-        return len(self.start)
-
 
 class _Args(msgspec.Struct, gc=False):
     size: int = msgspec.field(default=0, name="Bytes")
@@ -66,29 +63,14 @@ class _Instant(msgspec.Struct, gc=False):
 DECODER = msgspec.json.Decoder(_Instant)
 
 
-@dataclass
-class Growing:
-    """The columns while a file is read."""
-
-    rows: list[tuple[int, ...]] = field(default_factory=list)
-
-    def add(self, text: bytes, lane: Callable[[Word, Word], int]) -> None:
-        """Appends the instants of a text of events; `lane` numbers a process and thread."""
-        if MARK not in text:
-            return
-        for match in INSTANT.finditer(text):
-            try:
-                event = DECODER.decode(match[0])
-            except (msgspec.DecodeError, UnicodeDecodeError):
-                continue  # not of this form: another event with the word in it
-            args = event.args
-            words = (args.device_type, args.device, args.size, args.total, args.reserved, args.address)
-            if not event.ts.is_finite() or abs(event.ts) > LARGEST or any(abs(word) > 1 << 62 for word in words):
-                continue
-            self.rows.append((int(event.ts * 1000), lane(event.pid, event.tid), *words))
-
-    def columns(self, offset: int) -> MemoryEvents:
-        """The finished columns; `offset` (ns) is added to their times."""
-        table = np.array(self.rows, dtype=np.int64)
-        table[:, 0] += offset
-        return MemoryEvents(*table.T)
+def read_memory(text: bytes, lane: Callable[[Word, Word], int]) -> Iterator[tuple[int, ...]]:
+    """The rows of `MemoryEvents` in a text of events; `lane` numbers a process and thread."""
+    for match in INSTANT.finditer(text) if MARK in text else ():
+        try:
+            event = DECODER.decode(match[0])
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue  # not of this form: another event with the word in it
+        args = event.args
+        words = (args.device_type, args.device, args.size, args.total, args.reserved, args.address)
+        if event.ts.is_finite() and abs(event.ts) <= LARGEST and all(abs(word) <= 1 << 62 for word in words):
+            yield int(event.ts * 1000), lane(event.pid, event.tid), *words

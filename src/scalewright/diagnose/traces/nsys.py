@@ -3,9 +3,9 @@
     CUPTI_ACTIVITY_KIND_KERNEL, _MEMCPY, _MEMSET ──► GPU rows   _RUNTIME ──► calls   NVTX_EVENTS ──► ranges
     names are numbers into StringIds · times are nanoseconds since the session began, which has a UTC time
 
-Tables are there only when they hold something, their columns grow with every version, and some exports number
-them (`..._V2`): what is read is what `PRAGMA table_info` lists. The file is opened read-only, and only tables
-are read, so that a view or a trigger in it isn't run.
+Tables are there only when they hold something, their columns grow with every version, and some exports number them
+(`..._V2`): what is read is what `PRAGMA table_info` lists. The file is opened read-only, and only tables are read, so
+that a view or a trigger in it isn't run.
 """
 
 from __future__ import annotations
@@ -44,8 +44,6 @@ def read_nsys(path: Path) -> list[Trace]:
 
 
 class _Export:
-    """The tables of one export."""
-
     def __init__(self, base: sqlite3.Connection, path: Path) -> None:
         self.base, self.path = base, path
         base.text_factory = lambda text: text.decode("utf-8", "replace")
@@ -68,10 +66,10 @@ class _Export:
 
     def traces(self) -> list[Trace]:
         """All traces."""
-        gpu = self._gpu()
+        gpu = np.array([*self._gpu()], dtype=ROW)
         if not len(gpu):
             raise NotATrace("it contains no activity of a GPU")
-        host = np.concatenate([self._calls(), self._ranges()])
+        host = np.array([*self._host()], dtype=ROW)
         session = next(self.rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",)), (0,))
         zero = int(session[0] or 0)
         devices = {row[0]: str(row[1]) for row in self.rows("TARGET_INFO_GPU", ("id", "name"))}
@@ -85,70 +83,49 @@ class _Export:
             trace.rank = number if len(result) > 1 else None
         return result
 
-    def _gpu(self) -> np.ndarray:
+    def _gpu(self) -> Iterator[tuple[int, ...]]:
         columns = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
-        parts = []
         for row in self.rows(ACTIVITY + "KERNEL", (*columns, "demangledName", "shortName", "name")):
             name = self.strings.get(next((word for word in row[6:] if word is not None), None), "?")
-            parts.append(self._row(KERNEL, str(name), row[:6]))
+            yield from self._row(KERNEL, str(name), row[:6])
         for row in self.rows(ACTIVITY + "MEMCPY", (*columns, "copyKind", "bytes")):
-            parts.append(self._row(MEMCPY, COPIES.get(row[6], "Memcpy"), row[:6], row[7]))
+            yield from self._row(MEMCPY, COPIES.get(row[6], "Memcpy"), row[:6], row[7])
         for row in self.rows(ACTIVITY + "MEMSET", (*columns, "bytes")):
-            parts.append(self._row(MEMSET, "Memset", row[:6], row[6]))
-        return np.array([part for part in parts if part is not None], dtype=ROW)
+            yield from self._row(MEMSET, "Memset", row[:6], row[6])
 
-    def _calls(self) -> np.ndarray:
-        columns = ("start", "end", "globalTid", "correlationId", "nameId")
-        parts = []
-        for start, end, thread, correlation, name in self.rows(ACTIVITY + "RUNTIME", columns):
+    def _host(self) -> Iterator[tuple[int, ...]]:
+        calls = self.rows(ACTIVITY + "RUNTIME", ("start", "end", "globalTid", "correlationId", "nameId"))
+        for start, end, thread, correlation, name in calls:
             word = str(self.strings.get(name, "?")).partition("_v")[0]
-            row = (start, end, -1, thread, correlation, _process(thread))
-            parts.append(self._row(CALL, word, row))
-        return np.array([part for part in parts if part is not None], dtype=ROW)
-
-    def _ranges(self) -> np.ndarray:
-        columns = ("start", "end", "globalTid", "eventType", "text", "textId")
-        parts = []
-        for start, end, thread, kind, text, number in self.rows("NVTX_EVENTS", columns):
-            if kind in (PUSH_POP, START_END) and end is not None:
+            yield from self._row(CALL, word, (start, end, -1, thread, correlation, _process(thread)))
+        ranges = self.rows("NVTX_EVENTS", ("start", "end", "globalTid", "eventType", "text", "textId"))
+        for start, end, thread, kind, text, number in ranges:
+            if kind in (PUSH_POP, START_END):
                 word = text if text is not None else self.strings.get(number, "?")
-                row = (start, end, -1, thread, -1, _process(thread))
-                parts.append(self._row(ANNOTATION, str(word), row))
-        return np.array([part for part in parts if part is not None], dtype=ROW)
+                yield from self._row(ANNOTATION, str(word), (start, end, -1, thread, -1, _process(thread)))
 
-    def _row(self, category: int, name: str, row: Sequence[Any], size: int | None = None) -> tuple[int, ...] | None:
-        """A row of `ROW`; None where the recorder left times out."""
-        start, end, device, line, correlation, process = row
-        if not isinstance(start, int) or not isinstance(end, int):
-            return None
-        number = self.names.setdefault(name, len(self.names))
-        missing = [-1 if value is None else int(value) for value in (device, line, correlation, process, size)]
-        return (category, number, start, max(end, start), *missing)
+    def _row(self, category: int, name: str, row: Sequence[Any], size: int | None = None) -> Iterator[tuple[int, ...]]:
+        """A row of `ROW`; none where the recorder left times out."""
+        start, end, *places = row
+        if isinstance(start, int) and isinstance(end, int):
+            number = self.names.setdefault(name, len(self.names))
+            missing = [-1 if value is None else int(value) for value in (*places, size)]
+            yield category, number, start, max(end, start), *missing
 
     def _trace(self, rows: np.ndarray, zero: int, device: int, devices: dict[Any, str]) -> Trace:
         keys = np.stack((rows["device"], rows["line"]), axis=1)
         lanes, lane = np.unique(keys, axis=0, return_inverse=True)
         about = {"deviceProperties": [{"name": devices[device]}]} if device in devices else {}
         return Trace(
-            self.path,
-            None,
-            [*self.names],
-            [(str(place), str(line)) for place, line in lanes.tolist()],
-            category=rows["category"].astype(np.int8),
-            name=rows["name"].astype(np.int32),
-            start=rows["start"] + zero,
-            end=rows["end"] + zero,
-            lane=lane.reshape(-1).astype(np.int32),
-            correlation=rows["correlation"],
-            external=np.full(len(rows), -1, dtype=np.int64),
-            size=rows["size"],
-            about=about,
-        )
+            self.path, None, [*self.names], [(str(place), str(line)) for place, line in lanes.tolist()],
+            category=rows["category"].astype(np.int8), name=rows["name"].astype(np.int32), start=rows["start"] + zero,
+            end=rows["end"] + zero, lane=lane.reshape(-1).astype(np.int32), correlation=rows["correlation"],
+            external=np.full(len(rows), -1, dtype=np.int64), size=rows["size"], about=about,
+        )  # fmt: skip
 
 
-ROW = np.dtype([(name, np.int64) for name in (
-    "category", "name", "start", "end", "device", "line", "correlation", "process", "size",
-)])  # fmt: skip
+COLUMNS = ("category", "name", "start", "end", "device", "line", "correlation", "process", "size")
+ROW = np.dtype([(name, np.int64) for name in COLUMNS])
 
 
 def _process(thread: Any) -> int | None:

@@ -8,20 +8,16 @@
     correlation  811      811      -1         a kernel and the call that launched it have the same
     external     57       -1       57         a kernel and the operator that asked for it have the same
 
-Whatever a reader reads (Kineto, Nsight Systems) it fills these columns, so that the analysis has one input.
-
-What a kernel does follows from its name, by a table of patterns:
-
-    name ──► the first row of KINDS with a pattern in it ──► kind        nothing matches: "other"
-
-Communication is more than NCCL: RCCL, MSCCL and oneCCL carry other names; DeepEP's and NVSHMEM's kernels move
-tokens of experts; symmetric memory and custom all-reduces (vLLM, TensorRT-LLM) run in kernels of their own.
+Whatever a reader reads (Kineto, Nsight Systems) it fills these columns, so that the analysis has one input. What a
+kernel does follows from its name: its kind is the first row of KINDS whose pattern is in it, else "other".
+Communication is more than NCCL: RCCL, MSCCL and oneCCL carry other names; DeepEP's and NVSHMEM's kernels move tokens
+of experts; symmetric memory and custom all-reduces (vLLM, TensorRT-LLM) run in kernels of their own.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -29,17 +25,17 @@ from typing import Any
 
 import numpy as np
 
+from scalewright.diagnose import intervals
 from scalewright.diagnose.traces.memory_events import MemoryEvents
 
 # Categories of rows. GPU activity first: `category <= MEMSET` is the test for it.
 KERNEL, MEMCPY, MEMSET, CALL, OPERATOR, ANNOTATION, SYNC, FRAME = range(8)
-CATEGORIES = ("kernel", "memcpy", "memset", "call", "operator", "annotation", "sync", "frame")
 COMMUNICATION = "communication"
 KINDS: tuple[tuple[str, str], ...] = (
     (COMMUNICATION,
-     r"nccl|rccl|msccl|oneccl|ccl_?kernel|nvshmem|(?:deep_?ep|dpsk::ep)::|ep::(?:inter|intra)node|multimem_|cross_device_reduce|all_?reduce_?kernel"
-     r"|one_shot_all_?reduce|two_shot_all_?reduce|symm_mem|lamport|allgather_(?:kernel|bf16|push)"
-     r"|reducescatter_kernel|alltoall_?kernel"),
+     r"nccl|rccl|msccl|oneccl|ccl_?kernel|nvshmem|(?:deep_?ep|dpsk::ep)::|ep::(?:inter|intra)node|multimem_"
+     r"|cross_device_reduce|all_?reduce_?kernel|one_shot_all_?reduce|two_shot_all_?reduce|symm_mem|lamport"
+     r"|allgather_(?:kernel|bf16|push)|reducescatter_kernel|alltoall_?kernel"),
     ("attention", r"flash|fmha|attention|attn|softmax_warp|sdpa"),
     ("matrix product",
      r"gemm|cutlass|xmma|cublas|wgrad|dgrad|cijk_|matmul|hgmma|nvjet|convolve|conv\d?d|winograd|implicit"),
@@ -104,7 +100,7 @@ class Trace:
     shapes: dict[int, tuple[list[Any], list[Any]]] = field(default_factory=dict)  # of products: inputs, types
     launched: dict[int, Launched] = field(default_factory=dict)  # of kernels, by row
     memory: MemoryEvents | None = None  # where the recorder followed it
-    about: dict[str, Any] = field(default_factory=dict)  # the recorder's own metadata: devices, world size, ...
+    about: Mapping[str, object] = field(default_factory=dict)  # the recorder's own metadata: devices, world size, ...
     warnings: list[str] = field(default_factory=list)
     sequence: np.ndarray | None = None  # int64: of an operator autograd's number, of a backward its forward's
 
@@ -115,6 +111,19 @@ class Trace:
     def on_gpu(self) -> np.ndarray:
         """Rows that a GPU executed: kernels, copies and sets of memory."""
         return self.category <= MEMSET
+
+    @property
+    def device(self) -> Mapping[str, Any]:
+        """What the recorder wrote down of the first device; empty where it didn't."""
+        devices = self.about.get("deviceProperties")
+        first = devices[0] if isinstance(devices, list) and devices else None
+        return first if isinstance(first, dict) else {}
+
+    @property
+    def distributed(self) -> Mapping[str, Any]:
+        """What it wrote down of the ranks: this one's number, how many there are, their groups."""
+        about = self.about.get("distributedInfo")
+        return about if isinstance(about, dict) else {}
 
     @cached_property
     def launches(self) -> np.ndarray:
@@ -131,14 +140,23 @@ class Trace:
 
     def starting(self, words: tuple[str, ...]) -> np.ndarray:
         """Rows whose name begins with one of `words`, which are in lower case."""
-        return self._by_name([name.lower().startswith(words) for name in self.names])
+        return self.with_name(lambda name: name.lower().startswith(words))
 
     def containing(self, words: tuple[str, ...]) -> np.ndarray:
         """Rows whose name contains one of `words`, which are in lower case."""
-        return self._by_name([any(word in name.lower() for word in words) for name in self.names])
+        return self.with_name(lambda name: any(word in name.lower() for word in words))
 
-    def _by_name(self, hits: list[bool]) -> np.ndarray:
-        return np.array(hits, dtype=bool)[self.name] if hits else np.zeros(len(self), dtype=bool)
+    def with_name(self, fits: Callable[[str], bool]) -> np.ndarray:
+        """Rows whose name fits; bool, one a row."""
+        return np.asarray(np.array([fits(name) for name in self.names] or [False])[self.name])
+
+    def in_order(self, rows: np.ndarray) -> np.ndarray:
+        """Rows by their start."""
+        return np.asarray(rows[np.argsort(self.start[rows], kind="stable")])
+
+    def spans(self, rows: np.ndarray) -> np.ndarray:
+        """When one of the rows ran, as a set of time: int64 [n, 2]."""
+        return intervals.union(self.start[rows], self.end[rows])
 
 
 def kind_of(name: str) -> str:

@@ -2,22 +2,36 @@
 
     file ──► 8 MiB ──► [zlib] ──► up to 8 MiB ──► ...          a gzip is known by its first two bytes
 
-A run that was killed leaves a gzip without its end, or with rubbish in it: what comes before is still worth
-reading, so that nothing raises here and `damage` holds one line on what was lost.
+A run that was killed leaves a gzip without its end, or with rubbish in it: what comes before is still worth reading, so
+that nothing raises here and `damage` holds one line on what was lost.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from scalewright.spec.common.untrusted import open_regular
 
 CHUNK = 8 << 20  # bytes: few enough to stay in a core's cache level, enough to make a call's cost small
 GZIP = b"\x1f\x8b"
 ANY_HEADER = 32 + zlib.MAX_WBITS  # zlib's word for "gzip or zlib, by its header"
+
+
+T = TypeVar("T")
+
+
+def read_each(files: Sequence[Path], read: Callable[[Path], T], refuses: type[ValueError]) -> tuple[list[T], list[str]]:
+    """What a reader makes of each file, and a line for each that it refuses."""
+    results, warnings = [], []
+    for file in files:
+        try:
+            results.append(read(file))
+        except refuses as error:
+            warnings.append(f"{file.name}: {error}: left out")
+    return results, warnings
 
 
 class Unpacked:
@@ -31,11 +45,7 @@ class Unpacked:
         with open_regular(self.path) as file:
             start = file.read(2)
             file.seek(0)
-            yield from self._gzip(file) if start == GZIP else self._plain(file)
-
-    def _plain(self, file: BinaryIO) -> Iterator[bytes]:
-        while data := file.read(self.chunk):
-            yield data
+            yield from self._gzip(file) if start == GZIP else iter(lambda: file.read(self.chunk), b"")
 
     def _gzip(self, file: BinaryIO) -> Iterator[bytes]:
         """Members of a gzip one after another; a bomb costs no more memory than a chunk."""

@@ -18,17 +18,25 @@ from scalewright.emit.command_lines import nodes_of
 from scalewright.emit.deepspeed.read import BATCH as DEEPSPEED_BATCH
 from scalewright.emit.deepspeed.read import fit_batch, read_sections
 from scalewright.emit.emitted import Emitted, Reading
-from scalewright.emit.foreign import ForeignKeys, LayoutKey, LayoutKeys, RunKeys, real_of, true, whole_of
-from scalewright.emit.rules import Word, put, write_rules
-from scalewright.emit.scripts.facts import Facts, Sharding, take_facts, take_precision, take_recompute, take_sharding
+from scalewright.emit.foreign import ForeignKeys, LayoutKey, LayoutKeys, RunKeys, keys_of, real_of, true, whole_of
+from scalewright.emit.rules import Pair, Rule, Word, put
+from scalewright.emit.scripts.facts import (
+    Facts,
+    Sharding,
+    take_facts,
+    take_precision,
+    take_recompute,
+    take_sharding,
+    take_states_offload,
+)
 from scalewright.emit.scripts.model import (
-    CONFIG,
-    SAMPLES,
+    SCRIPT,
     as_json,
     linked,
     masks_refused,
     read_model,
     render,
+    with_script,
     write_config,
 )
 from scalewright.emit.settings import Settings
@@ -36,63 +44,50 @@ from scalewright.emit.transformers.schedule import read_optimizer, read_schedule
 from scalewright.spec.common.formatting import flat
 
 __all__ = ["read", "recognises", "write"]
-COMMON = (
-    Word("optimizer.lr", "learning_rate"),
-    Word("optimizer.eps", "adam_epsilon"),
-    Word("optimizer.weight_decay", "weight_decay"),
-    Word("optimizer.clip_norm", "max_grad_norm"),
-    Word("seed", "seed"),
+NUMBERS = (  # with what TrainingArguments has where a key is missing
+    Word("optimizer.lr", "learning_rate", absent=5e-5),
+    Word("optimizer.eps", "adam_epsilon", absent=1e-8),
+    Word("optimizer.weight_decay", "weight_decay", absent=0.0),
+    Word("optimizer.clip_norm", "max_grad_norm", absent=1.0),
+    Word("seed", "seed", absent=42),
 )
+BETAS = Pair("optimizer.betas", ("adam_beta1", "adam_beta2"), (0.9, 0.999))
+COMMON: tuple[Rule, ...] = (*NUMBERS, BETAS)
 BATCH = Word("layout.micro_batch", "per_device_train_batch_size")
-# What TrainingArguments has where a key is missing.
-DEFAULTS = {
-    "learning_rate": 5e-5, "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8, "weight_decay": 0.0,
-    "max_grad_norm": 1.0, "seed": 42,
-}  # fmt: skip
-ASIDE = frozenset({
-    "output_dir", "overwrite_output_dir", "logging_strategy", "logging_first_step", "logging_steps",
-    "logging_dir", "log_on_each_node", "logging_nan_inf_filter", "log_level", "log_level_replica",
-    "disable_tqdm", "report_to", "run_name", "project", "include_num_input_tokens_seen",
-    "include_tokens_per_second", "save_strategy", "save_total_limit", "save_only_model",
-    "save_on_each_node", "save_safetensors", "push_to_hub", "hub_token", "hub_model_id", "hub_strategy",
-    "hub_private_repo", "hub_always_push", "hub_revision", "load_best_model_at_end",
-    "metric_for_best_model", "greater_is_better", "ignore_data_skip", "resume_from_checkpoint", "data_seed",
-    "eval_strategy", "evaluation_strategy", "eval_delay", "eval_on_start", "per_device_eval_batch_size",
-    "eval_accumulation_steps", "prediction_loss_only", "eval_do_concat_batches", "batch_eval_metrics",
-    "bf16_full_eval", "fp16_full_eval", "do_train", "do_eval", "do_predict", "dataloader_num_workers",
-    "dataloader_pin_memory", "dataloader_persistent_workers", "dataloader_prefetch_factor",
-    "dataloader_drop_last", "remove_unused_columns", "label_names", "ddp_find_unused_parameters",
-    "ddp_bucket_cap_mb", "ddp_broadcast_buffers", "ddp_static_graph", "ddp_backend", "ddp_timeout", "debug",
-    "skip_memory_metrics", "local_rank", "torch_compile", "torch_compile_backend", "torch_compile_mode",
-    "torch_empty_cache_steps", "use_cache", "use_cpu", "average_tokens_across_devices",
-    "accelerator_config", "use_liger_kernel", "fp16_opt_level", "half_precision_backend",
-    "gradient_checkpointing_kwargs", "activation_checkpointing_kwargs", "enable_jit_checkpoint",
-    "fp16_backend", "fsdp_config.version", "fsdp_config.auto_wrap_policy",
-    "fsdp_config.transformer_layer_cls_to_wrap", "fsdp_config.min_num_params",
-    "fsdp_config.state_dict_type", "fsdp_config.cpu_ram_efficient_loading",
-    "fsdp_config.sync_module_states", "fsdp_config.use_orig_params", "fsdp_config.backward_prefetch",
-    "fsdp_config.forward_prefetch", "fsdp_config.limit_all_gathers", "fsdp_config.backward_prefetch_policy",
-    "fsdp_config.xla", "fsdp_config.final_state_dict_type", "fsdp_transformer_layer_cls_to_wrap",
-    "length_column_name", "parallelism_config.cp_backend", "parallelism_config.sp_backend",
-    "dataloader_in_order", "trackio_space_id",
-})  # fmt: skip
-SECTIONS = (
-    "gradient_checkpointing_kwargs.", "activation_checkpointing_kwargs.", "accelerator_config.",
-    "liger_kernel_config.", "fsdp_config.xla",
-)  # fmt: skip
+ASIDE = keys_of("""
+    output_dir overwrite_output_dir logging_strategy logging_first_step logging_steps logging_dir log_on_each_node
+    logging_nan_inf_filter log_level log_level_replica disable_tqdm report_to run_name project
+    include_num_input_tokens_seen include_tokens_per_second save_strategy save_total_limit save_only_model
+    save_on_each_node save_safetensors push_to_hub hub_token hub_model_id hub_strategy hub_private_repo hub_always_push
+    hub_revision load_best_model_at_end metric_for_best_model greater_is_better ignore_data_skip resume_from_checkpoint
+    data_seed eval_strategy evaluation_strategy eval_delay eval_on_start per_device_eval_batch_size
+    eval_accumulation_steps prediction_loss_only eval_do_concat_batches batch_eval_metrics bf16_full_eval fp16_full_eval
+    do_train do_eval do_predict dataloader_num_workers dataloader_pin_memory dataloader_persistent_workers
+    dataloader_prefetch_factor dataloader_drop_last remove_unused_columns label_names ddp_find_unused_parameters
+    ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph ddp_backend ddp_timeout debug skip_memory_metrics
+    local_rank torch_compile torch_compile_backend torch_compile_mode torch_empty_cache_steps use_cache use_cpu
+    average_tokens_across_devices accelerator_config use_liger_kernel fp16_opt_level half_precision_backend
+    gradient_checkpointing_kwargs activation_checkpointing_kwargs enable_jit_checkpoint fp16_backend
+    fsdp_transformer_layer_cls_to_wrap length_column_name parallelism_config.cp_backend parallelism_config.sp_backend
+    dataloader_in_order trackio_space_id
+    fsdp_config: version auto_wrap_policy transformer_layer_cls_to_wrap min_num_params state_dict_type
+        cpu_ram_efficient_loading sync_module_states use_orig_params backward_prefetch forward_prefetch
+        limit_all_gathers backward_prefetch_policy xla final_state_dict_type
+""")
+SECTIONS = ("gradient_checkpointing_kwargs.", "activation_checkpointing_kwargs.", "accelerator_config.",
+            "liger_kernel_config.", "fsdp_config.xla")  # fmt: skip
 STAGES = {"full_shard": 3, "shard_grad_op": 2, "hybrid_shard": 3, "hybrid_shard_zero2": 2, "no_shard": 0}
 MICRO_BATCH = 8  # theirs where it isn't set
 SIZES = ("dp_replicate", "dp_shard", "tp", "cp", "sp")
 OURS: Mapping[str, LayoutKey] = {"dp_replicate": "dp_replicate", "tp": "tp", "cp": "cp", "sp": "cp"}
 TITLE, VERSION = "Transformers", "5.23 with accelerate 1.15"
-FILE, SCRIPT = "training_args.json", "train.py"
+FILE = "training_args.json"
 CONTEXTS = {"allgather": ("allgather", True), "ring": ("allgather", False)}
 # What the Trainer fills into DeepSpeed's configuration from its own arguments.
 FILLED: dict[str, object] = {
     "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto",
     "gradient_clipping": "auto", "bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"},
 }  # fmt: skip
-CPU = {"device": "cpu", "pin_memory": True}
 MARKS = {"per_device_train_batch_size", "learning_rate", "max_steps", "num_train_epochs", "gradient_accumulation_steps"}
 OTHERS = {"base_model", "finetuning_type", "cutoff_len", "template", "stage", "dataset_dir"}  # Axolotl, LLaMA-Factory
 
@@ -140,10 +135,10 @@ def read_arguments(t: ForeignKeys, run: RunKeys, where: str) -> None:
 def read_numbers(t: ForeignKeys, run: RunKeys) -> None:
     """The optimizer's numbers and the seed, saves and validations; their defaults where they aren't set."""
     run.setdefault("layout", {})
-    for word in COMMON:
-        put(run, word.ours, real_of(t.take(word.foreign, DEFAULTS[word.foreign])))
+    for word in NUMBERS:
+        put(run, word.ours, real_of(t.take(word.foreign, word.absent)))
     run["seed"] = int(run["seed"] or 0)
-    run["optimizer"]["betas"] = [real_of(t.take(key, DEFAULTS[key])) for key in ("adam_beta1", "adam_beta2")]
+    run["optimizer"]["betas"] = [real_of(t.take(*key)) for key in zip(BETAS.foreign, BETAS.absent, strict=True)]
     for ours, foreign in (("checkpoint.every", "save_steps"), ("train.valid_every", "eval_steps")):
         if (every := whole_of(t.take(foreign))) is not None:
             put(run, ours, every)
@@ -231,29 +226,21 @@ def write(s: Settings) -> Emitted:
     """All files; raises UserError where it would be another layout, or another network."""
     network = write_config(s)
     sharding = take_sharding(s, TITLE, CONTEXTS)
-    masks = masks_refused(s) or ("context parallelism has no masks but the causal one" if s.layout.cp > 1 else None)
-    facts = {**take_facts(s, masks), **take_recompute(s)}
+    facts = {**take_facts(s, masks_refused(s)), **take_recompute(s)}
     precision = take_precision(s, TITLE)
     arguments = _arguments(s, facts, precision) | write_sharding(s, sharding, facts)
     command = _command(s)
     script = render("transformers", f=facts, command=command, sharding=sharding, precision=precision, **sharding.sizes)
-    files = {FILE: as_json(arguments), SCRIPT: script, "samples.py": SAMPLES, CONFIG: network}
+    files = with_script({FILE: as_json(arguments)}, script, network)
     return s.emitted(TITLE, "transformers", VERSION, files, command)
 
 
 def _arguments(s: Settings, facts: Facts, precision: str) -> dict[str, object]:
-    first, second = s.take("optimizer.betas")
     written: dict[str, object] = {
-        "output_dir": f"{s.run.folder}/transformers",
-        "max_steps": facts["steps"],
-        **write_rules(s, (BATCH,)),
-        "gradient_accumulation_steps": facts["accumulation"],
-        **write_rules(s, COMMON),
-        "adam_beta1": first,
-        "adam_beta2": second,
-        "optim": write_optimizer(s, TITLE),
+        "output_dir": f"{s.run.folder}/transformers", "max_steps": facts["steps"], **s.write((BATCH,)),
+        "gradient_accumulation_steps": facts["accumulation"], **s.write(COMMON), "optim": write_optimizer(s, TITLE),
         **write_schedule(s, facts),
-    }
+    }  # fmt: skip
     if precision != "fp32":
         written[precision] = True
     if facts["deterministic"]:
@@ -261,16 +248,10 @@ def _arguments(s: Settings, facts: Facts, precision: str) -> dict[str, object]:
     every = facts["save_every"]
     written |= {"save_strategy": "steps", "save_steps": every} if every else {"save_strategy": "no"}
     if facts["valid_every"]:
-        written |= {
-            "eval_strategy": "steps",
-            "eval_steps": facts["valid_every"],
-            "per_device_eval_batch_size": s.layout.micro_batch,
-            "prediction_loss_only": True,
-        }
-    return written | {
-        "logging_steps": 1, "report_to": "none", "remove_unused_columns": False,
-        "use_cpu": s.run.device == "cpu", "ddp_find_unused_parameters": False,
-    }  # fmt: skip
+        written |= {"eval_strategy": "steps", "eval_steps": facts["valid_every"],
+                    "per_device_eval_batch_size": s.layout.micro_batch, "prediction_loss_only": True}  # fmt: skip
+    return written | {"logging_steps": 1, "report_to": "none", "remove_unused_columns": False,
+                      "use_cpu": s.run.device == "cpu", "ddp_find_unused_parameters": False}  # fmt: skip
 
 
 def write_sharding(s: Settings, sharding: Sharding, facts: Facts) -> dict[str, object]:
@@ -280,12 +261,9 @@ def write_sharding(s: Settings, sharding: Sharding, facts: Facts) -> dict[str, o
     if sharding.kind == "fsdp":
         written["fsdp"] = True
         written["fsdp_config"] = {
-            "version": 2,
-            "reshard_after_forward": sharding.reshard,
-            "cpu_offload": sharding.offload,
-            "activation_checkpointing": whole_layers,
-            "state_dict_type": "SHARDED_STATE_DICT",
-        }
+            "version": 2, "reshard_after_forward": sharding.reshard, "cpu_offload": sharding.offload,
+            "activation_checkpointing": whole_layers, "state_dict_type": "SHARDED_STATE_DICT",
+        }  # fmt: skip
         if whole_layers:
             facts["every"] = 0
         if s.layout.offload == "activations":
@@ -306,12 +284,9 @@ def write_deepspeed(s: Settings) -> dict[str, object]:
     """ZeRO 1 as the Trainer takes it: "auto" is filled in from its own arguments."""
     zero: dict[str, object] = {"stage": s.layout.zero_stage}
     config: dict[str, object] = {**FILLED, "zero_allow_untested_optimizer": True}
-    if s.layout.offload == "optimizer":
-        s.take("layout.offload")
-        zero["offload_optimizer"] = dict(CPU)
+    if take_states_offload(s):
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
         config["zero_force_ds_cpu_optimizer"] = False
-    else:
-        s.drop("layout.offload", "ZeRO 1 offloads optimizer states alone")
     return {"zero_optimization": zero, **config}
 
 

@@ -40,9 +40,8 @@ def write_schedule(s: Settings, facts: Facts) -> Arguments:
         written["lr_scheduler_type"] = "constant_with_warmup" if warmup else "constant"
     elif kind == "wsd":
         written["lr_scheduler_type"] = "warmup_stable_decay"
-        written["lr_scheduler_kwargs"] = {
-            "num_decay_steps": facts["decay"], "min_lr_ratio": ratio, "decay_type": "linear",
-        }  # fmt: skip
+        written["lr_scheduler_kwargs"] = {"num_decay_steps": facts["decay"], "min_lr_ratio": ratio,
+                                          "decay_type": "linear"}  # fmt: skip
     elif kind == "linear":
         written["lr_scheduler_type"] = "polynomial" if ratio else "linear"
         if ratio:

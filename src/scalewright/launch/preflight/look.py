@@ -26,10 +26,8 @@ from scalewright.launch.preflight.facts import Card, Folder, Interface, Machine,
 
 T = TypeVar("T")
 PATIENCE_S = 1.5
-LIMITS = {
-    "open_files": "RLIMIT_NOFILE", "locked_memory": "RLIMIT_MEMLOCK", "processes": "RLIMIT_NPROC",
-    "file_size": "RLIMIT_FSIZE", "address_space": "RLIMIT_AS",
-}  # fmt: skip
+LIMITS = {"open_files": "RLIMIT_NOFILE", "locked_memory": "RLIMIT_MEMLOCK", "processes": "RLIMIT_NPROC",
+          "file_size": "RLIMIT_FSIZE", "address_space": "RLIMIT_AS"}  # fmt: skip
 RAISED_BY_US = ("open_files",)  # to the hard limit, when a run starts (settings.py)
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 CAP_IPC_LOCK = 14  # its bit in CapEff (linux/capability.h)

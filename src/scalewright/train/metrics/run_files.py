@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from scalewright.launch.attempt import attempt_facts
 from scalewright.launch.settings import present_environment
+from scalewright.launch.starters import attempt_facts
 from scalewright.spec.base import write_yaml
 from scalewright.spec.common.files import write_whole
 from scalewright.spec.common.formatting import count

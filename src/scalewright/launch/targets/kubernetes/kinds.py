@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from scalewright.launch.job import LaunchJob
-from scalewright.launch.targets.container import PORT, agent_command, bare_agent
+from scalewright.launch.targets.container import agent_command
 from scalewright.launch.targets.kubernetes.pod import (
     container,
     in_shell,
@@ -27,6 +27,7 @@ from scalewright.launch.targets.kubernetes.pod import (
     site_keys,
     variables,
 )
+from scalewright.launch.targets.script import PORT, bare_agent
 from scalewright.spec.common.shell import Expression
 from scalewright.spec.errors import Stopped
 
