@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from scalewright.diagnose.ending.ending import Ending, ending
-from scalewright.diagnose.ending.events import events
+from scalewright.diagnose.ending.events import SEARCHED, events
+from scalewright.diagnose.ending.signs import marks
 
 FOLLOWS = (
     "[rank0]: Traceback (most recent call last):\n"
@@ -76,3 +77,8 @@ def test_what_steps_follow_is_no_end(tmp_path: Path) -> None:
 def test_other_lines_tell_of_no_end(text: str, tmp_path: Path) -> None:
     end = end_of(text, tmp_path)
     assert end is None or end.kind == "finished"
+
+
+def test_every_mark_of_the_table_is_searched_for() -> None:
+    unseen = [mark for mark in marks() if not any(word in mark for word in SEARCHED)]
+    assert not unseen

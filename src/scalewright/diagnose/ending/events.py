@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from scalewright.diagnose.ending.signs import CAUSE, CONSEQUENCE, RAISED, marks, sign_of
+from scalewright.diagnose.ending.signs import CAUSE, CONSEQUENCE, RAISED, sign_of
 from scalewright.diagnose.logs.lines import Line, MarkedLines, clock
 
 EXCEPTION = re.compile(
@@ -42,7 +42,22 @@ NOTICED = (
     "ProcessRaisedException",
     "KeyboardInterrupt",
 )
-RAISES = ("Error", "Exception", "Interrupt", "Exit", "Timeout", "Failure", "NotFound")
+# Words by which lines are searched for: each mark of the table has one of them in it, and there are fewer.
+SEARCHED = (
+    "rror", "xception", "Interrupt", "ut of memory", "OutOfMemory", "ut-of-memory", "oom", "OOM", "ALLOC_FAILED",
+    "cudaErrorMemory", "CPUAllocator", "Watchdog", "CANCELLED", "DUE TO", "TERM_", "walltime", "ime limit", "run time",
+    "reempt", "nstance", "NODE_FAIL", "ode failure", "Xid", "vlink", "VLink", "fallen off", "GPU is lost",
+    "no CUDA-capable", "ink DOWN", "ink down", "ort down", "port error", "No space left", "quota", "ENOSPC", "EDQUOT",
+    "Stale file", "Transport endpoint", "Read-only", "open files", "shared memory", "/dev/shm", "allocate",
+    "DataLoader worker", "imed out", "last enqueued", "light", "clients", "store based barrier", "by peer",
+    "remote process", "Broken pipe", "nccl", "aborted", "Socket closed", "closing signal", "death signal", "match",
+    "truncated", "Sending process", "Some NCCL", "taking the entire", "Killing", "srun: ", "prterun", "mpirun",
+    "Terminating", "exitcode", "return code", "xited", "Exit code", "Killed", "Out Of Memory", "Segmentation",
+    "Bus error", "core dumped", "SIG", "closed", "deleted", "job killed", "(local_rank:", "host      :",
+    "Process name:",
+    TRACEBACK, '  File "', "raining completed", "raining finished", "training done", "after training is done",
+    "'train_runtime'", "exits successfully", "exiting program", "inished training", "Process group destroyed",
+)  # fmt: skip
 KEPT = 4000  # events of a file: a log that repeats one for gigabytes
 WORDS = 1000
 
@@ -75,8 +90,6 @@ class Traceback:
 class Events:
     """Takes the lines of one file, one after another, and keeps what they tell of an end."""
 
-    MARKS = ("(local_rank:", "host      :", "Process name:", TRACEBACK, '  File "', *RAISES)
-
     def __init__(self, path: Path) -> None:
         self.path, self.kept = path, list[Event]()
         self.order = 0
@@ -84,11 +97,6 @@ class Events:
         self._summary: dict[str, str] = {}  # of the failure that torch's agent lists
         named = IN_FILE.search(path.name)
         self._rank = int(next(group for group in named.groups() if group)) if named else None
-
-    @classmethod
-    def marks(cls) -> list[str]:
-        """Words of which each line has one that `take` wants to see."""
-        return [*marks(), *cls.MARKS]
 
     def take(self, line: Line, steps: int = 0) -> None:
         """A line; `steps`: of training, so far."""
@@ -137,7 +145,7 @@ def events(files: Sequence[Path]) -> list[Event]:
     kept: list[Event] = []
     for path in files:
         reader = Events(path)
-        for line in MarkedLines(path, Events.marks()):
+        for line in MarkedLines(path, SEARCHED):
             reader.take(line)
         kept += reader.kept
     return kept
