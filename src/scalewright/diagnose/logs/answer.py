@@ -12,6 +12,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from scalewright.diagnose.ending.ending import Ending, ending
+from scalewright.diagnose.ending.signs import FINISHED
 from scalewright.diagnose.logs.causes import causes
 from scalewright.diagnose.logs.expected import Given, expected, verdict
 from scalewright.diagnose.logs.facts import DIMS, LAYOUT
@@ -24,7 +26,7 @@ from scalewright.diagnose.nccl.answer import nccl_part
 from scalewright.diagnose.nccl.answer import verdicts as nccl_verdicts
 from scalewright.diagnose.nccl.log import read_logs as read_nccl
 from scalewright.diagnose.nccl.summary import summary
-from scalewright.diagnose.verdict import Gain
+from scalewright.diagnose.verdict import Gain, Verdict
 from scalewright.spec.base import read_yaml
 from scalewright.spec.common.jsonl import lost_lines, read_jsonl
 from scalewright.spec.errors import UserError
@@ -39,6 +41,9 @@ def log_answer(files: Sequence[Path], given: Given) -> dict[str, object]:
     measured = usual(log.steps, log.facts.get("mean_step_s"))
     expectation, why = expected(log, measured, given) if log.steps else (None, "")
     verdicts, more = [cause.dump() for cause in causes(log, expectation)], {}
+    end = ending(log.events, log.facts.get("devices"), len(log.steps))
+    if end is not None and end.kind != FINISHED:
+        verdicts.insert(0, Verdict(end.what, end.evidence, end.fix, gain=Gain(0.0, 0.0, 0.0)).dump())
     if log.nccl:
         run, nothing = summary(read_nccl(files)), {"gain_pct": Gain(0.0, 0.0, 0.0)._asdict()}
         verdicts += [verdict.dump() | nothing for verdict in nccl_verdicts(run)]
@@ -46,9 +51,10 @@ def log_answer(files: Sequence[Path], given: Given) -> dict[str, object]:
     return {
         "kind": "log",
         "log": log_part(log),
+        "ended": None if end is None else end.dump(),
         "expected": expectation,
         "verdicts": verdicts,
-        "warnings": log.notes + _missing(log) + [why] * bool(why),
+        "warnings": log.notes + _missing(log, end) + [why] * bool(why),
         **more,
     }
 
@@ -70,9 +76,9 @@ def log_part(log: Log) -> dict[str, object]:
     }
 
 
-def _missing(log: Log) -> list[str]:
+def _missing(log: Log, end: Ending | None) -> list[str]:
     """For a log without steps, how far it came and which formats are known."""
-    if log.steps:
+    if log.steps or end is not None:
         return []
     known = f"known are {', '.join(NAMES)}"
     if log.facts:

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from scalewright.diagnose.logs.changed import changed
 from scalewright.diagnose.logs.log import Log
 from scalewright.diagnose.logs.steps import Step
 from scalewright.diagnose.logs.times import slow_steps
@@ -110,7 +111,7 @@ FIX = {
 def causes(log: Log, expected: Mapping[str, Any] | None) -> list[Verdict]:
     """All causes: a loss that isn't finite first, then by gain."""
     rules = [_not_finite(log), _slow(expected), _uneven(log), _skipped(log), _spikes(log)]
-    present = [cause for cause in rules if cause is not None]
+    present = [cause for cause in rules if cause is not None] + changed(log)
     return sorted(present, key=lambda cause: (cause.cause != "loss not finite", -cause.usual_gain))
 
 

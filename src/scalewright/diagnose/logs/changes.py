@@ -46,6 +46,8 @@ class Change:
 
 def shifts(values: Sequence[float]) -> list[Change]:
     """Lasting changes of positive values, in order."""
+    if len(values) < 2 * LEAST:
+        return []
     x = np.log(np.asarray(values, dtype=float))
     places = sorted(_split(x, 0, len(x), MOST))
     bounds = [0, *places, len(x)]

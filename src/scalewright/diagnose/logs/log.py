@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 
+from scalewright.diagnose.ending.events import SEARCHED, Event, Events
 from scalewright.diagnose.logs.facts import AGAIN, DIMS, FACTS, Facts, facts_of, short
 from scalewright.diagnose.logs.forms import FORMS, Form, Templates
 from scalewright.diagnose.logs.lines import Line, MarkedLines, clock, number, real
@@ -75,7 +76,16 @@ def read_trainer_state(path: Path) -> tuple[list[Step], Facts, list[str]] | None
 
 OVERFLOW, MEMORY, ENGINE = "OVERFLOW! Rank 0 Skipping step", "memory (MB)", "[deepspeed]"
 NCCL = (" NCCL INFO ", " NCCL WARN ")
-MARKS = (*(form.mark for form in FORMS), *(mark for mark, _ in FACTS), *MARKS, *AGAIN, OVERFLOW, MEMORY, ENGINE)
+MARKS = (
+    *(form.mark for form in FORMS),
+    *(mark for mark, _ in FACTS),
+    *MARKS,
+    *AGAIN,
+    OVERFLOW,
+    MEMORY,
+    ENGINE,
+    *SEARCHED,
+)
 WITHIN = 64 << 20  # bytes in which a log of training has its first step
 AFTER = re.compile(r"after (\d{1,12}) iterations\) memory \(MB\).{0,200}?max allocated: " + r"([\d.]{1,30})")
 BRIDGE = re.compile(r"learning rate: \d\.\d{6}E[-+]\d+ \|")
@@ -94,13 +104,15 @@ class Log:
     again: bool = False  # it begins with words that begin a run
     nccl: bool = False
     notes: list[str] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)  # of its end
     run: Question | None = None  # of its arguments, where all of them were printed
 
 
 class Reader:
     """Takes in lines, and makes a Log of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path) -> None:
+        self.events = Events(path)
         self.steps: dict[str, Steps] = {}
         self.like = {form.name: Templates() for form in FORMS}
         self.first: dict[str, str] = {}  # the first line of each form
@@ -134,6 +146,7 @@ class Reader:
                 steps.begin()
         self.deepspeed = self.deepspeed or ENGINE in text
         self.overflows += OVERFLOW in text
+        self.events.take(line, max((len(steps.all) for steps in self.steps.values()), default=0))
         if (match := AFTER.search(text)) and (amount := number(match[2])) is not None:
             self.memory[int(match[1])] = amount / 1024
 
@@ -206,11 +219,12 @@ def read_log(path: Path) -> Log:
     if (state := read_trainer_state(path)) is not None:
         steps, facts, notes = state
         return Log("hf-trainer", facts, steps, notes=[f"{path.name}: {note}" for note in notes])
-    reader, lines = Reader(), MarkedLines(path, MARKS)
+    reader, lines = Reader(path), MarkedLines(path, MARKS)
     for line in lines:
         reader.take(line)
     log = reader.log()
     log.notes += [f"{path.name}: {lines.damage}"] * bool(lines.damage)
+    log.events = reader.events.kept
     log.nccl = any(True for _ in MarkedLines(path, NCCL, WITHIN))
     return log
 
@@ -237,6 +251,7 @@ def join(log: Log, other: Log) -> Log:
         nccl=log.nccl or other.nccl,
         notes=[*dict.fromkeys(log.notes + other.notes)],
         run=other.run or log.run,
+        events=log.events + other.events,
     )
     if not log.steps or not other.steps or _shared(log.steps, other.steps):
         return both
@@ -244,6 +259,7 @@ def join(log: Log, other: Log) -> Log:
     restarts = log.restarts + (other.again or (last is not None and first is not None and first <= last))
     for step in other.steps:
         step.life += restarts
+    both.events = log.events + [replace(event, steps=event.steps + len(log.steps)) for event in other.events]
     both.steps, both.restarts = log.steps + other.steps, restarts + other.restarts
     both.overflows, both.again = log.overflows + other.overflows, log.again
     return both

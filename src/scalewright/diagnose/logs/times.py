@@ -82,29 +82,29 @@ def slow_steps(steps: Sequence[Step]) -> Slow | None:
     1.4826, as of a normal distribution; half of the steps may be anything without moving either.
     """
     kept = warm(steps)
-    times = np.array([np.nan if seconds is None else seconds for seconds in _times(kept)])
-    seen = np.flatnonzero(np.isfinite(times))
+    measured = np.array([np.nan if seconds is None else seconds for seconds in times(kept)])
+    seen = np.flatnonzero(np.isfinite(measured))
     if len(seen) < 8:
         return None
-    times = times[seen]
-    median = float(np.median(times))
-    deviation = 1.4826 * float(np.median(np.abs(times - median)))
-    slow = np.flatnonzero(times > max(median + DEVIATIONS * deviation, LEAST_FACTOR * median))
+    measured = measured[seen]
+    median = float(np.median(measured))
+    deviation = 1.4826 * float(np.median(np.abs(measured - median)))
+    slow = np.flatnonzero(measured > max(median + DEVIATIONS * deviation, LEAST_FACTOR * median))
     if not len(slow):
         return None
     numbers = [kept[seen[place]].step for place in slow]
-    share = float((times[slow] - median).sum() / times.sum())
-    return Slow(numbers, times[slow].tolist(), median, share, _period([int(seen[index]) for index in slow]))
+    share = float((measured[slow] - median).sum() / measured.sum())
+    return Slow(numbers, measured[slow].tolist(), median, share, _period([int(seen[index]) for index in slow]))
 
 
-def _times(steps: Sequence[Step]) -> list[float | None]:
+def times(steps: Sequence[Step]) -> list[float | None]:
     """Seconds of each step, with the pause before it where the clock shows one."""
-    times: list[float | None] = []
+    seconds: list[float | None] = []
     for before, step in zip([None, *steps], steps, strict=False):
         gap, stated = _gap(before, step), step.step_time_s
         hidden = gap is not None and (stated is None or gap > 1.3 * stated + CLOCK)
-        times.append(gap if hidden else stated)
-    return times
+        seconds.append(gap if hidden else stated)
+    return seconds
 
 
 def _gap(before: Step | None, step: Step) -> float | None:

@@ -20,11 +20,10 @@ class WithBuiltins(Shell):
         super().__init__(*arguments, **keywords)
         leaves = {name: partial(self.leave, name) for name in ("exit", "return", "break", "continue")}
         self.builtins = {
-            "eval": self.evaluate, "source": self.source_, ".": self.source_,
-            "test": self.test, "[": self.bracket,
-            "cd": self.cd, "unset": self.unset, "set": self.set_, "shift": self.shift, "read": self.read, "mapfile": self.mapfile,
-            "readarray": self.mapfile, "true": self.nothing, ":": self.nothing, "false": self.not_so,
-            "getopts": self.not_so, **leaves,
+            "eval": self.evaluate, "source": self.source_, ".": self.source_, "test": self.test, "[": self.bracket,
+            "cd": self.cd, "unset": self.unset, "set": self.set_, "shift": self.shift, "read": self.read,
+            "mapfile": self.mapfile, "readarray": self.mapfile, "true": self.nothing, ":": self.nothing,
+            "false": self.not_so, "getopts": self.not_so, **leaves,
         }  # fmt: skip
 
     def evaluate(self, words: list[str]) -> bool | None:

@@ -65,7 +65,9 @@ def _row(step: JSON) -> list[str]:
 
 def log_title(answer: JSON) -> str:
     """How fast, on what, and whether that is what one should get."""
-    log, expected = answer["log"], answer["expected"]
+    log, expected, ended = answer["log"], answer["expected"], answer.get("ended")
+    if ended and not log["steps"] and ended["how"] != "finished":
+        return f"{ended['how']}: {ended['what']}"
     wanted = expected or {}
     count = log["devices"] or wanted.get("devices")
     kind = log["device"] or wanted.get("cluster") or ""
