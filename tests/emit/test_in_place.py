@@ -76,7 +76,7 @@ def test_flags_keep_their_places_and_variables_are_set_where_they_are_defined(tm
     went, came = changed_lines(text, rewritten)
     recompute = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
     assert went == ["TP=8; PP=1", "--sequence-parallel", recompute]
-    assert came == ["TP=4; PP=2", "--sequence-parallel --pipeline-model-parallel-layout Et*17|t*15L"]
+    assert came == ["TP=4; PP=2", "--sequence-parallel --pipeline-model-parallel-layout 'Et*17|t*15L'"]
     assert all(f"-{line}" in rewritten.diff.replace("-    ", "-") for line in went)
 
 

@@ -15,10 +15,12 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path, PurePath
 from typing import Any
 
-from scalewright.emit.command_lines import flags, nodes_of, read_script, split_launch
+from scalewright.emit.bash.script import read_script
+from scalewright.emit.command_lines import flags, nodes_of, split_launch
 from scalewright.emit.edits import SIGNS, changed_literals, named, put_literals, put_values
 from scalewright.emit.emitted import Emitted
 from scalewright.emit.question import as_run
@@ -27,6 +29,7 @@ from scalewright.emit.settings import settings_of
 from scalewright.emit.write import emit, save
 from scalewright.spec.base import parse_yaml
 from scalewright.spec.common.formatting import flat
+from scalewright.spec.common.shell import line
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
 from scalewright.spec.question import Question
@@ -206,14 +209,14 @@ def _edits(text: str, suffix: str, before: Emitted, after: Emitted, devices: int
             yield from put_values(text, suffix, {f"MODEL_ARGS.--{key}": word for key, word in plain.items()})
             return
         changed |= _launch(text, devices)
-        for variables in (True, False):
-            edited = _put_flags(text, old, changed, variables)
+        for variables, quoted in product((True, False), (True, False)):
+            edited = _put_flags(text, old, changed, variables, quoted)
             yield edited if edited is not None and _same_words(text, edited, changed) else None
 
 
 def _same_words(text: str, edited: str, changed: Mapping[str, Any]) -> bool:
     """Whether all words of an edited script's launch line are as they were, but for flags that changed."""
-    lines = [max(read_script(script).commands, key=len, default=[]) for script in (text, edited)]
+    lines = [max(_commands(script), key=len, default=[]) for script in (text, edited)]
     kept = [
         [{name: words for name, words in flags(part).items() if name not in changed} for part in (before, after)]
         for before, _, after in map(split_launch, lines)
@@ -223,13 +226,13 @@ def _same_words(text: str, edited: str, changed: Mapping[str, Any]) -> bool:
 
 def _flags(script: str) -> dict[str, object]:
     """The program's flags in a script that an emitter wrote."""
-    _, _, words = split_launch(max(read_script(script).commands, key=len))
+    _, _, words = split_launch(max(_commands(script), key=len))
     return flags(words)
 
 
 def _launch(text: str, devices: int) -> dict[str, object]:
     """torchrun's numbers for so many devices, where the script's own make another product."""
-    commands = read_script(text).commands
+    commands = _commands(text)
     launch = flags(split_launch(max(commands, key=len))[0]) if commands else {}
     each, nodes = (str(launch.get(key, "")) for key in ("nproc-per-node", "nnodes"))
     if not each.isdecimal() or int(each) * (int(nodes) if nodes.isdecimal() else 1) == devices:
@@ -244,10 +247,13 @@ def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, object
     return {key: new.get(key) for key in dict.fromkeys([*old, *new]) if old.get(key) != new.get(key)}
 
 
-def _put_flags(text: str, old: Mapping[str, Any], changed: Mapping[str, Any], variables: bool) -> str | None:
+def _put_flags(
+    text: str, old: Mapping[str, Any], changed: Mapping[str, Any], variables: bool, quoted: bool
+) -> str | None:
     """A script with flags set, added or taken out; `variables`: where one that states a flag is defined.
 
-    `old`: the flags before; of one that is taken out, as many words go as it had there.
+    `old`: the flags before; of one that is taken out, as many words go as it had there. `quoted`: values as a
+    shell needs them where they don't stand in a quoted text already.
     """
     anchor = re.compile(r"(?<![\w-])--[a-z][\w-]*(?:[= ]+[^-\s\\#)\"'][^\s\\#)\"']*)?")
     added = ""
@@ -256,8 +262,8 @@ def _put_flags(text: str, old: Mapping[str, Any], changed: Mapping[str, Any], va
         more = rf"(?: +{WORD})*" if any(isinstance(kind, list) for kind in kinds) else ""
         takes = "" if True in kinds else rf"(?:[= ]+(?P<value>{WORD}{more}))?"
         match = re.search(rf"(?<![\w-])--{spelled}(?![\w-]){takes}", _without_comments(text))
-        listed = value if isinstance(value, list) else [value]
-        words = "" if value is True or value is None else " ".join(map(str, listed))
+        listed = [str(item) for item in (value if isinstance(value, list) else [value])]
+        words = "" if value is True or value is None else line(listed) if quoted else " ".join(listed)
         if match is None:
             added += f" --{name}{' ' + words if words else ''}" if value is not None else ""
         elif value is None:
@@ -312,3 +318,12 @@ def _definition(text: str, variable: str) -> tuple[int, int] | None:
 def _without_comments(text: str) -> str:
     """The same text, each comment blanked, so that positions stay."""
     return re.sub(r"(?m)(?:^|(?<=\s))#.*$", lambda match: " " * len(match[0]), text)
+
+
+def _commands(text: str) -> list[list[str]]:
+    """The commands of a script that name a Python program; none of a text that is no script."""
+    with suppress(UserError):
+        script = read_script(text)
+        words = [script.shown(command.words) for command in script.commands]
+        return [command for command in words if any(word.endswith(".py") or word == "-m" for word in command)]
+    return []

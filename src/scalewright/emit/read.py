@@ -60,7 +60,12 @@ def file_text(path: str | Path, strict: bool = False) -> str:
 
 def read_text(text: str, suffix: str, where: str) -> Reading:
     """The same of a text; its suffix tells how it is parsed."""
+    from scalewright.emit.launch_script import is_script, read_launch
+
     document = parse(text, suffix, where)
+    printed = document is None and module_of("megatron").is_printed(text)
+    if document is None and not printed and suffix != ".py" and is_script(text, suffix):
+        return read_launch(text, where)
     for name, trainer in TRAINERS.items():
         if trainer.reads and module_of(name).recognises(document, text):
             return read_own(name, text, suffix, where)
@@ -70,7 +75,13 @@ def read_text(text: str, suffix: str, where: str) -> Reading:
 
 def read_own(name: str, text: str, suffix: str, where: str) -> Reading:
     """A file of this trainer, as its reader takes it; raises UserError."""
-    read = partial(module_of(name).read, parse(text, suffix, where), text, where)
+    from scalewright.emit.launch_script import is_script, read_launch
+
+    document = parse(text, suffix, where)
+    printed = document is None and module_of("megatron").is_printed(text)
+    if document is None and not printed and suffix != ".py" and is_script(text, suffix):
+        return read_launch(text, where, name)
+    read = partial(module_of(name).read, document, text, where)
     return checked(name, read, where)
 
 

@@ -26,7 +26,7 @@ def test_each_form_is_read_into_the_same_steps(tmp_path: Path, line: Line) -> No
 def test_the_content_of_a_file_tells_that_it_is_a_log(tmp_path: Path, line: Line) -> None:
     answer = diagnose([write(tmp_path, line)])
     assert answer["kind"] == "log"
-    assert set(answer) == {"kind", "log", "expected", "verdicts", "warnings"}
+    assert set(answer) == {"kind", "log", "ended", "expected", "verdicts", "warnings"}
 
 
 @pytest.mark.parametrize(

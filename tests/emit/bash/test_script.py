@@ -20,6 +20,28 @@ def why(text: str) -> str:
     return f"{mark.text}: {mark.why}"
 
 
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("A=4\npython x.py --n $A", ["python", "x.py", "--n", "4"]),
+        ("A=4\npython x.py --n ${A}0", ["python", "x.py", "--n", "40"]),
+        ("python x.py --n ${A:-7}", ["python", "x.py", "--n", "7"]),
+        ("A=(--x 1\n  --y 2 # why\n)\npython x.py ${A[@]}", ["python", "x.py", "--x", "1", "--y", "2"]),
+        ('A=(--x 1)\nA+=(--y "a b")\npython x.py "${A[@]}"', ["python", "x.py", "--x", "1", "--y", "a b"]),
+        ('A="--x 1 \\\n --y 2"\npython x.py $A', ["python", "x.py", "--x", "1", "--y", "2"]),
+        ("N=2\nW=$((8*$N))\npython x.py $W", ["python", "x.py", "16"]),
+        ("python x.py --d $DATA", ["python", "x.py", "--d", "$DATA"]),
+        ("export A=3\npython x.py $A", ["python", "x.py", "3"]),
+        ("A=${A:-3}\npython x.py $A", ["python", "x.py", "3"]),
+        ("A=1; B=2\npython x.py $A $B", ["python", "x.py", "1", "2"]),
+        ("A='1; B=2'\npython x.py \"$A\"", ["python", "x.py", "1; B=2"]),
+    ],
+)
+def test_words(script: str, words: list[str]) -> None:
+    read = read_script(script)
+    assert [read.shown(command.words) for command in read.commands] == [words]
+
+
 def test_a_branch_by_a_value_from_outside_is_not_the_last_one() -> None:
     text = 'if [ "$SLURM_JOB_PARTITION" = h100 ]; then TP=8; else TP=4; fi\npython x.py --tp $TP'
     assert why(text) == '$TP: it depends on `[ "$SLURM_JOB_PARTITION" = h100 ]`: 8 or 4'

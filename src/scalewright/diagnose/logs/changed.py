@@ -16,7 +16,7 @@ from scalewright.diagnose.logs.times import times, warm
 from scalewright.diagnose.verdict import Gain, Verdict
 from scalewright.spec.common.formatting import against, counted, decimal, short_time
 
-SAME, GONE = 12, 5  # equal losses in a row; steps without one at the end
+SAME, GONE = 100, 5  # equal losses in a row; steps without one at the end
 LEAST = 1e-3  # a loss below it may be 0 when it is rounded
 FIXES = {
     "step time shifted": "see what changed then: a node, a clock (nvidia-smi -q -d CLOCK,PERFORMANCE), the storage, "
@@ -97,9 +97,8 @@ def _impossible(steps: Sequence[Step]) -> Verdict | None:
     for loss, group in groupby(losses, key=lambda pair: pair[1]):
         same = list(group)
         if len(same) >= SAME and loss not in (0.0, -1.0) and math.isfinite(loss):
-            lines.append(
-                f"{counted(len(same), 'steps')} in a row from {_name(same[0][0])} on have the same loss, {decimal(loss)}"
-            )
+            since = _name(same[0][0])
+            lines.append(f"{counted(len(same), 'steps')} in a row from {since} on have the loss {decimal(loss)}")
     last = next((place for place in range(len(steps) - 1, -1, -1) if steps[place].loss is not None), None)
     if last is not None and len(losses) >= GONE and len(steps) - 1 - last >= GONE and last + 1 - len(losses) < GONE:
         lines.append(f"the last {counted(len(steps) - 1 - last, 'steps')} have no loss")

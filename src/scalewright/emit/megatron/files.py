@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scalewright.emit.command_lines import DOTTED, flags, nodes_of, ranks, read_script, spelled, split_launch
+from scalewright.emit.command_lines import DOTTED, flags, nodes_of, ranks, read_words, spelled, split_launch
 from scalewright.emit.emitted import Emitted, Reading
 from scalewright.emit.foreign import ForeignKeys, RunKeys
 from scalewright.emit.megatron.keys import ASIDE
@@ -21,7 +21,6 @@ from scalewright.emit.megatron.model import Arguments, read_model, write_model
 from scalewright.emit.megatron.training import read_training, write_training
 from scalewright.emit.settings import Settings
 from scalewright.spec.common.shell import line
-from scalewright.spec.errors import UserError
 
 __all__ = ["read", "recognises", "write"]
 FLAG = re.compile(r"--(?:tensor-model-parallel-size|num-layers|micro-batch-size)\b|pretrain_\w+\.py")
@@ -45,7 +44,10 @@ def read(document: Any, text: str, where: str) -> Reading:
     if isinstance(document, dict):
         return read_test(document)
     printed = _printed(text)
-    return read_printed(printed) if printed else read_text(text, where)
+    if not printed:
+        before, _, after = split_launch(read_words(text))
+        return _read(flags(after), ranks(before, {}))
+    return read_printed(printed)
 
 
 def _printed(text: str) -> dict[str, str]:
@@ -61,15 +63,14 @@ def read_argv(words: Sequence[str]) -> Reading:
     return _read(flags(after), ranks(before, {}))
 
 
-def read_text(text: str, where: str) -> Reading:
-    """A script; the longest of its launch lines counts."""
-    script = read_script(text)
-    commands = [command for command in script.commands if any(word.startswith("--") for word in command)]
-    if not commands:
-        how = 'paste the command line itself: scalewright read --argv "torchrun ... pretrain_gpt.py ..."'
-        raise UserError("no command line of a Python program in this script", where, how)
-    before, _, after = split_launch(max(commands, key=len))
-    return _read(flags(after), ranks(before, script.variables))
+def read_flags(values: Mapping[str, object], world: int | None) -> Reading:
+    """The flags of a launch line; `world`: ranks that it starts."""
+    return _read(dict(values), world)
+
+
+def is_printed(text: str) -> bool:
+    """Whether a text has the arguments as Megatron prints them."""
+    return bool(_printed(text))
 
 
 def read_test(document: Mapping[str, Any]) -> Reading:
