@@ -66,18 +66,11 @@ def _memory(path: Path) -> tuple[int, dict[str, object], list[Verdict]]:
     times = table[:, 0]
     begun = int(times[times > BEFORE].min(initial=int(times.max())))
     memory = {
-        "file": path.name,
-        "peak_bytes": peak,
-        "peak_gib": peak / GIB,
-        "by_category": by_category,
-        "savings": [saving.dump() for saving in saved],
-        "reserved_bytes": None,
-        "allocated_bytes": int(total[-1]),
-        "fragmentation_pct": None,
-        "out_of_memory": [],
-        "top_stacks": [],
+        "file": path.name, "peak_bytes": peak, "peak_gib": peak / GIB, "by_category": by_category,
+        "savings": [saving.dump() for saving in saved], "reserved_bytes": None,
+        "allocated_bytes": int(total[-1]), "fragmentation_pct": None, "out_of_memory": [], "top_stacks": [],
         "curve": curve(total, lambda row: max(int(times[row]) - begun, 0) / 1e9),
-    }
+    }  # fmt: skip
     return peak, memory, [peak_verdict([parts_of(by_category, peak)], saved, peak, 0.8)] if peak > 0 else []
 
 

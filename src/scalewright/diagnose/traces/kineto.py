@@ -46,6 +46,7 @@ CATEGORY = {
 LATEST = 9e15  # microseconds: what fits into 64 bits of nanoseconds
 EXACT = float(1 << 42)  # microseconds below which a float64 still tells nanoseconds apart
 LONG = re.compile(rb'"ts"\s*:\s*\d{14,}\.\d')
+# The rank of a file whose recorder didn't write it down.
 RANK_IN_NAME = (re.compile(r"rank[-_.]?(\d+)", re.I), re.compile(r"(?:^|[-_.])(\d+)(?=\.|$)"))
 Word = int | float | str | None
 NOTHING = msgspec.Raw(b"")
@@ -124,8 +125,9 @@ def read_kineto(path: Path) -> Trace:
     events: EventArray[Event] = EventArray(unpacked, columns.decode)
     for chunk in events:
         columns.add(chunk)
-    about = events.outside
-    trace = columns.trace(path, _rank(about, path), about)
+    trace = columns.trace(path, events.outside)
+    rank, matches = trace.distributed.get("rank"), (pattern.search(path.name) for pattern in RANK_IN_NAME)
+    trace.rank = int(rank) if isinstance(rank, int) else next((int(match[1]) for match in matches if match), None)
     trace.warnings += [unpacked.damage] * bool(unpacked.damage) + events.damage
     return trace
 
@@ -213,7 +215,7 @@ class _Columns:
                     self.launched[row] = launched
         self.rows += len(kept)
 
-    def trace(self, path: Path, rank: int | None, about: dict[str, object]) -> Trace:
+    def trace(self, path: Path, about: dict[str, object]) -> Trace:
         """The finished columns."""
         empty = np.empty(0, dtype=np.int64)
         columns = {key: np.concatenate(chunks or [empty]) for key, chunks in self.chunks.items()}
@@ -228,7 +230,7 @@ class _Columns:
         if memory is not None:
             memory.start[:] += base
         return Trace(
-            path, rank, [*self.names], lanes, **columns, collectives=self.collectives, shapes=self.shapes,
+            path, None, [*self.names], lanes, **columns, collectives=self.collectives, shapes=self.shapes,
             launched=self.launched, memory=memory, about={**about, "python_frames": self.frames}, warnings=warnings,
         )  # fmt: skip
 
@@ -281,14 +283,3 @@ def _shapes(args: Args) -> tuple[list[Any], list[Any]] | None:
     except msgspec.DecodeError:
         return None
     return (dims, types) if isinstance(dims, list) and isinstance(types, list) else None
-
-
-def _rank(about: dict[str, object], path: Path) -> int | None:
-    """The rank that the recorder wrote down, or the one in the file's name; None where there is neither."""
-    distributed = about.get("distributedInfo")
-    if isinstance(distributed, dict) and isinstance(distributed.get("rank"), int):
-        return int(distributed["rank"])
-    for pattern in RANK_IN_NAME:
-        if match := pattern.search(path.name):
-            return int(match[1])
-    return None
