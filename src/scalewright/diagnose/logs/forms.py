@@ -208,10 +208,6 @@ def _train(text: str) -> Iterator[tuple[str, str]]:
     return ((key.removeprefix("Train "), value) for key, value in barred(text))
 
 
-def _none(text: str) -> Iterator[tuple[str, str]]:
-    return iter(())
-
-
 STEP = (("step", 1.0),)
 FLOAT = r"(\d{1,12}(?:\.\d{1,12})?)"
 FORMS: tuple[Form, ...] = (
@@ -221,16 +217,16 @@ FORMS: tuple[Form, ...] = (
     Form("nanotron", "nanotron", "time_per_iteration_ms", barred, NANOTRON,
          re.compile(r"iteration: (\d+) /"), STEP, units=True),
     Form("maxtext", "maxtext", "completed step: ", words, MAXTEXT),
-    Form("litgpt", "litgpt", "iter time: ", _none, {},
+    Form("litgpt", "litgpt", "iter time: ", words, {},
          re.compile(r"iter (\d+) step \d+(?: \| loss train: |: loss )(?:([\d.]{1,20})|nan),"
                     r".{0,60}?iter time: " + FLOAT),
          (("step", 1), ("loss", 1), ("step_time_s", 1e-3))),
     Form("hf-trainer", "hf-trainer", "'loss': ", quoted, TRAINER, re.compile(r"\{.{0,300}'loss': ")),
     Form("llama-factory", "hf-trainer", '"current_steps": ', quoted, TRAINER, re.compile('"loss": ')),
     Form("ours", "scalewright", '"kind": "train"', quoted, OURS),
-    Form("composer", "composer", "[batch=", _none, {}, re.compile(r"\[batch=(\d+)/\d+\]"), STEP, joins=True),
+    Form("composer", "composer", "[batch=", words, {}, re.compile(r"\[batch=(\d+)/\d+\]"), STEP, joins=True),
     Form("composer", "composer", " Train ", _train, COMPOSER, re.compile(r"^\s{0,40}Train \S{1,80}: "), joins=True),
-    Form("step time", "megatron-bridge", "GPU utilization: ", _none, {},
+    Form("step time", "megatron-bridge", "GPU utilization: ", words, {},
          re.compile(r"Step Time : " + FLOAT + r"s GPU utilization: " + FLOAT + r"\s?(?:MODEL_)?TFLOP/s/GPU"),
          (("step_time_s", 1), ("tflops", 1))),
     Form("torchtitan", "torchtitan", "step: ", words, TORCHTITAN, TITAN, STEP),

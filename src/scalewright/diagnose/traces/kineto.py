@@ -60,7 +60,7 @@ PRODUCTS = frozenset((
 # `nn.Module: LlamaDecoderLayer_7`, a frame of Python that becomes a range
 LAYER = re.compile(r"nn\.Module: \w*(?:Block|DecoderLayer|EncoderLayer|TransformerLayer)_\d{1,6}$")
 RAW = ("Input Dims", "Input type", "grid", "block")
-COLUMNS = ("category", "name", "start", "end", "lane", "correlation", "external", "size", "sequence")
+COLUMNS = ("category", "name", "start", "end", "lane", "correlation", "sequence")
 
 
 class Args(msgspec.Struct, frozen=True, gc=False):
@@ -69,10 +69,7 @@ class Args(msgspec.Struct, frozen=True, gc=False):
     stream: Word = None
     device: Word = None
     correlation: int | None = None
-    external: int | None = msgspec.field(default=None, name="External id")
-    external_lower: int | None = msgspec.field(default=None, name="external id")
     sequence: Word = msgspec.field(default=None, name="Sequence number")
-    bytes: int | None = None
     collective: str | None = msgspec.field(default=None, name="Collective name")
     dtype: str | None = None
     elements_in: int | None = msgspec.field(default=None, name="In msg nelems")
@@ -196,8 +193,6 @@ class _Columns:
             "end": start + np.maximum(_nanoseconds([event.dur or 0.0 for event in kept]), 0),
             "lane": np.array([lanes.setdefault(line, len(lanes)) for line in lines], dtype=np.int32),
             "correlation": _integers([a.correlation for a in args]),
-            "external": _integers([a.external_lower if a.external is None else a.external for a in args]),
-            "size": _integers([a.bytes for a in args]),
             "sequence": _integers([a.sequence if isinstance(a.sequence, int) else None for a in args]),
         }
         for key, column in columns.items():
