@@ -9,11 +9,10 @@ import numpy as np
 
 from scalewright.diagnose.memory.categories import CATEGORIES, TEMPORARY
 from scalewright.diagnose.memory.snapshot import Snapshot, read_snapshot
-from scalewright.diagnose.memory.verdicts import STEP_TEMPORARY, curves, layers_of, savings, verdicts
+from scalewright.diagnose.memory.verdicts import GIB, STEP_TEMPORARY, curves, layers_of, savings, verdicts
 from scalewright.diagnose.verdict import Verdict
 from scalewright.spec.common.pickles import NotPlainData
 
-GIB = 1 << 30
 OWNERS = 20
 POINTS = 400  # of a curve
 

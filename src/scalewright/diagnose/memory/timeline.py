@@ -16,9 +16,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from scalewright.diagnose.memory.answer import GIB, curve
+from scalewright.diagnose.memory.answer import curve
 from scalewright.diagnose.memory.categories import CATEGORIES
-from scalewright.diagnose.memory.verdicts import parts_of, peak_verdict, savings
+from scalewright.diagnose.memory.verdicts import GIB, parts_of, peak_verdict, savings
 from scalewright.diagnose.traces.unpack import Unpacked, read_each
 from scalewright.diagnose.verdict import Verdict
 from scalewright.spec.common.pickles import NotPlainData
