@@ -163,7 +163,7 @@ DEEPSPEED = _fields({
 
 @dataclass(frozen=True)
 class Form:
-    """A kind of step line. `head` must match; its groups are the step, or `steps_of_an_epoch` makes one."""
+    """A kind of step line. `head` must match; its groups are those of `heads`."""
 
     name: str
     framework: str
@@ -189,18 +189,14 @@ class Form:
         if quick is not None:
             values = quick | values
         else:
-            self._add(text, values)
+            for word, value in self.pairs(text):
+                key, factor = self.fields.get(word, ("", 0.0))
+                if key and key not in values and (amount := number(value, self.units)) is not None:
+                    values[key] = amount * factor
             if like is not None and self.pairs is barred:
                 like.learn(text, self.fields, self.units)
         damaged = {key for key in COUNTS if key in values and not abs(values[key]) < LARGEST}  # or NaN
         return {key: values[key] for key in values if key not in damaged} if damaged else values or None
-
-    def _add(self, text: str, values: dict[str, float]) -> None:
-        """Puts those of the line's pairs in that aren't there yet."""
-        for word, value in self.pairs(text):
-            key, factor = self.fields.get(word, ("", 0.0))
-            if key and key not in values and (amount := number(value, self.units)) is not None:
-                values[key] = amount * factor
 
 
 def _train(text: str) -> Iterator[tuple[str, str]]:
