@@ -301,8 +301,7 @@ def train(
 def read(source: str | Path, model: str | None = None) -> Question:
     """A run as another trainer's configuration, script or command line has it, or a run file of ours.
 
-    It stands in the place of a model in `predict` and `plan`; `model`: in the place of the file's. Raises
-    UserError.
+    It stands in the place of a model in `predict` and `plan`; `model`: in the place of the file's. Raises UserError.
     """
     from scalewright.emit.question import question
 

@@ -216,10 +216,9 @@ def open_data(
 ) -> Dataset:
     """The data of one split: shuffled by `seed` for "train", in stored order for "valid".
 
-    Training sources are mixed by weight; for a run that goes on after `samples` samples, each from its place
-    in `before`. Validation sources are interleaved by size, so that `len()` samples hold each row once.
-    Raises UserError when a path holds no tokens, when they are damaged, or when sources
-    disagree on the tokenizer.
+    Training sources are mixed by weight; for a run that goes on after `samples` samples, each from its place in
+    `before`. Validation sources are interleaved by size, so that `len()` samples hold each row once. Raises UserError
+    when a path holds no tokens, when they are damaged, or when sources disagree on the tokenizer.
     """
     if isinstance(spec, PythonRef):
         return open_custom(spec, split, seed)

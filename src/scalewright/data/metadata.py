@@ -1,6 +1,5 @@
-"""The metadata.json of a split of prepared tokens: every number in it is checked against the others, and
-against those of OUT/metadata.json. A wrong one would change results without a sign (`text_bytes` divides bits
-per byte).
+"""The metadata.json of a split of prepared tokens: every number in it is checked against the others, and against those
+of OUT/metadata.json. A wrong one would change results without a sign (`text_bytes` divides bits per byte).
 """
 
 from __future__ import annotations

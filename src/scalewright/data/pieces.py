@@ -28,8 +28,7 @@ _FEW_FILES = 100
 class Part:
     """A range of one file. Its unit is bytes (text, jsonl) or row groups (parquet).
 
-    `opens` and `closes`: the range starts or ends where a document does; elsewhere the reader looks for a
-    safe cut.
+    `opens` and `closes`: the range starts or ends where a document does; elsewhere the reader looks for a safe cut.
     """
 
     file: InputFile

@@ -93,13 +93,12 @@ def prepare(
 ) -> Summary:
     """Text files, JSON lines, parquet, folders or named corpora as token shards in `out`.
 
-    With neither `vocab_size` nor `tokenizer`, a byte-level BPE of a size that fits the text is learnt.
-    `bos`: documents begin as the tokenizer begins a text (auto), or always or never with its token for that.
-    `special_tokens` (a list, or a file with one a line) join the tokenizer, and are read as such in texts.
-    `valid_fraction` (default 0.1) of the documents validate; of few plain texts, the end of each does.
-    `workers` None takes every core. `skip_bad` leaves out lines of JSON that hold no text, and lists them;
-    without it the first one is an error. `progress(stage, done, total)` is called with bytes; "auto"
-    draws a bar on a terminal and is quiet elsewhere.
+    With neither `vocab_size` nor `tokenizer`, a byte-level BPE of a size that fits the text is learnt. `bos`: documents
+    begin as the tokenizer begins a text (auto), or always or never with its token for that. `special_tokens` (a list,
+    or a file with one a line) join the tokenizer, and are read as such in texts. `valid_fraction` (default 0.1) of the
+    documents validate; of few plain texts, the end of each does. `workers` None takes every core. `skip_bad` leaves out
+    lines of JSON that hold no text, and lists them; without it the first one is an error.
+    `progress(stage, done, total)` is called with bytes; "auto" draws a bar on a terminal and is quiet elsewhere.
 
     Raises UserError for a mistake in the inputs, RunError for a full disk or a dead worker; the same call
     then goes on from there.

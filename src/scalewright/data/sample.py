@@ -1,8 +1,7 @@
 """The tokenizer of a `prepare`: copied in, or trained on an even sample of the training text, once.
 
-The sample takes each piece's beginning, the same share of each, so it is bounded for any input and the same
-in every run. Validation text is never in it. A tokenizer that an earlier run committed is taken when its
-checksum is right.
+The sample takes each piece's beginning, the same share of each, so it is bounded for any input and the same in every
+run. Validation text is never in it. A tokenizer that an earlier run committed is taken when its checksum is right.
 """
 
 from __future__ import annotations

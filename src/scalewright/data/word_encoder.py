@@ -2,11 +2,10 @@
 
     text  ──pattern──►  "The", " lob", "ster", ...  ──table──►  word numbers  ──gather──►  token ids
 
-Byte-pair merges never cross a word, so a word always has the same tokens, and most words of a text were seen
-before. The library's work for each word (hash it, keep its offsets, make objects) is left out. This holds
-for GPT-2's pattern on byte-level BPE, which our own tokenizers use, and for characters whose class never
-changes between versions of Unicode; other tokenizers, and words around other characters, go
-through the library.
+Byte-pair merges never cross a word, so a word always has the same tokens, and most words of a text were seen before.
+The library's work for each word (hash it, keep its offsets, make objects) is left out. This holds for GPT-2's pattern
+on byte-level BPE, which our own tokenizers use, and for characters whose class never changes between versions of
+Unicode; other tokenizers, and words around other characters, go through the library.
 """
 
 from __future__ import annotations

@@ -102,9 +102,8 @@ def apply_shard(
 def head_modules(stage: nn.Module) -> list[nn.Module]:
     """The last norm and the head of a stage that begins with an embedding of its own; otherwise none.
 
-    By themselves they are gathered and reduced beside the blocks. A stage without an embedding has no root
-    but them, a tied head needs the embedding's unit, and one that prediction modules use again is done only
-    when the root is.
+    By themselves they are gathered and reduced beside the blocks. A stage without an embedding has no root but them, a
+    tied head needs the embedding's unit, and one that prediction modules use again is done only when the root is.
     """
     if (
         not isinstance(stage, Decoder)
@@ -140,9 +139,8 @@ def _prefetch_backward(stage: nn.Module, blocks: list[nn.Module]) -> None:
 
     A block's experts are a unit that comes before the rest of it.
 
-    By itself FSDP goes back through the forwards of all micro-batches since the step began. In a pipeline the
-    forward before the lowest unit's is another micro-batch's highest block: gathered for nothing, at the
-    step's end too.
+    By itself FSDP goes back through the forwards of all micro-batches since the step began. In a pipeline the forward
+    before the lowest unit's is another micro-batch's highest block: gathered for nothing, at the step's end too.
     """
     units = [unit for block in blocks for unit in (*_expert_units(block), block)]
     below = [*units[:1], *units[:-1]]  # the lowest names itself, since an empty list would be no choice

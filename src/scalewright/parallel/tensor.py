@@ -32,10 +32,9 @@ T/tp tokens, and their small outputs are gathered in place of x.
 
 A prediction module's block is one of these (`*`); its norms and its `join` stay whole, as other norms do.
 
-The model stays plain: `cut_parameters` replaces parameters by smaller ones, as `spec/placement.py` places
-them, and `apply_tensor` wraps the `forward` of the modules in PLAN. Attention counts its heads from the
-shapes. Where tp exceeds the KV heads, neighbouring ranks hold copies of one head, each with the part of the
-gradient that its own queries give.
+The model stays plain: `cut_parameters` replaces parameters by smaller ones, as `spec/placement.py` places them, and
+`apply_tensor` wraps the `forward` of the modules in PLAN. Attention counts its heads from the shapes. Where tp exceeds
+the KV heads, neighbouring ranks hold copies of one head, each with the part of the gradient that its own queries give.
 
 Column-parallel layers keep this rank's part of their input, and gather it again in the backward.
 
