@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scalewright.cli.options import Json, Overrides, RunFile
+from scalewright.cli.options import Json, Overrides, RunFile, flag, option
 from scalewright.cli.output import only_answer, print, print_json, working
 from scalewright.cli.verbs.train import missing_run
 
@@ -22,10 +22,9 @@ def accept(
     run: RunFile,
     overrides: Overrides = None,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="A new folder that every host sees; default runs/NAME-accept/TIME."),
+        Path | None, option("DIR", "A new folder that every host sees; default runs/NAME-accept/TIME.")
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the checkpoints that it made.")] = False,
+    keep: Annotated[bool, flag("Keep the checkpoints that it made.", "--keep")] = False,
     json: Json = False,
 ) -> None:
     """Check a new cluster with the run it is for: speed, right sums, loss, a kill and a resume.

@@ -13,13 +13,13 @@ from typing import Annotated, Any
 
 import typer
 
-from scalewright.cli.options import Json
+from scalewright.cli.options import Json, argument, flag, option
 from scalewright.cli.output import print, print_json, working
 from scalewright.cli.terminal import print_table
 from scalewright.spec.errors import RunError, UserError
 
 SHOWN = 6  # settings of a part that `diff` prints; --json has all
-Run = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="A run's folder, or one of its checkpoints.")]
+Run = Annotated[Path, argument("RUN_DIR", "A run's folder, or one of its checkpoints.")]
 
 
 def list_checkpoints(run: Run, json: Json = False) -> None:
@@ -62,11 +62,9 @@ def verify_checkpoints(run: Run, json: Json = False) -> None:
 
 def prune_checkpoints(
     run: Run,
-    keep: Annotated[
-        int | None, typer.Option(min=1, help="How many of the newest stay; by default checkpoint.keep.")
-    ] = None,
-    keep_every: Annotated[int, typer.Option(min=0, metavar="N", help="Also keep steps that are multiples of N.")] = 0,
-    dry_run: Annotated[bool, typer.Option(help="Show what would go, and remove nothing.")] = False,
+    keep: Annotated[int | None, flag("How many of the newest stay; by default checkpoint.keep.", min=1)] = None,
+    keep_every: Annotated[int, option("N", "Also keep steps that are multiples of N.", min=0)] = 0,
+    dry_run: Annotated[bool, flag("Show what would go, and remove nothing.")] = False,
     json: Json = False,
 ) -> None:
     """Remove old checkpoints of a run that isn't training.

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from scalewright.cli.options import Json
+from scalewright.cli.options import Json, argument
 from scalewright.cli.output import print, print_json
 from scalewright.cli.terminal import print_table
 
@@ -16,8 +14,7 @@ if TYPE_CHECKING:
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN_DIR...", help="Folders of runs, or of folders of runs.")],
-    json: Json = False,
+    runs: Annotated[list[Path], argument("RUN_DIR...", "Folders of runs, or of folders of runs.")], json: Json = False
 ) -> None:
     """Compare runs: settings that differ, losses, speed, memory.
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from scalewright.cli.options import Json
+from scalewright.cli.options import Json, option
 
 
 def demo(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where everything is written.")] = Path("runs/demo"),
-    json: Json = False,
+    out: Annotated[Path, option("DIR", "Where everything is written.")] = Path("runs/demo"), json: Json = False
 ) -> None:
     """The main job in one command: text to trained model.
 

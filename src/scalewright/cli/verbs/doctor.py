@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scalewright.cli.options import Json, starting_with
+from scalewright.cli.options import Json, argument, flag, option
 from scalewright.cli.verbs.launch import target_names
 from scalewright.cli.verbs.train import missing_run
 from scalewright.spec.errors import UserError
@@ -19,29 +19,21 @@ if TYPE_CHECKING:
 
 
 def doctor(
-    run: Annotated[
-        Path | None, typer.Argument(metavar="RUN.yaml", help="With --launch: the run to be started.")
-    ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Keys to set, such as layout.tp=2.")
-    ] = None,
-    launch: Annotated[
-        bool, typer.Option("--launch", help="Look at a start instead: what would fail, hang or be slow.")
-    ] = False,
+    run: Annotated[Path | None, argument("RUN.yaml", "With --launch: the run to be started.")] = None,
+    overrides: Annotated[list[str] | None, argument("KEY=VALUE", "Keys to set, such as layout.tp=2.")] = None,
+    launch: Annotated[bool, flag("Look at a start instead: what would fail, hang or be slow.", "--launch")] = False,
     target: Annotated[
         str | None,
-        typer.Option(
-            metavar="TARGET",
-            help="With --launch: the job that `launch TARGET` would write, and not a start here.",
-            autocompletion=starting_with(target_names),
+        option(
+            "TARGET",
+            "With --launch: the job that `launch TARGET` would write, and not a start here.",
+            words=target_names,
         ),
     ] = None,
-    nodes: Annotated[int | None, typer.Option(min=1, help="With --target: machines.")] = None,
-    profile: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="With --target: the site's `launch` keys.")
-    ] = None,
-    folder: Annotated[Path, typer.Option(metavar="DIR", help="Where runs would be written.")] = Path(),
-    measure: Annotated[bool, typer.Option(help="Measure rates too; takes a second.")] = True,
+    nodes: Annotated[int | None, flag("With --target: machines.", min=1)] = None,
+    profile: Annotated[Path | None, option("FILE", "With --target: the site's `launch` keys.")] = None,
+    folder: Annotated[Path, option("DIR", "Where runs would be written.")] = Path(),
+    measure: Annotated[bool, flag("Measure rates too; takes a second.")] = True,
     json: Json = False,
 ) -> None:
     """What this machine can do, and what is misconfigured.

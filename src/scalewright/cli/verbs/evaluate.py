@@ -10,9 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from scalewright.cli.options import Device, Json, NoVerify, TrustCode, check_device
+from scalewright.cli.options import Device, Json, NoVerify, TrustCode, argument, check_device, flag, option
 from scalewright.cli.output import only_answer, print, print_json, working
 from scalewright.spec.errors import UserError
 
@@ -21,20 +19,14 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    model: Annotated[
-        Path, typer.Argument(metavar="MODEL_OR_RUN", help="A run's folder, a checkpoint or a Hugging Face folder.")
-    ],
-    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Prepared data; default: the run's own.")] = None,
-    seq_len: Annotated[int | None, typer.Option(min=2, help="Tokens per sequence; default: the run's own.")] = None,
-    batches: Annotated[
-        int | None, typer.Option(min=1, help="Batches of the run's size; default: as the run, else 16 of 1.")
-    ] = None,
-    tasks: Annotated[
-        str | None, typer.Option(metavar="NAME,...", help="Tasks of lm-evaluation-harness, in the place of a loss.")
-    ] = None,
-    task_path: Annotated[Path | None, typer.Option(metavar="DIR", help="A folder with task files of your own.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only so many documents of each task.")] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Rows at a time, for tasks; 8 unless said.")] = None,
+    model: Annotated[Path, argument("MODEL_OR_RUN", "A run's folder, a checkpoint or a Hugging Face folder.")],
+    data: Annotated[Path | None, option("DIR", "Prepared data; default: the run's own.")] = None,
+    seq_len: Annotated[int | None, flag("Tokens per sequence; default: the run's own.", min=2)] = None,
+    batches: Annotated[int | None, flag("Batches of the run's size; default: as the run, else 16 of 1.", min=1)] = None,
+    tasks: Annotated[str | None, option("NAME,...", "Tasks of lm-evaluation-harness, in the place of a loss.")] = None,
+    task_path: Annotated[Path | None, option("DIR", "A folder with task files of your own.")] = None,
+    limit: Annotated[int | None, flag("Only so many documents of each task.", min=1)] = None,
+    batch_size: Annotated[int | None, flag("Rows at a time, for tasks; 8 unless said.", min=1)] = None,
     device: Device = "cpu",
     trust_code: TrustCode = False,
     no_verify: NoVerify = False,
@@ -80,9 +72,9 @@ def _over(figures: Mapping[str, float | int | None]) -> str:
 
 def _check_flags(flags: dict[str, object], beside: str, how: str) -> None:
     """Raises UserError for a flag that would do nothing."""
-    for flag, value in flags.items():
+    for name, value in flags.items():
         if value is not None:
-            raise UserError(f"{flag} has no meaning for {beside}", flag, f"remove it ({how})")
+            raise UserError(f"{name} has no meaning for {beside}", name, f"remove it ({how})")
 
 
 def measure(

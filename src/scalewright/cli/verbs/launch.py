@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scalewright.cli.options import Force, Json, Overrides, RunFile, starting_with
+from scalewright.cli.options import Force, Json, Overrides, RunFile, argument, flag, option
 from scalewright.cli.output import only_answer, print, print_exact, print_json
 from scalewright.cli.verbs.train import missing_run
 from scalewright.spec.common.shell import line, operand
@@ -30,26 +30,20 @@ def target_names() -> list[str]:
 def launch(
     target: Annotated[
         str,
-        typer.Argument(
-            metavar="TARGET",
-            help="local, slurm, torchrun, mpi, ssh, kubernetes, ray, skypilot, dstack or runpod.",
-            autocompletion=starting_with(target_names),
+        argument(
+            "TARGET",
+            "local, slurm, torchrun, mpi, ssh, kubernetes, ray, skypilot, dstack or runpod.",
+            words=target_names,
         ),
     ],
     run: RunFile,
     overrides: Overrides = None,
-    show: Annotated[bool, typer.Option("--print", help="Show the files, and write and start nothing.")] = False,
-    submit: Annotated[bool, typer.Option("--submit", help="Start it, too.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Have the scheduler check it, and start nothing.")] = False,
-    nodes: Annotated[
-        int | None, typer.Option(min=1, help="Machines; default: launch.nodes, or as the layout needs.")
-    ] = None,
-    profile: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The site's `launch` keys; the run file's own win.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where the files go; default: beside RUN.yaml.")
-    ] = None,
+    show: Annotated[bool, flag("Show the files, and write and start nothing.", "--print")] = False,
+    submit: Annotated[bool, flag("Start it, too.", "--submit")] = False,
+    dry_run: Annotated[bool, flag("Have the scheduler check it, and start nothing.", "--dry-run")] = False,
+    nodes: Annotated[int | None, flag("Machines; default: launch.nodes, or as the layout needs.", min=1)] = None,
+    profile: Annotated[Path | None, option("FILE", "The site's `launch` keys; the run file's own win.")] = None,
+    out: Annotated[Path | None, option("DIR", "Where the files go; default: beside RUN.yaml.")] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:

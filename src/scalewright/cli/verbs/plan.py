@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scalewright.cli.options import All, Force, Json, choice
+from scalewright.cli.options import All, Force, Json, choice, flag, option
 from scalewright.cli.verbs.predict import (
     LAYOUT,
     Cluster,
@@ -40,37 +40,26 @@ def plan(
     model: Model = None,
     cluster: Cluster = None,
     from_: From = None,
-    devices: Annotated[int | None, typer.Option(help="All devices.")] = None,
-    nodes: Annotated[int | None, typer.Option(help="The same, in the cluster's nodes.")] = None,
-    seq_len: Annotated[int | None, typer.Option(help="Tokens of a sequence.")] = None,
-    global_batch: Annotated[int | None, typer.Option(help="Sequences of a step.")] = None,
-    global_batch_tokens: Annotated[int | None, typer.Option(help="The same, in tokens.")] = None,
+    devices: Annotated[int | None, flag("All devices.")] = None,
+    nodes: Annotated[int | None, flag("The same, in the cluster's nodes.")] = None,
+    seq_len: Annotated[int | None, flag("Tokens of a sequence.")] = None,
+    global_batch: Annotated[int | None, flag("Sequences of a step.")] = None,
+    global_batch_tokens: Annotated[int | None, flag("The same, in tokens.")] = None,
     objective: Annotated[str, choice("objective", AIMS, "What is best.")] = "time",
-    fix: Annotated[str | None, typer.Option(metavar="KEY=VALUE,...", help="Hold axes: tp=8,pp=4 or tp=[4,8].")] = None,
-    precision: Annotated[str, typer.Option(help="auto, fp32, tf32, bf16, fp16, fp8, ...")] = "auto",
+    fix: Annotated[str | None, option("KEY=VALUE,...", "Hold axes: tp=8,pp=4 or tp=[4,8].")] = None,
+    precision: Annotated[str, flag("auto, fp32, tf32, bf16, fp16, fp8, ...")] = "auto",
     memory_headroom: Annotated[
-        float | None, typer.Option(help="Share of the memory to leave free; default: what p90 of the prediction needs.")
+        float | None, flag("Share of the memory to leave free; default: what p90 of the prediction needs.")
     ] = None,
-    margin: Annotated[
-        float, typer.Option(help="The simplest layout comes first within this share of the fastest.")
-    ] = 0.02,
-    top: Annotated[int, typer.Option(metavar="K", min=1, max=1000, help="Layouts to show.")] = 5,
-    why_not: Annotated[
-        str | None, typer.Option(metavar="KEY=VALUE,...", help="Why this layout isn't the best: tp=4,pp=8.")
-    ] = None,
+    margin: Annotated[float, flag("The simplest layout comes first within this share of the fastest.")] = 0.02,
+    top: Annotated[int, option("K", "Layouts to show.", min=1, max=1000)] = 5,
+    why_not: Annotated[str | None, option("KEY=VALUE,...", "Why this layout isn't the best: tp=4,pp=8.")] = None,
     near: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KEY=VALUE,...", help="Your layout: what would beat it, changes ranked by gain. tp=4,pp=2."
-        ),
+        str | None, option("KEY=VALUE,...", "Your layout: what would beat it, changes ranked by gain. tp=4,pp=2.")
     ] = None,
-    scaling: Annotated[
-        str | None, typer.Option(metavar="A..B", help="The same run on A to B devices, doubling; or 8,24,96.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the run file (--emit: your file) there.")
-    ] = None,
-    data: Annotated[str | None, typer.Option(metavar="DIR", help="The run file's token shards.")] = None,
+    scaling: Annotated[str | None, option("A..B", "The same run on A to B devices, doubling; or 8,24,96.")] = None,
+    out: Annotated[Path | None, option("FILE", "Write the run file (--emit: your file) there.")] = None,
+    data: Annotated[str | None, option("DIR", "The run file's token shards.")] = None,
     framework: Framework = None,
     software_version: Version = None,
     options: Options = None,
@@ -80,9 +69,7 @@ def plan(
     price: Price = None,
     currency: Currency = None,
     goodput: Goodput = None,
-    emit: Annotated[
-        bool, typer.Option("--emit", help="Your own file (--from) in the best layout: what changes in it.")
-    ] = False,
+    emit: Annotated[bool, flag("Your own file (--from) in the best layout: what changes in it.", "--emit")] = False,
     force: Force = False,
     everything: All = False,
     json: Json = False,

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from scalewright.cli.options import Force, Json, starting_with
+from scalewright.cli.options import Force, Json, argument, flag, option
 from scalewright.cli.output import print, print_exact, print_json
 from scalewright.cli.terminal import print_table
 from scalewright.spec.common.formatting import count
@@ -30,10 +28,7 @@ def _cluster_names() -> list[str]:
 
 
 def models(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="MODEL", help="Show this one whole.", autocompletion=starting_with(_model_names)),
-    ] = None,
+    name: Annotated[str | None, argument("MODEL", "Show this one whole.", words=_model_names)] = None,
     json: Json = False,
 ) -> None:
     """List the known models with their parameter counts, or show one."""
@@ -79,10 +74,7 @@ def _model_row(spec: ModelSpec) -> dict[str, Any]:
 
 
 def clusters(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="CLUSTER", help="Show this one whole.", autocompletion=starting_with(_cluster_names)),
-    ] = None,
+    name: Annotated[str | None, argument("CLUSTER", "Show this one whole.", words=_cluster_names)] = None,
     json: Json = False,
 ) -> None:
     """List the known clusters with their devices, or show one."""
@@ -129,10 +121,10 @@ def _cluster_row(name: str, spec: ClusterSpec) -> dict[str, Any]:
 
 
 def new(
-    params: Annotated[float, typer.Option(help="Parameters wanted, such as 13e9.")],
-    like: Annotated[str, typer.Option(help="The family, or a preset of it, whose shape to follow.")] = "llama",
-    vocab: Annotated[int, typer.Option(help="Vocabulary size.")] = 65536,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it there, not to stdout.")] = None,
+    params: Annotated[float, flag("Parameters wanted, such as 13e9.")],
+    like: Annotated[str, flag("The family, or a preset of it, whose shape to follow.")] = "llama",
+    vocab: Annotated[int, flag("Vocabulary size.")] = 65536,
+    out: Annotated[Path | None, option("FILE", "Write it there, not to stdout.")] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:

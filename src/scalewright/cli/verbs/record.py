@@ -7,17 +7,16 @@ from typing import Annotated
 
 import typer
 
+from scalewright.cli.options import argument, option
 from scalewright.cli.output import print
 
 
 def record(
-    command: Annotated[
-        list[str], typer.Argument(metavar="COMMAND...", help="The training, as you start it: torchrun train.py ...")
-    ],
-    steps: Annotated[int, typer.Option(min=1, metavar="K", help="Optimizer steps to trace.")] = 3,
-    after: Annotated[int, typer.Option(min=1, metavar="N", help="Optimizer steps before them.")] = 10,
-    ranks: Annotated[str | None, typer.Option(metavar="R,R,...", help="The ranks to trace; default: all.")] = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder for the traces.")] = Path("traces"),
+    command: Annotated[list[str], argument("COMMAND...", "The training, as you start it: torchrun train.py ...")],
+    steps: Annotated[int, option("K", "Optimizer steps to trace.", min=1)] = 3,
+    after: Annotated[int, option("N", "Optimizer steps before them.", min=1)] = 10,
+    ranks: Annotated[str | None, option("R,R,...", "The ranks to trace; default: all.")] = None,
+    out: Annotated[Path, option("DIR", "The folder for the traces.")] = Path("traces"),
 ) -> None:
     """Trace some steps of any training on PyTorch, without a change of its code.
 

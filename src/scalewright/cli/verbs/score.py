@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from scalewright.cli.options import Json
+from scalewright.cli.options import Json, argument, flag, option
 from scalewright.cli.output import only_answer, print, print_json, working
 from scalewright.spec.errors import UserError
 
@@ -18,15 +16,12 @@ Row = dict[str, object]
 
 def score(
     file: Annotated[
-        str | None,
-        typer.Argument(metavar="FILE", help="Runs as CSV or JSON lines, - is stdin; else the 2,449 bundled ones."),
+        str | None, argument("FILE", "Runs as CSV or JSON lines, - is stdin; else the 2,449 bundled ones.")
     ] = None,
-    oom: Annotated[str | None, typer.Option(metavar="FILE", help="Layouts that ran out of memory, as CSV.")] = None,
-    fit: Annotated[
-        int | None, typer.Option(metavar="K", min=1, help="Fit a profile on K of the runs, score the rest.")
-    ] = None,
+    oom: Annotated[str | None, option("FILE", "Layouts that ran out of memory, as CSV.")] = None,
+    fit: Annotated[int | None, option("K", "Fit a profile on K of the runs, score the rest.", min=1)] = None,
     left_out: Annotated[
-        bool, typer.Option("--left-out", help="Predict each source by constants fitted without it (minutes).")
+        bool, flag("Predict each source by constants fitted without it (minutes).", "--left-out")
     ] = False,
     json: Json = False,
 ) -> None:

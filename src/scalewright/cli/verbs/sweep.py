@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from scalewright.cli.options import Json
+from scalewright.cli.options import Json, argument, flag
 from scalewright.cli.output import only_answer, print, print_json
 from scalewright.cli.terminal import print_table
 from scalewright.cli.verbs.train import missing_run
@@ -19,12 +17,10 @@ if TYPE_CHECKING:
 
 
 def sweep(
-    run: Annotated[Path, typer.Argument(metavar="RUN.yaml", help="The run file.")],
-    values: Annotated[
-        list[str], typer.Argument(metavar="KEY=VALUE,…", help="Values to try, such as optimizer.lr=1e-4,3e-4.")
-    ],
+    run: Annotated[Path, argument("RUN.yaml", "The run file.")],
+    values: Annotated[list[str], argument("KEY=VALUE,…", "Values to try, such as optimizer.lr=1e-4,3e-4.")],
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Runs at a time; default: what this machine has cores or GPUs for.")
+        int | None, flag("Runs at a time; default: what this machine has cores or GPUs for.", min=1)
     ] = None,
     json: Json = False,
 ) -> None:

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
-from scalewright.cli.options import Force, Json, Overrides, RunFile
+from scalewright.cli.options import Force, Json, Overrides, RunFile, flag
 from scalewright.cli.output import only_answer, print, print_json, working
 from scalewright.cli.terminal import print_table
 from scalewright.spec.common.formatting import count, counted
@@ -29,17 +29,14 @@ SUFFIXES = (".yaml", ".yml")
 def train(
     run: RunFile,
     overrides: Overrides = None,
-    steps: Annotated[int | None, typer.Option(min=0, help="Stop at this step; a later call goes on.")] = None,
-    simulate: Annotated[
-        bool, typer.Option("--simulate", help="Take CPU processes for devices that aren't here.")
-    ] = False,
+    steps: Annotated[int | None, flag("Stop at this step; a later call goes on.", min=0)] = None,
+    simulate: Annotated[bool, flag("Take CPU processes for devices that aren't here.", "--simulate")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what each rank would hold, send and compute; needs no devices.")
+        bool, flag("Show what each rank would hold, send and compute; needs no devices.", "--dry-run")
     ] = False,
     force: Force = False,
     memory_check: Annotated[
-        bool,
-        typer.Option("--memory-check/--no-memory-check", help="Refuse a run that needs more memory than is free here."),
+        bool, flag("Refuse a run that needs more memory than is free here.", "--memory-check/--no-memory-check")
     ] = True,
     json: Json = False,
 ) -> None:
