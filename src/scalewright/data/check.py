@@ -78,11 +78,8 @@ def _place(file: TokenFile, first: int, token: int) -> tuple[TokenFile, int]:
 
 
 def _damaged(file: TokenFile, first: int, length: int) -> UserError:
-    return UserError(
-        "the file is damaged: its checksum differs from the one in metadata.json",
-        f"{file.path}, bytes {file.start + first} to {file.start + first + length - 1}",
-        AGAIN,
-    )
+    what = "the file is damaged: its checksum differs from the one in metadata.json"
+    return UserError(what, f"{file.path}, bytes {file.start + first} to {file.start + first + length - 1}", AGAIN)
 
 
 class Stores(Protocol):

@@ -74,11 +74,8 @@ class CustomDataset:
         batch = self.inner.batch(indices)
         if not isinstance(batch, Batch) or len(batch) != len(indices):
             rows = f" of {len(batch)} rows" if isinstance(batch, Batch) else ""
-            raise UserError(
-                f"batch() gave a {type(batch).__name__}{rows}",
-                "data",
-                f"return a scalewright.data.batch.Batch of {len(indices)} rows",
-            )
+            how = f"return a scalewright.data.batch.Batch of {len(indices)} rows"
+            raise UserError(f"batch() gave a {type(batch).__name__}{rows}", "data", how)
         return batch
 
 
@@ -101,18 +98,13 @@ def open_custom(ref: PythonRef, split: str, seed: int) -> CustomDataset:
     elif hasattr(chosen, "__iter__"):
         items = Streamed(lambda: _of_split(function(**arguments), split, ref), chosen)
     else:
-        raise UserError(
-            f"{ref.python} gave a {type(data).__name__}, which has no items and no batch(indices)",
-            "data",
-            "return a dataset, something to iterate over, or an object with batch(indices) and len()",
-        )
+        what = f"{ref.python} gave a {type(data).__name__}, which has no items and no batch(indices)"
+        how = "return a dataset, something to iterate over, or an object with batch(indices) and len()"
+        raise UserError(what, "data", how)
     keys = _item_keys(ref)
     if keys.samples is not None:
-        raise UserError(
-            "samples is the length of a function of an index, and this is a dataset",
-            "data",
-            "remove samples, or give the dataset fewer items",
-        )
+        how = "remove samples, or give the dataset fewer items"
+        raise UserError("samples is the length of a function of an index, and this is a dataset", "data", how)
     return _rows(items, keys, split)
 
 
@@ -162,9 +154,8 @@ def _check_call(ref: PythonRef, function: Callable[..., Any], arguments: Mapping
     try:
         inspect.signature(function).bind(**arguments)
     except TypeError as error:
-        raise UserError(
-            f"{ref.python} can't be called so: {error}", "data", "give its arguments beside `python`"
-        ) from None
+        how = "give its arguments beside `python`"
+        raise UserError(f"{ref.python} can't be called so: {error}", "data", how) from None
 
 
 def _item_keys(ref: PythonRef) -> ItemKeys:
@@ -172,11 +163,8 @@ def _item_keys(ref: PythonRef) -> ItemKeys:
     arguments = {key: value for key, value in ref.arguments.items() if key in ItemKeys.model_fields}
     keys = ItemKeys.parse(arguments, "data")
     if keys.seq_len is None:
-        raise UserError(
-            f"{ref.python} gives items, and the rows have no length",
-            "data",
-            "set seq_len beside python:, such as seq_len: 1024",
-        )
+        how = "set seq_len beside python:, such as seq_len: 1024"
+        raise UserError(f"{ref.python} gives items, and the rows have no length", "data", how)
     return keys
 
 
@@ -188,11 +176,8 @@ def _of_split(data: Any, split: str, ref: PythonRef) -> Any:
     for name in names:
         if name in data:
             return data[name]
-    raise UserError(
-        f"{ref.python} gave the splits {', '.join(map(str, data))}",
-        "data",
-        f"add one named {names[0]}, or return the dataset of the `split` that the function is called with",
-    )
+    how = f"add one named {names[0]}, or return the dataset of the `split` that the function is called with"
+    raise UserError(f"{ref.python} gave the splits {', '.join(map(str, data))}", "data", how)
 
 
 def _is_indexed(data: Any) -> bool:
@@ -222,11 +207,9 @@ class IndexedRows:
             document = self.reader.document(self.items.get(number), source)
             count = max(len(document.tokens) - 1, 0)
             if count > self.seq_len:
-                raise UserError(
-                    f"an item has {count + 1} tokens, and a row takes seq_len + 1 = {self.seq_len + 1}",
-                    source,
-                    "use packing: true, which goes on with it in the next row, or cut it in your dataset",
-                )
+                what = f"an item has {count + 1} tokens, and a row takes seq_len + 1 = {self.seq_len + 1}"
+                how = "use packing: true, which goes on with it in the next row, or cut it in your dataset"
+                raise UserError(what, source, how)
             tokens[row, :count], targets[row, :count] = document.tokens[:-1], document.labels[1:]
         positions = np.tile(np.arange(self.seq_len, dtype=np.int64), (len(indices), 1))
         return Batch(tokens, targets, positions, None, np.asarray(indices, dtype=np.int64))

@@ -224,9 +224,8 @@ def open_data(
         return open_custom(spec, split, seed)
     sources = spec.train if split == "train" else spec.valid
     if not sources:
-        raise UserError(
-            f"no {split} data is named", f"data.{split}", "add a path, such as the folder that `prepare` made"
-        )
+        how = "add a path, such as the folder that `prepare` made"
+        raise UserError(f"no {split} data is named", f"data.{split}", how)
     if len(sources) > 127:
         raise UserError(f"{len(sources)} sources in a mixture", f"data.{split}", "join some: 127 are the most")
     stores = [open_tokens(source.path, split, source.format, source.eod) for source in sources]
@@ -237,30 +236,21 @@ def open_data(
     }
     if len(by_tokenizer) > 1:
         first, second = list(by_tokenizer.values())[:2]
-        raise UserError(
-            f"{first} and {second} were made with different tokenizers",
-            f"data.{split}",
-            "prepare both with the same --tokenizer",
-        )
+        how = "prepare both with the same --tokenizer"
+        raise UserError(f"{first} and {second} were made with different tokenizers", f"data.{split}", how)
     begins = {store.bos: source.path for store, source in zip(stores, sources, strict=True) if store.bos is not None}
     if len(begins) > 1:
         (ids, path), (other_ids, other) = list(begins.items())[:2]
-        raise UserError(
-            f"documents of {path} begin with the tokens {list(ids)}, those of {other} with {list(other_ids)}",
-            f"data.{split}",
-            "prepare both with the same --bos",
-        )
+        what = f"documents of {path} begin with the tokens {list(ids)}, those of {other} with {list(other_ids)}"
+        raise UserError(what, f"data.{split}", "prepare both with the same --bos")
     positions = None
     if split == "train":
         identities = [store_identity(store) for store in stores]
         weights = [source.weight for source in sources]
         positions = (before or Positions((), ())).then(samples if before else 0, identities, weights)
         if len(positions[0].sources) > 127:
-            raise UserError(
-                f"{len(positions[0].sources)} sources in all that the run has had",
-                "data.train",
-                "127 are the most: go on with a run of its own, from the weights alone (init:)",
-            )
+            how = "127 are the most: go on with a run of its own, from the weights alone (init:)"
+            raise UserError(f"{len(positions[0].sources)} sources in all that the run has had", "data.train", how)
     return TokenDataset(
         stores,
         spec.seq_len,

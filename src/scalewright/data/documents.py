@@ -314,6 +314,5 @@ def _parquet(part: Part, text_key: str, notes: Counter[str]) -> Iterator[Fragmen
             for value in batch.column(0).to_pylist():
                 yield from _value(value, text_key, part.file.path, notes)
     except (pyarrow.ArrowInvalid, OSError) as error:
-        raise UserError(
-            f"cannot read on: {str(error).splitlines()[0]}", part.file.path, "write the file again"
-        ) from None
+        how = "write the file again"
+        raise UserError(f"cannot read on: {str(error).splitlines()[0]}", part.file.path, how) from None

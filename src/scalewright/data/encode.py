@@ -133,9 +133,8 @@ class PieceWork:
         for part in piece.parts:
             before = Path(part.file.path).stat()
             if before.st_size != part.file.size:
-                raise UserError(
-                    "the file changed while it was read", part.file.path, "run the command again when it is at rest"
-                )
+                how = "run the command again when it is at rest"
+                raise UserError("the file changed while it was read", part.file.path, how)
             reported = 0
             for split, fragment in in_splits(part, self.encoding.options, self.notes):
                 yield split, fragment

@@ -88,9 +88,8 @@ def _empty(split: str, encoding: Encoding) -> UserError:
     advice = "give more documents, or a smaller fraction"
     if split == "valid":
         advice = "give more documents, a larger fraction, or 0 for no validation"
-    return UserError(
-        f"no document fell into the {kind} split", f"--valid-fraction {encoding.options.valid_fraction:g}", advice
-    )
+    what = f"no document fell into the {kind} split"
+    return UserError(what, f"--valid-fraction {encoding.options.valid_fraction:g}", advice)
 
 
 _EXACT = 1 << 24  # documents; of more, quantiles come from every k-th document

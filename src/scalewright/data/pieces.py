@@ -148,9 +148,8 @@ def _row_groups(file: InputFile, target: int) -> list[Part]:
     try:
         meta = pyarrow.parquet.ParquetFile(file.path).metadata
     except (pyarrow.ArrowInvalid, OSError) as error:
-        raise UserError(
-            f"not a readable parquet file: {str(error).splitlines()[0]}", file.path, "write it again"
-        ) from None
+        how = "write it again"
+        raise UserError(f"not a readable parquet file: {str(error).splitlines()[0]}", file.path, how) from None
     groups = meta.num_row_groups
     step = max(1, round(target * groups / file.size))
     weight = file.size // max(groups, 1)

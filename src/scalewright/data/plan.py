@@ -65,11 +65,8 @@ def settle(out: Path, files: Sequence[InputFile], options: Options) -> None:
         return
     others = [name for name in (*SPLITS, METADATA, "tokenizer.json") if (out / name).exists()]
     if others:
-        raise UserError(
-            f"the folder already holds {others[0]}, and no plan of an earlier `prepare`",
-            str(out),
-            f"choose another --out, or delete {others[0]}",
-        )
+        how = f"choose another --out, or delete {others[0]}"
+        raise UserError(f"the folder already holds {others[0]}, and no plan of an earlier `prepare`", str(out), how)
     path.parent.mkdir(parents=True, exist_ok=True)
     commit_json(path, plan)
 
@@ -146,11 +143,8 @@ def _compare(path: Path, plan: Mapping[str, Any]) -> None:
         value = plan["options"].get(key)
         if options.get(key) != value:
             flag = "--tokenizer (its content)" if key == "tokenizer_sha256" else "--" + key.replace("_", "-")
-            raise UserError(
-                f"begun with {_given(flag, options.get(key))}, now with {_given(flag, value)}",
-                out,
-                f"give the same, {_CHOICES}",
-            )
+            how = f"give the same, {_CHOICES}"
+            raise UserError(f"begun with {_given(flag, options.get(key))}, now with {_given(flag, value)}", out, how)
     now = plan["files"]
     for name in [*now, *files]:
         if files.get(name) != now.get(name):

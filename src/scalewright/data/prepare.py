@@ -295,9 +295,8 @@ def corpus(name: str, skipped: Counter[str]) -> list[InputFile]:
             for file, kind, split in BUNDLED[name]
         ]
     except FileNotFoundError as error:
-        raise UserError(
-            f"the bundled text {name} is missing", str(error.filename), "install scalewright again"
-        ) from None
+        how = "install scalewright again"
+        raise UserError(f"the bundled text {name} is missing", str(error.filename), how) from None
 
 
 def _standard_library(skipped: Counter[str]) -> list[InputFile]:

@@ -77,16 +77,14 @@ def _unfinished(folder: Path) -> bool:
 
 def _nothing_there(path: Path) -> UserError:
     if not path.exists():
-        return UserError(
-            "no such file or folder of tokens", str(path), "make it with `scalewright prepare INPUT --out DIR`"
-        )
+        how = "make it with `scalewright prepare INPUT --out DIR`"
+        return UserError("no such file or folder of tokens", str(path), how)
     if _unfinished(path) or _unfinished(path.parent):
         advice = "run the same `scalewright prepare` again: it does only what is missing"
         return UserError("the tokens are not finished", str(path), advice)
     if path.suffix == ".bin" or (path.is_dir() and any(path.glob("*.bin"))):
-        return UserError(
-            "bare numbers without an index", str(path), "name their type, such as format: uint16 beside path"
-        )
+        how = "name their type, such as format: uint16 beside path"
+        return UserError("bare numbers without an index", str(path), how)
     if path.is_file():
         return UserError("not a token file", str(path), "make tokens of it with `scalewright prepare INPUT --out DIR`")
     return UserError("no tokens in this folder", str(path), "make some with `scalewright prepare INPUT --out DIR`")
@@ -127,9 +125,8 @@ def _raw_file(path: Path, format: str) -> TokenFile:
     dtype = np.dtype(format).newbyteorder("<")
     size = path.stat().st_size
     if size % dtype.itemsize:
-        raise UserError(
-            f"{size:,} bytes are not a whole number of {format}", str(path), "check format: it may be another"
-        )
+        how = "check format: it may be another"
+        raise UserError(f"{size:,} bytes are not a whole number of {format}", str(path), how)
     return TokenFile(path, dtype, size // dtype.itemsize)
 
 
@@ -146,9 +143,8 @@ def _npy_file(path: Path) -> tuple[TokenFile, int]:
         or not array.flags.c_contiguous
     ):
         shape = f"{array.dtype} of {array.ndim} dimensions" if isinstance(array, np.ndarray) else "an archive"
-        raise UserError(
-            f"token ids are whole numbers in one or two dimensions, not {shape}", str(path), "save such an array"
-        )
+        how = "save such an array"
+        raise UserError(f"token ids are whole numbers in one or two dimensions, not {shape}", str(path), how)
     row = array.shape[1] if array.ndim == 2 else 0
     return TokenFile(path, array.dtype, array.size, int(array.offset)), row
 
@@ -192,11 +188,8 @@ def _megatron_pair(tokens: Path, index: Path) -> tuple[TokenFile, NDArray[np.int
         raise UserError("not a Megatron index file", str(index), "it should start with MMIDIDX")
     version, code, sequences, documents = struct.unpack("<QBQQ", bytes(raw[9:34]))
     if version != 1 or code not in _DTYPES or "f" in _DTYPES[code]:
-        raise UserError(
-            f"a Megatron index of version {version}, dtype code {code}",
-            str(index),
-            "only version 1 with whole numbers is read",
-        )
+        how = "only version 1 with whole numbers is read"
+        raise UserError(f"a Megatron index of version {version}, dtype code {code}", str(index), how)
     if len(raw) < 34 + 12 * sequences + 8 * documents:
         raise UserError(f"the index is cut off: {len(raw):,} bytes", str(index), "copy it again")
     sizes = np.frombuffer(raw, "<i4", sequences, 34)

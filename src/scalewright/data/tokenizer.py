@@ -64,11 +64,8 @@ def read_tokenizer(path: str | Path) -> Tokenizer:
     except UserError:
         raise
     except Exception as error:  # the library raises bare Exception
-        raise UserError(
-            f"not a readable tokenizer: {str(error).splitlines()[0]}",
-            str(file),
-            "give a tokenizer.json of `tokenizers`",
-        ) from None
+        how = "give a tokenizer.json of `tokenizers`"
+        raise UserError(f"not a readable tokenizer: {str(error).splitlines()[0]}", str(file), how) from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = True  # special tokens written in a text are text

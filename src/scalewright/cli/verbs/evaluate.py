@@ -35,9 +35,8 @@ def evaluate(
     """Measure validation loss and bits per byte, or the tasks of lm-evaluation-harness."""
 
     if model.is_file():
-        raise UserError(
-            "it is a file, not a folder", str(model), "give a run's out_dir, a checkpoint or a model's folder"
-        )
+        how = "give a run's out_dir, a checkpoint or a model's folder"
+        raise UserError("it is a file, not a folder", str(model), how)
     if tasks is not None:
         _check_flags({"--data": data, "--batches": batches}, "--tasks", "it is about the validation loss")
 
@@ -162,11 +161,8 @@ def _check_vocabulary(network: object, size: int | None) -> None:
     """Raises UserError for data with tokens outside the model's vocabulary."""
     known = getattr(getattr(network, "spec", None), "vocab_size", None)
     if size is not None and known is not None and size > known:
-        raise UserError(
-            f"the data's vocabulary {size} is more than the model's {known}",
-            "--data",
-            "prepare the data with the model's tokenizer.json",
-        )
+        how = "prepare the data with the model's tokenizer.json"
+        raise UserError(f"the data's vocabulary {size} is more than the model's {known}", "--data", how)
 
 
 def _check_tokenizer(model: Path, path: Path | None) -> None:
@@ -209,11 +205,8 @@ def score_tasks(
 
     loaded = load_for_generation(str(model), device=device, trust_code=trust_code, verify=verify)
     if loaded.end is None:
-        raise UserError(
-            "the tokenizer has no token that ends a text",
-            str(model),
-            "add tokenizer_config.json with its eos_token beside tokenizer.json",
-        )
+        how = "add tokenizer_config.json with its eos_token beside tokenizer.json"
+        raise UserError("the tokenizer has no token that ends a text", str(model), how)
     end = loaded.end
     spec = getattr(loaded.model, "spec", None)
 

@@ -119,9 +119,8 @@ def _run(command: list[str], target: str, dry_run: bool) -> int:
     try:
         return run_with_signals(command)  # as mpirun is run: its ranks save and leave
     except FileNotFoundError:
-        raise UserError(
-            f"{command[0]} is not installed here", "scalewright launch", "run it where it is, or use --print"
-        ) from None
+        how = "run it where it is, or use --print"
+        raise UserError(f"{command[0]} is not installed here", "scalewright launch", how) from None
 
 
 def _show(written: Written, paths: dict[str, str], command: list[str], findings: list[Finding], *, ran: bool) -> None:
