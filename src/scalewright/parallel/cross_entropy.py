@@ -23,9 +23,8 @@ Cross-entropy of logits whose columns are spread over the ranks of tp: no rank e
     on all ranks            log Z = log sum over r of exp(z_r)        loss = log Z - sum over r of t_r
     gradient of x           exp(x - log Z) - one_hot,  where x lies; the backward scales it
 
-(Megatron-LM takes three all-reduces for it: of the maximum, the sum and the target's logit.) Columns that pad
-an uneven vocabulary count for nothing, and their gradient is exactly 0. The z-loss, z * (log Z)^2, comes
-with it. Everything is fp32, whatever the logits' dtype.
+(Megatron-LM takes three all-reduces for it: of the maximum, the sum and the target's logit.) Columns that pad an
+uneven vocabulary count for nothing, and their gradient is exactly 0. Everything is fp32, whatever the logits' dtype.
 """
 
 from __future__ import annotations
@@ -205,10 +204,7 @@ def _normalise(
     """exp(logits - highest) [n, V/tp]; this rank's highest, log Z and the target's logit, each [n]; fp32."""
     true = columns.true
     target = logits.gather(1, column[:, None])[:, 0].float() * is_local
-    if true:
-        highest = logits[:, :true].amax(dim=1).float()
-    else:
-        highest = torch.zeros_like(target)
+    highest = logits[:, :true].amax(dim=1).float() if true else torch.zeros_like(target)
     exp_logits = torch.sub(logits, highest[:, None]).exp_()  # a new fp32 tensor, whatever the logits are
     exp_logits[:, true:] = 0.0
     local = torch.stack([highest + exp_logits.sum(dim=1).log(), target])  # [2, N]; -inf without columns

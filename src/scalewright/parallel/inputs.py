@@ -52,7 +52,7 @@ class Micro(NamedTuple):
     targets: Tensor  # the same; with prediction modules [1 + depths, as tokens]
     # `positions` [B or 1, as tokens], `documents` [B, T], `packing`; or `position_ids` [B, T]; where needed;
     # `ahead` [depths, as tokens] with prediction modules
-    arguments: dict[str, Any]
+    arguments: dict[str, Tensor | Packing]
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def _micro_batch(batch: BatchArrays, rows: slice, device: torch.device, wanted: 
         ahead, further = ahead_of(batch.tokens[rows], targets, documents, wanted.ahead)
         arguments["ahead"] = wanted.of_row(ahead)
         targets = np.concatenate([targets[None], further])
-    moved: dict[str, Any] = {name: _move(values, device) for name, values in arguments.items()}
+    moved: dict[str, Tensor | Packing] = {name: _move(values, device) for name, values in arguments.items()}
     if wanted.packing and "documents" in arguments and device.type == "cuda":
         moved["packing"] = packing_of(arguments["documents"], device)
     return Micro(_move(wanted.of_row(batch.tokens[rows]), device), _move(wanted.of_row(targets), device), moved)
@@ -157,6 +157,4 @@ def ahead_of(
 
 def _move(array: NDArray[Any], device: torch.device) -> Tensor:
     tensor = torch.from_numpy(np.ascontiguousarray(array))
-    if device.type == "cuda":
-        return tensor.pin_memory().to(device, non_blocking=True)
-    return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)

@@ -85,10 +85,7 @@ class Mesh:
 
     def axis_of(self, group_name: str) -> str | None:
         """A process group's axis, by torch's name for it; unambiguous when made with `share=False`."""
-        for axis, group in self.groups.items():
-            if group.group_name == group_name:
-                return axis
-        return None
+        return next((axis for axis, group in self.groups.items() if group.group_name == group_name), None)
 
 
 def make_mesh(
@@ -208,8 +205,7 @@ def _meeting_point(
         return FileStore(f"{unquote(urlparse(rendezvous).path)}-{attempt}", world)
     host, _, port = rendezvous.removeprefix("tcp://").rpartition(":")
     master = rank == 0 and not shared_store
-    store = TCPStore(host, int(port), world, is_master=master, timeout=timeout)
-    return PrefixStore(f"attempt-{attempt}", store)
+    return PrefixStore(f"attempt-{attempt}", TCPStore(host, int(port), world, is_master=master, timeout=timeout))
 
 
 def leave_world(*, together: bool = True) -> None:

@@ -35,9 +35,7 @@ class Owners:
         self.chains: dict[tuple[str, ...], list[int]] = {}
         for index, placement in enumerate(placements):
             self.chains.setdefault(tuple(s.axis for s in _cuts(placement, mesh)), []).append(index)
-        self.ways = [
-            _way([placements[index] for index in members], chain, mesh) for chain, members in self.chains.items()
-        ]
+        self.ways = [_way([placements[i] for i in members], chain, mesh) for chain, members in self.chains.items()]
 
     def apply(self, parts: Sequence[Tensor], function: Function) -> list[Tensor]:
         """`function` of every whole matrix; of each the part that this rank gave. A collective."""
@@ -119,11 +117,9 @@ def _way(placements: list[Placement], chain: Sequence[str], mesh: Mesh) -> list[
     for axis in chain:
         if not placements:
             break
-        coords, sizes = mesh.coords, mesh.grid.size_of
-        boxes = tuple(
-            tuple(box(placement, {**coords, axis: rank}, sizes) for rank in range(sizes[axis]))
-            for placement in placements
-        )
+        sizes = mesh.grid.size_of
+        coords = [{**mesh.coords, axis: rank} for rank in range(sizes[axis])]
+        boxes = tuple(tuple(box(placement, at, sizes) for at in coords) for placement in placements)
         # by whole shapes, so that ranks with other parts of the same matrices agree
         owners = balanced([placement.tensor.shape for placement in placements], sizes[axis])
         stops.append(_Stop(axis_group(mesh, axis), owners, boxes))

@@ -5,8 +5,6 @@
 
 The model is built on the meta device: nothing is allocated before this rank's part of it is cut.
 
-`torch.compile`, one block at a time: blocks are alike, so the compiler works once for all of them.
-
 The buffers of a user's module (running means, counters, tables): part of the model, though not trained.
 
     a step        rank 0 ──broadcast──► all      once, after the update: ranks enter a step with the same
@@ -53,20 +51,11 @@ from scalewright.spec.memory import is_sharded, offloads_activations
 from scalewright.spec.placement import Placement
 
 
-class LocalGradients:
-    """One rank in fp32: autograd's own gradients are the sums."""
+class LocalGradients(GradientSync):
+    """One rank in fp32: autograd's own gradients are the sums, and there is nothing to reduce."""
 
     def __init__(self, weights: Weights) -> None:
         self.weights = weights
-
-    def begin(self, stage: int, last: bool) -> None:
-        """Nothing to prepare."""
-
-    def end(self, stage: int, last: bool) -> None:
-        """Nothing to reduce."""
-
-    def finish(self) -> None:
-        """Nothing to wait for."""
 
     def clear(self) -> None:
         """Before a step: forgets the last one's gradients."""
@@ -122,8 +111,7 @@ def parallelize(
     blocks = {number: blocks_of(stage) for number, stage in stages.items()}
     every_block = [block for of_stage in blocks.values() for block in of_stage]
     for number, stage in stages.items():
-        spec = stage.spec if isinstance(stage, Decoder) else None
-        kind = layout.recompute
+        spec, kind = stage.spec if isinstance(stage, Decoder) else None, layout.recompute
         apply_recompute(blocks[number], kind, random=random, model=spec, layout=layout, seq_len=seq_len)
     if compile_blocks:
         apply_compile(every_block, backend, forward_only=offloads_activations(layout))
@@ -137,24 +125,18 @@ def parallelize(
         for number, stage in stages.items():
             apply_shard(stage, blocks[number], mesh, layout, half=half)
     elif half is not None:
-        _cast(model, half)
+        for parameter in model.parameters():  # no buffers, as in FSDP: a rotary table keeps its fp32 angles
+            if parameter.is_floating_point():
+                parameter.data = parameter.data.to(half)
     with memory or nullcontext():
         allocate(model, layout, mesh.device)
         weights = hold(model, placements, mesh)
         apply_offload(weights, layout, mesh.device)
         gradients = _gradients(stages, weights, layout, mesh, sharded=sharded, half=half, compress=compress)
-        executor = _executor(model, layout, mesh, gradients, half)
+        executor: Executor = Plain(model, gradients)
+        if isinstance(model, Stages):
+            executor = Pipeline(model, layout, mesh, gradients, half or torch.float32)
         return Parallel(model, weights, Buffers(model, mesh), gradients, executor)
-
-
-def _cast(model: nn.Module, half: torch.dtype) -> None:
-    """Parameters in bf16 or fp16, and nothing else, in place: FSDP casts no buffers, so no layout does.
-
-    A rotary table keeps its fp32 angles or its complex numbers.
-    """
-    for parameter in model.parameters():
-        if parameter.is_floating_point():
-            parameter.data = parameter.data.to(half)
 
 
 def _gradients(
@@ -177,21 +159,16 @@ def _gradients(
     return LocalGradients(weights)
 
 
-def _executor(
-    model: nn.Module, layout: Layout, mesh: Mesh, gradients: GradientSync, half: torch.dtype | None
-) -> Executor:
-    if not isinstance(model, Stages):
-        return Plain(model, gradients)
-    return Pipeline(model, layout, mesh, gradients, half or torch.float32)
-
-
 def fill(weights: Weights, source: Source) -> None:
     """Sets every weight to its value, and publishes the compute copies."""
     weights.fill(source)
 
 
 def apply_compile(blocks: Iterable[nn.Module], backend: str = "inductor", *, forward_only: bool = False) -> None:
-    """Compiles every block's call, in place; `forward_only`: later wrappers of the forward stay outside."""
+    """Compiles every block's call, in place: blocks are alike, so the compiler works once for all of them.
+
+    `forward_only`: later wrappers of the forward stay outside.
+    """
     for block in blocks:
         if forward_only:
             block.forward = torch.compile(block.forward, backend=backend)

@@ -188,16 +188,15 @@ class GradientBuckets:
         self._next = 0
         self._ended.clear()
         self._started.clear()
-        summed_in_place = any(weight.compute.dtype == torch.float32 for weight in self.weights.trained())
+        summed_in_place = False
+        for weight in self.weights.trained():
+            in_place = weight.compute.dtype == torch.float32
+            weight.compute.grad = weight.main_gradient if in_place else None
+            summed_in_place |= in_place
         for bucket in self.buckets:
             bucket.untouched = [True] * len(bucket.views)
             if summed_in_place:
                 bucket.buffer.zero_()
-        for weight in self.weights.trained():
-            if weight.compute.dtype == torch.float32:
-                weight.compute.grad = weight.main_gradient
-            else:
-                weight.compute.grad = None
 
 
 def _is_expert(weight: Weight) -> bool:

@@ -58,16 +58,14 @@ def apply_shard(
 ) -> None:
     """Shards every block, the head, then the rest, over the mesh's `fsdp` axis, in place.
 
-    Under ZeRO-3 a block's gathered tensors are freed after its forward; those of head and root stay for the
-    backward.
+    Under ZeRO-3 a block's gathered tensors are freed after its forward; those of head and root stay for the backward.
     With parameters offloaded, the shards lie in host memory, and travel to the device to be gathered.
     """
     # torch warns for every model that ends in a linear layer; no operator of ours that autograd records works
     # in place on its output.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view", category=UserWarning)
-    precision = MixedPrecisionPolicy(
-        param_dtype=half, reduce_dtype=torch.float32 if half is not None else None, cast_forward_inputs=False
-    )
+    summed = torch.float32 if half is not None else None
+    precision = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=summed, cast_forward_inputs=False)
     offload = OffloadPolicy()
     if offloads_parameters(layout):
         offload = CPUOffloadPolicy(pin_memory=mesh.device.type == "cuda")
@@ -105,13 +103,9 @@ def head_modules(stage: nn.Module) -> list[nn.Module]:
     By themselves they are gathered and reduced beside the blocks. A stage without an embedding has no root but them, a
     tied head needs the embedding's unit, and one that prediction modules use again is done only when the root is.
     """
-    if (
-        not isinstance(stage, Decoder)
-        or stage.embed is None
-        or stage.head is None
-        or stage.head.weight is None
-        or stage.mtp
-    ):
+    if not isinstance(stage, Decoder) or stage.embed is None or stage.mtp:
+        return []
+    if stage.head is None or stage.head.weight is None:
         return []
     return [module for module in (stage.norm, stage.head) if module is not None]
 
@@ -137,10 +131,9 @@ def reduces_unused(layout: Layout) -> bool:
 def _prefetch_backward(stage: nn.Module, blocks: list[nn.Module]) -> None:
     """Each unit's backward gathers the one before it ahead of time, and the lowest none.
 
-    A block's experts are a unit that comes before the rest of it.
-
-    By itself FSDP goes back through the forwards of all micro-batches since the step began. In a pipeline the forward
-    before the lowest unit's is another micro-batch's highest block: gathered for nothing, at the step's end too.
+    A block's experts are a unit that comes before the rest of it. By itself FSDP goes back through the forwards of all
+    micro-batches since the step began. In a pipeline the forward before the lowest unit's is another micro-batch's
+    highest block: gathered for nothing, at the step's end too.
     """
     units = [unit for block in blocks for unit in (*_expert_units(block), block)]
     below = [*units[:1], *units[:-1]]  # the lowest names itself, since an empty list would be no choice
@@ -167,9 +160,8 @@ def _device_mesh(mesh: Mesh, axis: str) -> DeviceMesh:
         return DeviceMesh.from_group(shards, mesh.device.type, mesh_dim_names=(axis,))
     both = next(ranks for ranks in mesh.grid.groups({"fsdp": "hsdp", "efsdp": "ehsdp"}[axis]) if mesh.rank in ranks)
     ranks = torch.tensor(both, dtype=torch.int).view(mesh.size("dp_replicate"), -1)
-    return DeviceMesh.from_group(
-        [replicas, shards], mesh.device.type, mesh=ranks, mesh_dim_names=("dp_replicate", axis)
-    )
+    names = ("dp_replicate", axis)
+    return DeviceMesh.from_group([replicas, shards], mesh.device.type, mesh=ranks, mesh_dim_names=names)
 
 
 def _alone(mesh: Mesh) -> dist.ProcessGroup:

@@ -61,17 +61,10 @@ def cut_stages(model: ModelSpec, layout: Layout, rank: int) -> Decoder | Stages:
     last = len(owners) - 1
     used = model.tie_word_embeddings or model.mtp_layers > 0
     borrowed = used and owners[0] == owners[last]
-    cuts = {
-        stage: Decoder(
-            model,
-            range(ends[stage], ends[stage + 1]),
-            first=stage == 0,
-            last=stage == last,
-            borrows=stage == last and borrowed,
-        )
-        for stage, owner in enumerate(owners)
-        if owner == rank
-    }
+    cuts = {}
+    for stage in (stage for stage, owner in enumerate(owners) if owner == rank):
+        layers, is_last = range(ends[stage], ends[stage + 1]), stage == last
+        cuts[stage] = Decoder(model, layers, first=stage == 0, last=is_last, borrows=is_last and borrowed)
     if borrowed and rank == owners[0]:
         lender = cuts[0]
         cuts[last].lender = lambda: _embedding(lender)

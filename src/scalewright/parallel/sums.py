@@ -29,9 +29,7 @@ def sum_partial(weights: Weights, gradients: Sequence[Tensor], mesh: Mesh, *, la
     """Completes the trained weights' gradients (in `weights.trained()` order), in place."""
     trained = weights.trained()
     for axis in AXES:
-        partial = [
-            gradient for weight, gradient in zip(trained, gradients, strict=True) if axis in weight.placement.grad_sum
-        ]
+        partial = [g for weight, g in zip(trained, gradients, strict=True) if axis in weight.placement.grad_sum]
         if not partial or mesh.group(axis) is None:  # no group for `tie` where one end alone uses it
             continue
         small = []

@@ -186,6 +186,5 @@ class Spans:
         zero = self._spans[0][1]
         if isinstance(zero, float):
             return self._spans
-        return [
-            (name, zero.elapsed_time(begin) / 1000, zero.elapsed_time(end) / 1000) for name, begin, end in self._spans
-        ]
+        after = zero.elapsed_time  # milliseconds
+        return [(name, after(begin) / 1000, after(end) / 1000) for name, begin, end in self._spans]

@@ -112,9 +112,9 @@ class Weights:
         if self.host is not None:
             self.host.publish()
             return
-        pairs = [(w.compute, w.master) for w in self.items if _separate(w)]
-        if pairs:
-            torch._foreach_copy_([c for c, _ in pairs], [m for _, m in pairs])
+        copied = [w for w in self.items if not isinstance(w.compute, DTensor) and w.compute is not w.master]
+        if copied:
+            torch._foreach_copy_([w.compute for w in copied], [w.master for w in copied])
 
     def take_gradients(self) -> list[Tensor]:
         """Puts every trained weight's gradient into `master.grad`, for the optimizer, and returns them.
@@ -137,11 +137,6 @@ class Weights:
             self.host.fetch(gradients)
 
 
-def _separate(weight: Weight) -> bool:
-    compute = weight.compute
-    return not isinstance(compute, DTensor) and compute is not weight.master
-
-
 def hold(model: nn.Module, placements: tuple[Placement, ...], mesh: Mesh) -> Weights:
     """The weights of all stages in a module whose parameters have their final form (sharded or not).
 
@@ -162,23 +157,15 @@ def hold(model: nn.Module, placements: tuple[Placement, ...], mesh: Mesh) -> Wei
             continue  # another pipeline stage's
         stage, compute = parameters.pop(name)
         local = compute.to_local() if isinstance(compute, DTensor) else compute
-        expected = local_shape(placement, mesh.coords, mesh.grid.size_of)
+        sizes = mesh.grid.size_of
+        expected = local_shape(placement, mesh.coords, sizes)
         if tuple(local.shape) != expected:
             raise ValueError(f"{tensor.name}: local shape {tuple(local.shape)} is not its placement's {expected}")
         if alone := [axis for axis in placement.grad_sum if mesh.size(axis) == 1]:
-            raise ValueError(
-                f"{tensor.name}: its gradient is summed over '{alone[0]}', and the mesh has one rank of that"
-            )
-        items.append(
-            Weight(
-                placement,
-                compute,
-                _master(compute, local),
-                box(placement, mesh.coords, mesh.grid.size_of),
-                copies(placement, mesh.grid.copying),
-                stage,
-            )
-        )
+            why = f"its gradient is summed over '{alone[0]}', and the mesh has one rank of that"
+            raise ValueError(f"{tensor.name}: {why}")
+        master, part = _master(compute, local), box(placement, mesh.coords, sizes)
+        items.append(Weight(placement, compute, master, part, copies(placement, mesh.grid.copying), stage))
     if parameters:
         raise ValueError(f"parameters without a placement: {', '.join(sorted(parameters)[:5])}")
     return Weights(items)

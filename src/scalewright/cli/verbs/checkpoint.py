@@ -24,21 +24,14 @@ Run = Annotated[Path, argument("RUN_DIR", "A run's folder, or one of its checkpo
 
 def list_checkpoints(run: Run, json: Json = False) -> None:
     """List a run's checkpoints, newest first."""
-
     rows = [row for folder in _folders(run) if (row := _row(folder))["state"] != "gone"]
     if json:
         print_json(rows)
         return
-    table = [
-        [
-            "?" if row["step"] is None else row["step"],
-            row["saved"],
-            f"{row['bytes'] / 2**20:,.1f}",
-            _state(row),
-            row["path"],
-        ]
-        for row in rows
-    ]
+    table = []
+    for row in rows:
+        step = "?" if row["step"] is None else row["step"]
+        table.append([step, row["saved"], f"{row['bytes'] / 2**20:,.1f}", _state(row), row["path"]])
     print_table(["step", "saved", "MiB", "state", "path"], table)
 
 

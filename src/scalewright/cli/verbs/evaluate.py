@@ -33,17 +33,14 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Measure validation loss and bits per byte, or the tasks of lm-evaluation-harness."""
-
     if model.is_file():
         how = "give a run's out_dir, a checkpoint or a model's folder"
         raise UserError("it is a file, not a folder", str(model), how)
     if tasks is not None:
         _check_flags({"--data": data, "--batches": batches}, "--tasks", "it is about the validation loss")
-
         with only_answer(json):
-            scores = score_tasks(
-                model, tasks, task_path, limit, batch_size or 8, seq_len, device, trust_code, not no_verify
-            )
+            rows = batch_size or 8
+            scores = score_tasks(model, tasks, task_path, limit, rows, seq_len, device, trust_code, not no_verify)
         print_json(scores) if json else show_scores(scores)
         return
     flags: dict[str, object] = {"--task-path": task_path, "--limit": limit, "--batch-size": batch_size}
@@ -192,8 +189,6 @@ def score_tasks(
     verify: bool = True,
 ) -> dict[str, object]:
     """The scores of a model at a path, with the keys of `evaluate_tasks`; raises UserError."""
-    from scalewright.cli.options import check_device
-
     names = [name.strip() for name in tasks.split(",") if name.strip()]
     if not names:
         raise UserError("no task is named", "--tasks", "give names, such as --tasks hellaswag,lambada_openai")
@@ -211,24 +206,17 @@ def score_tasks(
     spec = getattr(loaded.model, "spec", None)
 
     def write(prompts: list[list[int]], count: int, temperature: float, stops: list[str]) -> list[list[int]]:
-        return generate(
-            loaded.model,
-            prompts,
-            count,
-            temperature=temperature,
-            stop=sorted(loaded.end_of_text),
-            ends=lambda tokens: holds_stop(loaded.decode, tokens, stops),
-        )
+        def ends(tokens: list[int]) -> bool:
+            return holds_stop(loaded.decode, tokens, stops)
+
+        stop = sorted(loaded.end_of_text)
+        return generate(loaded.model, prompts, count, temperature=temperature, stop=stop, ends=ends)
 
     subject = Subject(
-        loaded.model,
-        loaded.tokenizer,
-        write,
-        end_of_text=end,
+        loaded.model, loaded.tokenizer, write, end_of_text=end, start=loaded.start,
         beginning=loaded.beginning if loaded.beginning is not None else end,
         max_length=seq_len or (spec.context if spec is not None else 2048),
-        start=loaded.start,
-    )
+    )  # fmt: skip
     return evaluate_tasks(subject, names, folder, limit, batch_size)
 
 

@@ -71,13 +71,26 @@ def launch(
     written = write(job)
     findings = _look(job, target, spec, stops=submit)
     paths = {} if show else _save(written, out or run.parent, force)
-    command = _located(written.check if dry_run else written.submit, paths)
+    command = [paths.get(word, word) for word in (written.check if dry_run else written.submit)]
     code = None
     with only_answer(json):
         if submit or dry_run:
             code = _run(command, target, dry_run)
     if json:
-        print_json(_document(target, job, written, paths, command, code) | {"preflight": findings})
+        document = {
+            "target": target,
+            "name": job.name,
+            "nodes": job.nodes,
+            "per_node": job.per_node,
+            "files": dict(written.files),
+            "paths": paths,
+            "command": command,
+            "unused": dict(written.unused),
+            "notes": list(written.notes),
+            "exit_code": code,
+            "preflight": findings,
+        }
+        print_json(document)
     else:
         _show(written, paths, command, findings, ran=code is not None)
     if code:
@@ -104,11 +117,6 @@ def _save(written: Written, folder: Path, force: bool) -> dict[str, str]:
     return {name: operand((folder / name).as_posix()) for name in written.files}
 
 
-def _located(command: tuple[str, ...], paths: dict[str, str]) -> list[str]:
-    """The command with the files' paths in place of their names."""
-    return [paths.get(word, word) for word in command]
-
-
 def _run(command: list[str], target: str, dry_run: bool) -> int:
     """Runs a scheduler's command; its exit code. Raises UserError where there is none, or no such program."""
     if not command:
@@ -129,30 +137,11 @@ def _show(written: Written, paths: dict[str, str], command: list[str], findings:
         several = len(written.files) > 1
         for name, text in written.files.items():
             print_exact(f"# ---- {name}\n{text}" if several else text)
-    for path in paths.values():
-        print(f"wrote {path}", file=sys.stderr)
-    for note in written.notes:
-        print(f"note: {note}", file=sys.stderr)
-    for key, why in written.unused.items():
-        print(f"not used: launch.{key} ({why})", file=sys.stderr)
-    for finding in findings:
-        print(f"{finding.severity}: {finding.line}", file=sys.stderr)
+    lines = [f"wrote {path}" for path in paths.values()]
+    lines += [f"note: {note}" for note in written.notes]
+    lines += [f"not used: launch.{key} ({why})" for key, why in written.unused.items()]
+    lines += [f"{finding.severity}: {finding.line}" for finding in findings]
+    for text in lines:
+        print(text, file=sys.stderr)
     if command and paths and not ran:
         print(f"start it with: {line(command)}", file=sys.stderr)
-
-
-def _document(
-    target: str, job: LaunchJob, written: Written, paths: dict[str, str], command: list[str], code: int | None
-) -> dict[str, object]:
-    return {
-        "target": target,
-        "name": job.name,
-        "nodes": job.nodes,
-        "per_node": job.per_node,
-        "files": dict(written.files),
-        "paths": paths,
-        "command": command,
-        "unused": dict(written.unused),
-        "notes": list(written.notes),
-        "exit_code": code,
-    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,23 +38,22 @@ def models(
 
     if name is not None:
         spec = load_model_spec(name)
-        print_json(_model_row(spec) | {"spec": spec.dump()}) if json else print_exact(to_yaml(spec.dump()))
+        print_json({**_model_row(spec), "spec": spec.dump()}) if json else print_exact(to_yaml(spec.dump()))
         return
     rows = [_model_row(spec) for spec in model_presets().values()]
     if json:
         print_json(rows)
         return
-    columns = ("name", "params", "active", "layers", "hidden", "heads / kv", "context", "train")
     table = []
     for row in rows:
         sizes = [count(row[key]) for key in ("params", "active_params")]
         heads = f"{row['heads']}/{row['kv_heads']}"
         trains = "yes" if row["trains"] else "no"
         table.append([row["name"], *sizes, row["layers"], row["hidden"], heads, row["context"], trains])
-    print_table(columns, table)
+    print_table(("name", "params", "active", "layers", "hidden", "heads / kv", "context", "train"), table)
 
 
-def _model_row(spec: ModelSpec) -> dict[str, Any]:
+def _model_row(spec: ModelSpec) -> Mapping[str, Any]:
     from scalewright.spec.huggingface import why_not_running
     from scalewright.spec.tensors import count as count_parameters
 
@@ -90,22 +90,16 @@ def clusters(
     if json:
         print_json(rows)
         return
-    table = [
-        [
-            row["name"],
-            row["device"],
-            row["devices_per_node"],
-            f"{row['memory_bytes'] / 1e9:.0f}",
-            f"{flops / 1e12:.4g}" if (flops := row["peak_bf16_flops"] or row["peak_fp16_flops"]) else "none",
-            row["link"],
-            f"{row['link_bytes_per_s'] / 1e9:.0f}",
-        ]
-        for row in rows
-    ]
+    table = []
+    for row in rows:
+        flops = row["peak_bf16_flops"] or row["peak_fp16_flops"]
+        rate = f"{flops / 1e12:.4g}" if flops else "none"
+        memory, link = (f"{row[key] / 1e9:.0f}" for key in ("memory_bytes", "link_bytes_per_s"))
+        table.append([row["name"], row["device"], row["devices_per_node"], memory, rate, row["link"], link])
     print_table(["name", "device", "per node", "GB each", "16-bit TFLOP/s", "link", "GB/s one way"], table)
 
 
-def _cluster_row(name: str, spec: ClusterSpec) -> dict[str, Any]:
+def _cluster_row(name: str, spec: ClusterSpec) -> Mapping[str, Any]:
     link = next((level for level in spec.levels if level.name != "device"), spec.levels[0])
     return {
         "name": name,
@@ -140,7 +134,7 @@ def new(
     if out is not None:
         write_signed(out, text, force)
     if json:
-        print_json(row | {"spec": spec.dump(), "file": None if out is None else str(out)})
+        print_json({**row, "spec": spec.dump(), "file": None if out is None else str(out)})
     elif out is None:
         print_exact(text)
     else:

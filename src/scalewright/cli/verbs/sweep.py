@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -41,7 +42,7 @@ def sweep(
     with only_answer(json):
         result = run_sweep(run, values, jobs=jobs, tell=_tell)
     print_json(result) if json else _show(result)
-    count = {status: sum(row.status == status for row in result.rows) for status in ("stopped", "failed")}
+    count = Counter(row.status for row in result.rows)
     if count["stopped"]:
         unfinished = counted(count["stopped"], "runs")
         raise Stopped(f"stopped with {unfinished} left; the same command goes on from there")
@@ -62,31 +63,18 @@ def _show(result: Sweep) -> None:
 
     keys = list(result.rows[0].values)
     columns = [*_short(keys), "valid loss", "loss", "step", "tokens/s", "GiB", "status"]
-    table = [
-        [
-            *row.values.values(),
-            decimal(row.valid_loss, 5),
-            decimal(row.loss, 5),
-            row.step,
-            count(row.tokens_per_s),
-            decimal(row.memory_gib, 3),
-            "best" if row.run == result.best else row.status,
-        ]
-        for row in result.rows
-    ]
-    print_table(columns, table)
+    table = []
     for row in result.rows:
-        if row.error:
-            print(f"{row.run}: {row.error}")
-    for note in result.notes:
-        print(note)
+        losses = [decimal(loss, 5) for loss in (row.valid_loss, row.loss)]
+        status = "best" if row.run == result.best else row.status
+        rate, memory = count(row.tokens_per_s), decimal(row.memory_gib, 3)
+        table.append([*row.values.values(), *losses, row.step, rate, memory, status])
+    print_table(columns, table)
+    for line in (*(f"{row.run}: {row.error}" for row in result.rows if row.error), *result.notes):
+        print(line)
     if result.best is not None:
-        criterion = (
-            "validation loss"
-            if result.by == "valid_loss"
-            else "training loss, as not all runs validate (train.valid_every)"
-        )
-        print(f"best by {criterion}: {result.best}")
+        training = "training loss, as not all runs validate (train.valid_every)"
+        print(f"best by {'validation loss' if result.by == 'valid_loss' else training}: {result.best}")
         print(f"one page about all of them: scalewright report {result.folder}")
 
 
