@@ -242,7 +242,6 @@ def _emitted(question: Question, answer: PlanAnswer, out: str | Path | None, for
 
 
 def _beside(cost: Mapping[str, Any], best: float) -> dict[str, Any]:
-    """A layout's cost beside the best's tokens/s: its gain, and single changes that help, best first."""
     keys = ("layout", "fits", "step_time_s", "tokens_per_s", "mfu", "memory_gib", "bottleneck", "smallest_fix")
     changes = [row for row in cost["what_if"] if row["kind"] == "setting" and row["gain_pct"] > 0]
     return {

@@ -65,7 +65,6 @@ def answers(rows: list[Row]) -> Iterator[Row]:
 
 
 def _alone(row: Row) -> Row:
-    """One row's answer, whatever happens to it."""
     from scalewright.plan.predict import predict_rows
 
     try:

@@ -229,7 +229,6 @@ def _run(out: Path, layout: dict[str, object]) -> dict[str, object]:
 
 
 def _train(run_file: Path, out: Path, summary: Summary, started: float, say: Callable[..., None], quiet: bool) -> None:
-    """Trains; a worker is killed on the way, and the same call goes on from the last checkpoint."""
     from scalewright.api import train
 
     say("3/8", "training a Llama-shaped model on 2 processes; at some point one of them gets killed")
@@ -305,7 +304,6 @@ def _sample(out: Path) -> str:
 
 
 def _measure(out: Path, summary: Summary) -> None:
-    """Steps and medians from the metrics; the first steps of a start are left out of them."""
     from scalewright.spec.common.jsonl import read_jsonl
 
     rows = [row for row in read_jsonl(out / "metrics.jsonl") if row["kind"] == "train"]

@@ -133,7 +133,6 @@ def _invoke(app: typer.Typer, arguments: list[str]) -> int:
 
 
 def _tell(error: BaseException, debug: bool) -> int:
-    """Prints the line for an error and returns its exit code."""
     if isinstance(error, (KeyboardInterrupt, typer.Abort)):
         return _say("interrupted", INTERRUPTED, prefix="")
     if isinstance(error, Stopped):
@@ -218,7 +217,6 @@ def usage_error(error: Any) -> UserError:
 
 
 def _missing(error: Any, context: Any, path: str) -> UserError:
-    """A required argument or option that wasn't given, with the shortest command that would do."""
     missing = _shown(error.param) if error.param is not None else str(error.param_hint)
     required = [p for p in context.command.params if p.required] if context else []
     words = [f"{_shown(p)} ..." if _shown(p).startswith("--") else _shown(p) for p in required]

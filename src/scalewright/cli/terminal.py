@@ -231,7 +231,6 @@ def _show_stacks(stacks: Stacks, many: int) -> None:
 
 
 def _room(figures: str) -> int:
-    """The columns that are left for a bar beside figures; a few at least."""
     return max(min(LONGEST, _width() - len(figures)), 6)
 
 
@@ -260,7 +259,6 @@ def _wrapped(text: str, first: str, rest: str) -> list[str]:
 
 
 def _print(*parts: tuple[str, str]) -> None:
-    """One line on stdout, coloured on a terminal."""
     from rich.console import Console
     from rich.text import Text
 

@@ -130,7 +130,6 @@ def _rows(items: Items, keys: ItemKeys, split: str) -> CustomDataset:
 
 
 def _takes_index(function: Callable[..., Any], ref: PythonRef) -> bool:
-    """Whether a name is a function from an index to an item."""
     parameter = inspect.signature(function).parameters.get("index")
     missing = inspect.Parameter.empty
     return parameter is not None and parameter.default is missing and "index" not in ref.arguments
@@ -150,7 +149,6 @@ def _arguments(
 
 
 def _check_call(ref: PythonRef, function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
-    """Raises UserError when a name doesn't take these arguments."""
     try:
         inspect.signature(function).bind(**arguments)
     except TypeError as error:
@@ -159,7 +157,6 @@ def _check_call(ref: PythonRef, function: Callable[..., Any], arguments: Mapping
 
 
 def _item_keys(ref: PythonRef) -> ItemKeys:
-    """Our keys beside `python`; raises UserError for a wrong value, or without a length of the rows."""
     arguments = {key: value for key, value in ref.arguments.items() if key in ItemKeys.model_fields}
     keys = ItemKeys.parse(arguments, "data")
     if keys.seq_len is None:

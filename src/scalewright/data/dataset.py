@@ -58,15 +58,12 @@ class Dataset(Protocol):
 
 
 class _Source:
-    """One store with its rows and their order."""
-
     def __init__(self, number: int, store: TokenStore, rows: Rows, seed: int, shuffle: bool) -> None:
         self.number, self.store, self.rows, self.shuffle = number, store, rows, shuffle
         self._seed = seed
         self.pad = store.eod if store.eod is not None else 0
 
     def places(self, ordinals: Int64) -> tuple[Int64, Int64]:
-        """The epoch of each of the source's samples, and its row in that epoch."""
         epochs, rows = np.divmod(ordinals, self.rows.count)
         if self.shuffle:
             for epoch in np.unique(epochs):
@@ -153,7 +150,6 @@ class TokenDataset:
         return self._mixture.given(samples)
 
     def _places(self, indices: Sequence[int] | range) -> tuple[Int64, Int64, Int64, Int64]:
-        """Source, epoch, row and id of each sample."""
         numbers = np.asarray(indices, dtype=np.int64)
         if numbers.ndim != 1 or not len(numbers) or numbers.min() < 0:
             raise ValueError(f"a batch needs one or more indices from 0 on, got {indices!r}")
@@ -185,7 +181,6 @@ class TokenDataset:
 
 
 def _scatter(groups: list[tuple[Int64, Batch]], ids: Int64, seq_len: int) -> Batch:
-    """Groups of rows put at their offsets in the batch."""
     tokens, targets, positions = (np.empty((len(ids), seq_len), np.int64) for _ in range(3))
     documents = None if groups[0][1].documents is None else np.empty((len(ids), seq_len), np.int32)
     for index, filled in groups:
@@ -202,7 +197,6 @@ def _by_size(sources: list[_Source]) -> list[float | int]:
 
 
 def _same(values: Any) -> Any:
-    """The value that all share, else None."""
     distinct = set(values)
     return distinct.pop() if len(distinct) == 1 else None
 
@@ -282,7 +276,6 @@ def store_identity(store: TokenStore) -> str:
 
 
 def _ends(file: TokenFile) -> bytes:
-    """The first and the last bytes of a file's tokens."""
     size = file.count * file.dtype.itemsize
     with open(file.path, "rb") as opened:
         opened.seek(file.start)

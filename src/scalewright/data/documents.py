@@ -255,7 +255,6 @@ def _json_lines(part: Part, text_key: str, notes: Counter[str], skip_bad: bool) 
 
 
 def _lines_before(file: InputFile, byte: int) -> int:
-    """How many lines end before a byte of a file's (decompressed) content."""
     with open_bytes(file) as stream:
         left, lines = byte, 0
         while left > 0 and (block := stream.read(min(FRAGMENT, left))):

@@ -90,7 +90,6 @@ class _SplitWriter:
         return {**entry, "sha256": self._digest.hexdigest(), "block_crc32": block_checksums(self.path)}
 
     def abandon(self) -> None:
-        """Removes the unfinished file."""
         if self._file is not None:
             self._file.close()
             self.temporary.unlink(missing_ok=True)

@@ -125,7 +125,6 @@ class ItemReader:
         return tokens
 
     def _check_labels(self, labels: Int64, key: str, source: str) -> None:
-        """Raises UserError for a label that is neither a token nor IGNORED."""
         wrong = labels[outside_vocabulary(labels, self.vocab_size)]
         if len(wrong):
             size = f"a token of 0 to {self.vocab_size - 1}" if self.vocab_size is not None else "a token"

@@ -74,7 +74,6 @@ def _join(
 
 
 def _offsets(out: Path, split: str, numbers: list[int]) -> Iterator[bytes]:
-    """Where each document starts, over all shards, a piece at a time; then the end."""
     start = 0
     yield np.zeros(1, "<i8").tobytes()
     for number in numbers:

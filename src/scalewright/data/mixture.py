@@ -173,7 +173,6 @@ class SourceOf:
         return source, ordinal
 
     def _count(self, index: int, samples: int) -> Int64:
-        """Samples of each source in the first `samples` of a segment."""
         counts = np.zeros_like(self._counts[0])
         mixture = self._mixtures[index]
         counts[self._numbers[index]] = mixture.count(samples)

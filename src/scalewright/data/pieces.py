@@ -131,7 +131,6 @@ def _ranges(file: InputFile, start: int, stop: int, target: int, split: str | No
 
 
 def _character_start(file: InputFile, byte: int) -> int:
-    """The nearest byte at or before `byte` where a UTF-8 character starts."""
     with open(file.path, "rb") as stream:
         stream.seek(max(byte - 3, 0))
         window = stream.read(byte - max(byte - 3, 0) + 1)

@@ -132,8 +132,6 @@ def prepare(
 
 @dataclass
 class _Work:
-    """One run over one plan."""
-
     out: Path
     files: list[InputFile]
     options: Options
@@ -187,7 +185,6 @@ class _Work:
         return Encoding(str(self.out), str(words.path), words.eod, dtype, self.options, key, words.bos)
 
     def _finished(self, encoding: Encoding, pieces: list[Piece]) -> dict[int, dict[str, Any]]:
-        """The records of pieces that an earlier run finished, by number."""
         for split in SPLITS:
             (self.out / split).mkdir(exist_ok=True)
         self.shown.start("verify", sum(piece.size for piece in pieces))

@@ -91,7 +91,6 @@ def _nothing_there(path: Path) -> UserError:
 
 
 def _files(path: Path, suffix: str) -> list[Path]:
-    """The file itself, or the folder's files with this suffix, by name."""
     if path.is_dir():
         return sorted(path.glob(f"*{suffix}"))
     return [path] if path.suffix == suffix and path.is_file() else []
@@ -115,7 +114,6 @@ def _streams(paths: list[Path], format: str, eod: int | None) -> TokenStore:
 
 
 def _store(parts: Sequence[tuple[TokenFile, NDArray[np.int64]]], eod: int | None) -> TokenStore:
-    """Files with the ends of their documents, as one store."""
     starts = np.cumsum([0, *(file.count for file, _ in parts)])
     ends = [start + ends for start, (_, ends) in zip(starts, parts, strict=False)]
     return TokenStore(tuple(file for file, _ in parts), np.concatenate([np.zeros(1, np.int64), *ends]), eod)

@@ -80,7 +80,6 @@ def _given(source: Path, out: Path, special: list[str] | None) -> bytes:
 
 
 def _as_noted(path: Path, note: Path) -> bool:
-    """Whether the tokenizer is the one that an earlier run committed."""
     try:
         return bool(read_json(note)["sha256"] == checksum(path))
     except (OSError, ValueError, KeyError, TypeError):

@@ -133,5 +133,4 @@ def start_of_document(tokenizer: Tokenizer, path: Path, choice: str | None = Non
 
 
 def _config(path: Path) -> dict[str, object]:
-    """The content of the tokenizer_config.json beside a tokenizer.json, or in the tokenizer's folder."""
     return json_object((path if path.is_dir() else path.parent) / CONFIG)

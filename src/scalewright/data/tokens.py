@@ -118,7 +118,6 @@ class TokenStore:
         return out
 
     def _place(self, token: np.int64) -> tuple[TokenFile, int]:
-        """The file of a token by its number in the store, and its number in that file."""
         which = int(np.searchsorted(self._starts, token, side="right")) - 1
         return self.files[which], int(token - self._starts[which])
 

@@ -107,7 +107,6 @@ class WordEncoder:
         return np.split(ids, ends[:-1])
 
     def _learn(self, words: list[str]) -> None:
-        """Adds the tokens of words that have their numbers, but were never seen before."""
         encodings = self.tokenizer.encode_batch_fast(words, add_special_tokens=False)
         ids = [encoding.ids for encoding in encodings]
         lengths = np.fromiter(map(len, ids), np.int64, len(ids))
@@ -197,7 +196,6 @@ def _pattern() -> re.Pattern[str]:
 
 @lru_cache(maxsize=1)
 def _strange() -> re.Pattern[str]:
-    """Finds a character outside the known blocks."""
     blocks = "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in _KNOWN)
     return re.compile(f"[^{blocks}]")
 

@@ -91,7 +91,6 @@ def _in_processes(
 
 
 def _start(encoding: Encoding, read: Any) -> None:
-    """Prepares a worker process."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core a worker: the library has no other switch
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()

@@ -101,7 +101,6 @@ class Staged:
             self._go_on(earlier)
 
     def _go_on(self, earlier: list[tuple[Stages, dist.Work]]) -> None:
-        """One stage of each, the oldest first."""
         for stages, sent in earlier:
             with self.timers.comm(self.axis):
                 sent.wait()

@@ -96,7 +96,6 @@ def _pass_on(value: Any, group: dist.ProcessGroup | None, source: int, rank: int
 
 
 def _gather(value: Any, group: dist.ProcessGroup | None) -> list[Any]:
-    """The values of a group's ranks, in order, on every one of them."""
     if group is None:
         return [value]
     data = json.dumps(value).encode()

@@ -16,6 +16,7 @@ At the end of a row and of a document nothing is counted: the token that would b
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -52,7 +53,7 @@ class Micro(NamedTuple):
     targets: Tensor  # the same; with prediction modules [1 + depths, as tokens]
     # `positions` [B or 1, as tokens], `documents` [B, T], `packing`; or `position_ids` [B, T]; where needed;
     # `ahead` [depths, as tokens] with prediction modules
-    arguments: dict[str, Tensor | Packing]
+    arguments: Mapping[str, Tensor | Packing]
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,6 @@ class Messages:
             self._free(peer, self._freed[peer] + len(sent))
 
     def _free(self, peer: int, count: int) -> None:
-        """Lets the first `count` of the step's messages to a peer go."""
         while self._freed[peer] < count:
             work, _ = self._sent[peer].popleft()
             with self.mesh.timers.comm("pp"):

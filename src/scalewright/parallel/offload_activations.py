@@ -223,7 +223,6 @@ def _storage(tensor: Tensor) -> int:
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
-    """The tensors in nested tuples, lists, dictionaries and dataclasses."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, dict):

@@ -61,7 +61,6 @@ class _Stop:
     boxes: tuple[tuple[Box, ...], ...]  # of every matrix, by rank: the part that it holds
 
     def mine(self) -> list[int]:
-        """The matrices that this rank owns."""
         return [index for index, owner in enumerate(self.owners) if owner == self.group.index]
 
     def there(self, parts: Sequence[Tensor]) -> list[Tensor]:
@@ -95,7 +94,6 @@ class _Stop:
         return sorted(range(len(self.owners)), key=self.owners.__getitem__)
 
     def _size(self, index: int, rank: int) -> int:
-        """Numbers of a matrix that a rank holds."""
         return prod(self.boxes[index][rank][1])
 
     def _held(self) -> list[int]:

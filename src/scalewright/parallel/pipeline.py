@@ -149,8 +149,6 @@ class _Plan:
 
 @dataclass
 class _Graph:
-    """A forward's graph, as its backward needs it."""
-
     outputs: list[GradientEdge] = field(default_factory=list)  # the hidden state or loss, auxiliary losses
     grad_outputs: list[Tensor | None] = field(default_factory=list)  # None: another rank still has to send it
     input: Tensor | None = None  # a leaf; None for tokens
@@ -237,7 +235,6 @@ class _StepState:
             self.leaving[unit] = tensor
 
     def _start_backward(self, unit: _Unit) -> tuple[_Graph, list[Tensor]]:
-        """The forward's graph, and the gradients of its outputs."""
         graph = self.graphs.pop(unit)
         arrived = None if self.plan.after(unit[0]) is None else self.grad_outputs.pop(unit)
         gradients = [arrived if gradient is None else gradient for gradient in graph.grad_outputs]

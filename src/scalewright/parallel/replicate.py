@@ -162,7 +162,6 @@ class GradientBuckets:
                 self._start(bucket)
 
     def _start_full(self) -> None:
-        """Starts the buckets that are full, in order."""
         while self._next < len(self.buckets) and not self.buckets[self._next].waiting:
             self._start(self.buckets[self._next])
             self._next += 1

@@ -112,8 +112,6 @@ class _Passed:
 
 
 class _Gathered:
-    """Those of all ranks at once."""
-
     def __init__(self, local: Tensor, group: AxisGroup) -> None:
         self.all, self.group = gathered(local[None], 0, group), group
 

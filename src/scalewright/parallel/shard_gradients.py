@@ -195,7 +195,6 @@ def accumulate_now(modules: Iterable[FSDPModule], *, fill: bool = False) -> None
 
 
 def _gathered(group: Any) -> list[Any]:
-    """The group's parameters that have been gathered at least once."""
     return [parameter for parameter in group.fsdp_params if hasattr(parameter, "_unsharded_param")]
 
 
@@ -206,7 +205,6 @@ def _add_to_sum(parameter: Any) -> None:
 
 
 def _groups(module: FSDPModule) -> list[Any]:
-    """The parameter groups of one FSDP module."""
     state: Any = module._get_fsdp_state()
     groups = getattr(state, "_fsdp_param_groups", None)
     if groups is None:

@@ -59,7 +59,6 @@ def page(answer: JSON, lanes: Timeline | None = None) -> Page:
 
 
 def _facts(answer: JSON) -> list[str]:
-    """What was read."""
     if answer["kind"] != "trace":
         return []
     ranks = answer["per_rank"]

@@ -235,7 +235,6 @@ def calibrate(
 
 
 def _answer(measure: Callable[[], Iterator[dict[str, object]]], what: str, device: str, json: bool) -> None:
-    """The rows of a benchmark, as JSON or as a table."""
     from scalewright.cli.bench import rows_of, show_rates
 
     with only_answer(json):

@@ -100,7 +100,6 @@ def prune_checkpoints(
 
 
 def _kept_by(home: Path) -> int:
-    """How many saves the run in a folder keeps itself."""
     from scalewright.spec.base import read_yaml
     from scalewright.spec.run import CheckpointSpec
 
@@ -148,7 +147,6 @@ def diff_checkpoints(first: Run, second: Run, json: Json = False) -> None:
 
 
 def _kind(row: Mapping[str, Any]) -> str:
-    """How a tensor of `diff` differs, in words."""
     if "only" in row:
         return f"only in the {row['only']}"
     if "numbers" in row:

@@ -30,7 +30,6 @@ def compare(
 
 
 def _show(comparison: Comparison) -> None:
-    """Three tables: what the runs reached, what differs, and their losses at the same tokens."""
     from scalewright.report.runs import UNREMARKABLE, cells, setting
     from scalewright.spec.common.formatting import count, decimal
 

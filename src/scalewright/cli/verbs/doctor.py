@@ -68,7 +68,6 @@ def doctor(
 def _look_at_start(
     run: Path | None, overrides: list[str], target: str | None, nodes: int | None, profile: Path | None
 ) -> Report:
-    """What the rules of launch/preflight find: of a start here, or of the job for a target."""
     import time
     from dataclasses import replace
 

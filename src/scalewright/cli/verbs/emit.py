@@ -55,7 +55,6 @@ def emit(
 
 
 def _show(emitted: Emitted, folder: Path, show: bool, refused: bool) -> None:
-    """The files or where they are, the launch line, and what was lost."""
     import sys
 
     for name, text in emitted.files.items() if show else ():

@@ -57,7 +57,6 @@ def evaluate(
 
 
 def _over(figures: Mapping[str, float | int | None]) -> str:
-    """The share of the held-out text that was evaluated: `512 of 49,422 held-out tokens`."""
     tokens, held_out = figures["tokens"], figures["held_out_tokens"]
     if held_out is None:
         return f"{tokens:,} held-out tokens"
@@ -67,7 +66,6 @@ def _over(figures: Mapping[str, float | int | None]) -> str:
 
 
 def _check_flags(flags: dict[str, object], beside: str, how: str) -> None:
-    """Raises UserError for a flag that would do nothing."""
     for name, value in flags.items():
         if value is not None:
             raise UserError(f"{name} has no meaning for {beside}", name, f"remove it ({how})")
@@ -128,7 +126,6 @@ def measure(
 
 
 def _run_of(model: Path) -> RunSpec | None:
-    """The run that a folder, or the folder above a checkpoint, belongs to."""
     from scalewright.spec.base import read_yaml
     from scalewright.spec.run import RunSpec
 
@@ -155,7 +152,6 @@ def _data(model: Path, run: RunSpec | None, data: Path | None, seq_len: int | No
 
 
 def _check_vocabulary(network: object, size: int | None) -> None:
-    """Raises UserError for data with tokens outside the model's vocabulary."""
     known = getattr(getattr(network, "spec", None), "vocab_size", None)
     if size is not None and known is not None and size > known:
         how = "prepare the data with the model's tokenizer.json"

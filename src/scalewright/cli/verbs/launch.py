@@ -132,7 +132,6 @@ def _run(command: list[str], target: str, dry_run: bool) -> int:
 
 
 def _show(written: Written, paths: dict[str, str], command: list[str], findings: list[Finding], *, ran: bool) -> None:
-    """The files' text or their paths, what was assumed, what looks wrong, and how to go on."""
     if not paths:
         several = len(written.files) > 1
         for name, text in written.files.items():

@@ -63,7 +63,6 @@ def prepare(
 
 
 def _show(summary: Summary) -> None:
-    """The shards in a few lines, and the histogram when it was asked for."""
     from scalewright.data.inputs import shown_lines
     from scalewright.data.join import histogram_lines
     from scalewright.spec.common.formatting import counted

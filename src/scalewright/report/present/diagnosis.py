@@ -212,7 +212,6 @@ def _memory_title(answer: JSON) -> str:
 
 
 def _kernels_title(answer: JSON) -> str:
-    """How many kernels, how long, and on what."""
     times = [row["time_s"] for row in answer["kernels"] if row["time_s"] is not None]
     took = f", {short_time(sum(times))}" if times else ""
     capability = answer["compute_capability"]

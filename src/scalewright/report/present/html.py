@@ -67,7 +67,6 @@ def _lines(lines: Sequence[Line]) -> str:
 
 
 def _bars(bars: Bars) -> str:
-    """Shares of a sum, side by side, and their names with figures below."""
     shown = bars.shares()
     colour = {row.name: COLOURS[row.part] for row, _ in shown}
     pieces = "".join(

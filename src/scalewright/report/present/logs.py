@@ -45,7 +45,6 @@ def log_blocks(answer: JSON) -> Iterator[Block]:
 
 
 def _step_rows(steps: Sequence[JSON]) -> list[list[str]]:
-    """The first and the last steps."""
     ends = [*steps] if len(steps) <= FIRST + LAST else [*steps[:FIRST], None, *steps[-LAST:]]
     return [["..."] + [""] * (len(STEPS) - 1) if step is None else _row(step) for step in ends]
 
@@ -53,13 +52,13 @@ def _step_rows(steps: Sequence[JSON]) -> list[list[str]]:
 def _row(step: JSON) -> list[str]:
     rate = step["tokens_per_s"]
     each = step["tokens_per_s_per_device"]
+    number = MISSING if step["step"] is None else f"{step['step']:,}"
+    tokens = f"{rate:,.0f}" if rate is not None else f"{each:,.0f} a device" if each is not None else MISSING
     return [
-        MISSING if step["step"] is None else f"{step['step']:,}",
+        number,
         short_time(step["step_time_s"]),
-        f"{rate:,.0f}" if rate is not None else f"{each:,.0f} a device" if each is not None else MISSING,
-        decimal(step["tflops"]),
-        decimal(step["loss"]),
-        decimal(step["grad_norm"]),
+        tokens,
+        *(decimal(step[key]) for key in ("tflops", "loss", "grad_norm")),
     ]
 
 

@@ -130,7 +130,6 @@ def advice(document: PlanDocument, best: Estimate) -> Iterator[Line]:
 
 
 def _preferred(document: PlanDocument, best: Estimate) -> Iterator[Line]:
-    """The cost of the simplest layout within the margin beside the fastest."""
     other = best.read.part("simpler_than")
     cost, layout = other.number("cost_pct"), other.part("layout").data
     if cost is not None and cost >= 0.05 and layout:
@@ -162,7 +161,6 @@ def nearby(document: PlanDocument, best: Estimate, option: Reader) -> str:
 
 
 def _layouts(document: PlanDocument) -> Table:
-    """A row a layout, best first."""
     aim = document.read.text("objective")
     heads = ["", "layout", "step", "p10-p90", "tokens/s", "MFU", "memory", "risk"]
     heads += [] if aim in ("", "time") else [document.read.text("objective_unit") or aim]

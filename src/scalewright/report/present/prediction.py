@@ -260,7 +260,6 @@ def nearest_run(run: Reader) -> str:
 
 
 def _run(run: Reader) -> str:
-    """A measured run's model and devices."""
     devices = run.number("n_devices")
     where = f"{devices:,.0f} x {run.text('device')}" if devices else run.text("device")
     return " on ".join(part for part in (run.text("model"), where) if part)

@@ -127,7 +127,6 @@ def say(value: Any) -> str:
 
 
 def _without_environment(text: str) -> str:
-    """The file without its environment block, which has a section of its own."""
     lines, skipping = [], False
     for line in text.splitlines():
         if line and not line[0].isspace() and line[0] != "-":

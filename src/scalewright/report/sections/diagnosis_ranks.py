@@ -188,7 +188,6 @@ def memory_section(answer: JSON) -> Section | None:
 
 
 def _curve(curve: JSON | None) -> Drawing | None:
-    """Allocated bytes over time; None where they weren't followed."""
     if not curve or len(curve["time_s"]) < 2:
         return None
     times = np.array(curve["time_s"], dtype=float)

@@ -63,7 +63,6 @@ def _loads(row: Any) -> dict[int, Loads] | None:
 
 
 def _relative(counts: Any) -> Loads:
-    """Loads over their mean."""
     return np.asarray(counts / max(float(np.mean(counts)), 1e-9))
 
 

@@ -39,8 +39,9 @@ def section(run: RunFolder) -> Section | None:
     if not len(run.train) and not run.events:
         return None
     rows = findings(run)
-    if not rows and len(run.train):
-        rows = [healthy(run)]
+    if not rows and (steps := len(run.train)):
+        text = f"All {steps:,} steps have a finite loss and gradient norm; none was skipped and no rank failed."
+        rows = [Finding("good", "Nothing to report", text)]
     return Section("health", "Health", "health.html", {"rows": rows}) if rows else None
 
 
@@ -66,12 +67,6 @@ def findings(run: RunFolder) -> list[Finding]:
         _stalls(run), *_failures(run), _changed(run),
     ]  # fmt: skip
     return sorted((finding for finding in results if finding is not None), key=lambda finding: ORDER[finding.severity])
-
-
-def healthy(run: RunFolder) -> Finding:
-    steps = len(run.train)
-    text = f"All {steps:,} steps have a finite loss and gradient norm; none was skipped and no rank failed."
-    return Finding("good", "Nothing to report", text)
 
 
 def non_finite_since(run: RunFolder) -> int | None:

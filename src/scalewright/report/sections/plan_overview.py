@@ -3,7 +3,7 @@
 step time   ├──────────▒▒▒▒▒▒▒|▒▒▒▒▒▒▒▒──┤      6.90 s – 9.06 s, middle 7.91 s
 memory      ├─────────────────▒▒▒|▒▒▒▒───┃──┤   66.1 GiB of 72.0 usable
 
-The texts to copy from a plan's page: the run file, and the line that starts it on every node.
+Copied are the run file and the line that starts it on every node:
 
 run_yaml of the plan     -> run.yaml   (plan/search/run_file.py writes it)
 devices, devices a node  -> scalewright train run.yaml          on one machine
@@ -91,13 +91,11 @@ def tiles(document: PlanDocument, best: Estimate) -> list[Tile | None]:
     rate, per_device = number("tokens_per_s"), number("tokens_per_s_per_device")
     usable = document.device.number("usable_gib")
     banded = best.low is not None and best.high is not None  # then the gauges above show it
-    flops = number("tflops_per_device")
-    hardware = number("hfu")
+    flops, hardware = number("tflops_per_device"), number("hfu")
     rates = [f"{decimal(flops, 3)} TFLOP/s per device"] if flops else []
     rates += [f"HFU {share(hardware)}"] if hardware else []
     total = best.read.part("total")
     days, hours, cost = total.number("days"), total.number("device_hours"), total.number("cost")
-
     return [
         None if banded else tile("Step time", best.seconds, short_time(best.seconds), ""),
         tile("Tokens", rate, f"{count(rate)}/s", f"{count(per_device)}/s per device" if per_device else ""),

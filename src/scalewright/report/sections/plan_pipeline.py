@@ -50,7 +50,7 @@ def section(document: PlanDocument) -> Section | None:
     boxes, gap = boxes_of(pipeline)
     data = {
         "missing": "",
-        "numbers": numbers(pipeline, best),
+        "numbers": numbers(pipeline),
         "notes": notes(pipeline, gap),
         "kinds": [
             {"class": kind, "name": name}
@@ -120,8 +120,7 @@ def micro_batches(best: Estimate) -> int | None:
 
 def fewer(micros: int, ranks: int, actions: int) -> int:
     """As many micro-batches as the clock takes in seconds: a multiple of the ranks, which suits all kinds."""
-    most = max(MOST_ACTIONS // actions // (2 * ranks), 1) * 2 * ranks
-    return micros if micros <= most else most
+    return min(micros, max(MOST_ACTIONS // actions // (2 * ranks), 1) * 2 * ranks)
 
 
 def stage_costs(plan: Schedule, stages: Sequence[Stage]) -> list[dict[str, float]] | None:
@@ -191,7 +190,7 @@ def _row(pipeline: Pipeline, rank: int) -> list[tuple[int, int, int, int, int]]:
     ]
 
 
-def numbers(pipeline: Pipeline, best: Estimate) -> list[dict[str, str]]:
+def numbers(pipeline: Pipeline) -> list[dict[str, str]]:
     plan, timing = pipeline.plan, pipeline.timing
     stages = f" × {plan.virtual_stages} stages each" if plan.virtual_stages > 1 else ""
     tiles = [
@@ -202,7 +201,7 @@ def numbers(pipeline: Pipeline, best: Estimate) -> list[dict[str, str]]:
     ]
     if plan.micro_batches < pipeline.micros:
         tiles[2:] = []
-    return [{"name": name, "value": value, "note": note} for name, value, note in tiles]
+    return [dict(zip(("name", "value", "note"), tile, strict=True)) for tile in tiles]
 
 
 def notes(pipeline: Pipeline, gap: list[float] | None) -> list[str]:

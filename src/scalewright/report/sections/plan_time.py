@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from scalewright.report.document import Estimate, PlanDocument
 from scalewright.report.layouts import with_precision
 from scalewright.report.page import Section
+from scalewright.report.present.blocks import Bar
+from scalewright.report.present.prediction import time_bars
 from scalewright.spec.common.formatting import share, short_time
-from scalewright.spec.step_parts import PART_TERMS
-
-ORDER = ("compute", "recompute", "tp_exposed", "cp_exposed", "ep_exposed", "dp_exposed")
-PARTS = {key: PART_TERMS[key] for key in (*ORDER, *(key for key in PART_TERMS if key not in ORDER))}
 
 
 def section(document: PlanDocument) -> Section | None:
     best = document.first
     if best is None or not best.parts:
         return None
-    others = document.best[1:]
     slowest = max(estimate.seconds for estimate in document.best)
     whole = sum(best.parts.values())
     data = {
@@ -26,9 +21,7 @@ def section(document: PlanDocument) -> Section | None:
         "step": short_time(best.seconds),
         "sum": short_time(whole),
         "adds_up": abs(whole - best.seconds) <= 0.01 * best.seconds,
-        "layouts": [compared(rank, estimate, slowest) for rank, estimate in enumerate(document.best, 1)]
-        if others
-        else [],
+        "layouts": [compared(*ranked, slowest) for ranked in enumerate(document.best, 1)] if document.best[1:] else [],
     }
     return Section("time", "Where the time goes", "plan_time.html", data)
 
@@ -36,29 +29,17 @@ def section(document: PlanDocument) -> Section | None:
 def rows(best: Estimate) -> list[dict[str, object]]:
     """Every part that takes time; the bars start where the one before ends."""
     bars, before = [], 0.0
-    for number, key, seconds in parts(best.parts):
-        bars.append(
-            {
-                "number": number,
-                "name": PARTS.get(key, key.replace("_", " ")),
-                "seconds": short_time(seconds),
-                "share": share(seconds / best.seconds),
-                "start": before / best.seconds,
-                "width": seconds / best.seconds,
-            }
-        )
-        before += seconds
+    for bar in parts(best):
+        width = bar.value / best.seconds
+        shown = {"number": bar.part, "name": bar.name, "seconds": bar.text, "share": share(width)}
+        bars.append({**shown, "start": before / best.seconds, "width": width})
+        before += bar.value
     return bars
 
 
-def parts(breakdown: Mapping[str, float]) -> list[tuple[int, str, float]]:
-    """(colour, key, seconds) of the parts above nothing, in the order of PARTS; unknown ones last."""
-    order = [*PARTS, *(key for key in breakdown if key not in PARTS)]
-    return [
-        (min(number, len(PARTS) - 1), key, breakdown[key])
-        for number, key in enumerate(order)
-        if breakdown.get(key, 0.0) > 0
-    ]
+def parts(estimate: Estimate) -> list[Bar]:
+    """The parts above nothing."""
+    return [bar for bar in time_bars(estimate).rows if bar.value > 0]
 
 
 def compared(rank: int, estimate: Estimate, slowest: float) -> dict[str, object]:
@@ -68,7 +49,7 @@ def compared(rank: int, estimate: Estimate, slowest: float) -> dict[str, object]
         "name": " · ".join(with_precision(estimate.layout)),
         "seconds": short_time(estimate.seconds),
         "pieces": [
-            {"number": number, "share": seconds / slowest, "said": f"{PARTS.get(key, key)} {short_time(seconds)}"}
-            for number, key, seconds in parts(estimate.parts)
+            {"number": bar.part, "share": bar.value / slowest, "said": f"{bar.name} {bar.text}"}
+            for bar in parts(estimate)
         ],
     }

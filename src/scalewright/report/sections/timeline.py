@@ -125,7 +125,6 @@ def _detail(key: str, value: Any) -> str:
 
 
 def _counts(events: Sequence[Mapping[str, Any]]) -> list[str]:
-    """`2 resumes`, `14 saves`: how often the telling kinds happened."""
     counts = {kind: sum(event["kind"] == kind for event in events) for kind in COUNTED}
     counts["resume"] = len(resumes(events))
     return [counted(number, COUNTED[kind]) for kind, number in counts.items() if number]
