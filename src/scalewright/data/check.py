@@ -95,13 +95,10 @@ class BackgroundCheck:
     def __init__(self, data: Sequence[Stores], rank: int, ranks: int) -> None:
         """`ranks` of one node share its files."""
         self._data = data
-        files = [
-            (file, None if file is store.index else store.vocabulary)
-            for stores in data
-            for store in stores.stores
-            if not store.checked
-            for file in (*store.files, *([store.index] if store.index else []))
-        ]
+        files: list[tuple[TokenFile, Vocabulary | None]] = []
+        for store in (store for stores in data for store in stores.stores if not store.checked):
+            files += [(file, store.vocabulary) for file in store.files]
+            files += [(store.index, None)] if store.index else []
         self._files = files[rank::ranks]
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="scalewright-check", daemon=True)

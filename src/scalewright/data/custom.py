@@ -6,14 +6,11 @@
     a generator function, `def texts(): yield …`  called again for every epoch
     a function with an argument `index`           sample by sample, never called beforehand
 
-All but the first yield items (see `items.py`), and their rows are made here. The name is called with the
-arguments beside it, and with `split` and `seed` if it takes them.
-
-Rows from a user's items by number: one document a row, row i at once, on any rank.
+All but the first yield items (see `items.py`), and their rows are made here or in `reading.py`. The name is
+called with the arguments beside it, and with `split` and `seed` if it takes them. Without packing, items by
+number are a document a row, row i at once, on any rank:
 
     i -> epoch i / n, item order[i mod n] -> document -> a row, padded
-
-Only without packing: which items a packed row holds depends on the lengths of all items before it.
 """
 
 from __future__ import annotations
@@ -122,11 +119,8 @@ def _rows(items: Items, keys: ItemKeys, split: str) -> CustomDataset:
     assert keys.seq_len is not None
     if isinstance(items, Indexed) and not keys.packing:
         return CustomDataset(IndexedRows(items, reader, keys.seq_len))
-    return CustomDataset(
-        SequentialRows(
-            items, reader, keys.seq_len, packing=keys.packing, document_mask=keys.document_mask, once=split != "train"
-        )
-    )
+    masks = {"packing": keys.packing, "document_mask": keys.document_mask}
+    return CustomDataset(SequentialRows(items, reader, keys.seq_len, **masks, once=split != "train"))
 
 
 def _takes_index(function: Callable[..., Any], ref: PythonRef) -> bool:
@@ -137,12 +131,12 @@ def _takes_index(function: Callable[..., Any], ref: PythonRef) -> bool:
 
 def _arguments(
     function: Callable[..., Any], ref: PythonRef, split: str, seed: int
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> tuple[dict[str, object], dict[str, object]]:
     """The arguments for the name, and those of our own keys that it doesn't take."""
     accepted = inspect.signature(function).parameters
     takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in accepted.values())
-    arguments = {**ref.arguments}
-    arguments.update({k: v for k, v in (("split", split), ("seed", seed)) if takes_all or k in accepted})
+    added = {"split": split, "seed": seed}
+    arguments = ref.arguments | {key: value for key, value in added.items() if takes_all or key in accepted}
     rejected = set[str]() if takes_all else ItemKeys.model_fields.keys() - accepted.keys()
     unused = {key: value for key, value in arguments.items() if key in rejected}
     return {key: value for key, value in arguments.items() if key not in unused}, unused

@@ -171,12 +171,10 @@ class TokenDataset:
 
     def _bytes_per_token(self) -> float:
         """Text bytes behind a counted target, by the sources' shares; NaN when one lacks its text's size."""
-        total = 0.0
+        total, shares = 0.0, self._mixture.shares
         for source in self._sources:
-            share = self._mixture.shares[source.number]
-            if source.store.text_bytes is None:
-                return nan
-            total += share * source.store.text_bytes / max(self._targets(source), 1)
+            text_bytes = nan if source.store.text_bytes is None else source.store.text_bytes
+            total += shares[source.number] * text_bytes / max(self._targets(source), 1)
         return total
 
 
@@ -223,16 +221,13 @@ def open_data(
     if len(sources) > 127:
         raise UserError(f"{len(sources)} sources in a mixture", f"data.{split}", "join some: 127 are the most")
     stores = [open_tokens(source.path, split, source.format, source.eod) for source in sources]
-    by_tokenizer = {
-        store.tokenizer_checksum: source.path
-        for store, source in zip(stores, sources, strict=True)
-        if store.tokenizer_checksum
-    }
+    pairs = [(store, source.path) for store, source in zip(stores, sources, strict=True)]
+    by_tokenizer = {store.tokenizer_checksum: path for store, path in pairs if store.tokenizer_checksum}
     if len(by_tokenizer) > 1:
         first, second = list(by_tokenizer.values())[:2]
         how = "prepare both with the same --tokenizer"
         raise UserError(f"{first} and {second} were made with different tokenizers", f"data.{split}", how)
-    begins = {store.bos: source.path for store, source in zip(stores, sources, strict=True) if store.bos is not None}
+    begins = {store.bos: path for store, path in pairs if store.bos is not None}
     if len(begins) > 1:
         (ids, path), (other_ids, other) = list(begins.items())[:2]
         what = f"documents of {path} begin with the tokens {list(ids)}, those of {other} with {list(other_ids)}"
@@ -245,16 +240,8 @@ def open_data(
         if len(positions[0].sources) > 127:
             how = "127 are the most: go on with a run of its own, from the weights alone (init:)"
             raise UserError(f"{len(positions[0].sources)} sources in all that the run has had", "data.train", how)
-    return TokenDataset(
-        stores,
-        spec.seq_len,
-        seed,
-        None,
-        spec.packing,
-        spec.document_mask,
-        shuffle=split == "train",
-        positions=positions,
-    )
+    shuffle = split == "train"
+    return TokenDataset(stores, spec.seq_len, seed, None, spec.packing, spec.document_mask, shuffle, positions)
 
 
 _SAMPLE = 1 << 16  # bytes at a file's beginning and end

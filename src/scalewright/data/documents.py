@@ -16,7 +16,7 @@ import io
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any, cast
@@ -66,12 +66,8 @@ def fragments(part: Part, text_key: str, notes: Counter[str], skip_bad: bool = F
     """
     if part.file.kind == "jsonl":
         return _json_lines(part, text_key, notes, skip_bad)
-    readers: dict[str, Callable[[Part, str, Counter[str]], Iterator[Fragment]]] = {
-        "text": _text,
-        "parquet": _parquet,
-        "wikitext": _articles,
-    }
-    return readers[part.file.kind](part, text_key, notes)
+    read = {"text": _text, "parquet": _parquet, "wikitext": _articles}[part.file.kind]
+    return read(part, text_key, notes)
 
 
 def open_bytes(file: InputFile) -> IO[bytes]:

@@ -1,6 +1,6 @@
 """The last step of `prepare`: the pieces' document lengths become one index a split, with its metadata.
 
-How long the documents are: a histogram by powers of two, the same in JSON and as bars in a terminal.
+With --stats also how long documents are, by powers of two, the same in JSON and as bars in a terminal:
 
 tokens          documents
       64–127    ████████████▌                    1,204   9.1%
@@ -26,13 +26,13 @@ from scalewright.spec.errors import UserError
 
 def join_splits(
     out: Path, records: Sequence[dict[str, Any]], words: Words, encoding: Encoding, stats: bool, must_validate: bool
-) -> tuple[dict[str, Any], dict[str, object] | None]:
+) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, object]] | None]:
     """Writes each split's index and metadata; returns its counts, and with `stats` its length statistics.
 
     Raises UserError when nothing is left to train on, or (with `must_validate`) to validate on.
     """
-    splits: dict[str, Any] = {}
-    statistics: dict[str, object] = {}
+    splits: dict[str, dict[str, Any]] = {}
+    statistics: dict[str, dict[str, object]] = {}
     for split in SPLITS:
         shards = [record["splits"][split] for record in records if record["splits"][split]]
         if not shards:
@@ -83,10 +83,9 @@ def _offsets(out: Path, split: str, numbers: list[int]) -> Iterator[bytes]:
 
 
 def _empty(split: str, encoding: Encoding) -> UserError:
-    kind = "training" if split == "train" else "validation"
-    advice = "give more documents, or a smaller fraction"
+    kind, advice = "training", "give more documents, or a smaller fraction"
     if split == "valid":
-        advice = "give more documents, a larger fraction, or 0 for no validation"
+        kind, advice = "validation", "give more documents, a larger fraction, or 0 for no validation"
     what = f"no document fell into the {kind} split"
     return UserError(what, f"--valid-fraction {encoding.options.valid_fraction:g}", advice)
 
@@ -100,8 +99,7 @@ def length_statistics(offsets: NDArray[np.int64]) -> dict[str, object]:
     documents = len(offsets) - 1
     if documents < 1:
         return {"documents": 0, "histogram": []}
-    counts = np.zeros(64, np.int64)
-    tokens = np.zeros(64, np.int64)
+    counts, tokens = np.zeros(64, np.int64), np.zeros(64, np.int64)
     shortest, longest = int(offsets[1] - offsets[0]), 0
     for start in range(0, documents, 1 << 22):
         lengths = np.diff(offsets[start : start + (1 << 22) + 1])

@@ -9,7 +9,7 @@ turns are spread evenly, at (j + ½) / turns[k]. With weights 3 : 1 : 2
 
 so sample i is a look-up at i mod period: no state, and a run that resumes needs only i.
 
-The position of every source of a mixture, also after its weights changed: a pure function of the sample.
+After the weights changed it is still a pure function of the sample:
 
     samples       0 ........ 1000 ........... 1600 ...
     weights A:B     1 : 1          9 : 1              {"from": 0, "weights": {"0": 1, "1": 1}},
@@ -127,11 +127,11 @@ class Positions:
             numbers.append(number)
         past = [segment for segment in self.segments if segment.start < samples]
         new = Segment(samples, dict(zip(numbers, weights, strict=True)))
-        same = bool(past) and _turns_mixture_positions(past[-1]) == _turns_mixture_positions(new)
+        same = bool(past) and _turns_of(past[-1]) == _turns_of(new)
         return Positions(tuple(ordered), tuple(past if same else [*past, new])), numbers
 
 
-def _turns_mixture_positions(segment: Segment) -> dict[int, int]:
+def _turns_of(segment: Segment) -> dict[int, int]:
     """The mixture's whole numbers, in the order of the sources: weights 1:1 and 2:2 mix alike."""
     numbers = list(segment.weights)
     turns = Mixture([segment.weights[number] for number in numbers]).turns

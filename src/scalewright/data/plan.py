@@ -25,6 +25,7 @@ from scalewright.spec.ends import COMPANIONS
 from scalewright.spec.errors import UserError
 
 PLAN_VERSION = 1
+_WAIT = "wait for it, or choose another --out"
 _CHOICES = "use another --out, or --overwrite to delete what is there"
 
 
@@ -102,8 +103,7 @@ def held(out: Path) -> Iterator[None]:
     try:
         handle = lock_folder(out)
     except BlockingIOError:
-        advice = "wait for it, or choose another --out"
-        raise UserError("another prepare is at work there", str(out), advice) from None
+        raise UserError("another prepare is at work there", str(out), _WAIT) from None
     try:
         yield
     finally:
@@ -118,13 +118,11 @@ def at_work(out: Path) -> Iterator[None]:
     try:
         mark = read_json(path)
         if psutil.Process(mark["process"]).create_time() == mark["started"]:
-            advice = "wait for it, or choose another --out"
-            raise UserError(f"another prepare, process {mark['process']}, is at work there", str(out), advice)
-    except (OSError, KeyError, TypeError, psutil.Error):
+            raise UserError(f"another prepare, process {mark['process']}, is at work there", str(out), _WAIT)
+    except UserError:
+        raise
+    except (OSError, KeyError, TypeError, ValueError, psutil.Error):
         pass
-    except ValueError as error:
-        if isinstance(error, UserError):
-            raise
     commit_json(path, {"process": os.getpid(), "started": psutil.Process().create_time()})
     try:
         yield

@@ -8,14 +8,12 @@ Everything that decides the result (files, options, tokenizer) is in OUT/pieces/
 piece is done. A rerun compares it, checks the finished pieces' checksums, and does only the others; it never
 mixes two plans. The result has the same bytes for any number of workers and any number of interruptions.
 
-Texts that are there without a network: `shakespeare`, `wikitext-2`, `python-stdlib`.
+Texts that are there without a network; the first two lie in bundled/, each with its source and license:
 
     shakespeare     1.1 MB of plays, public domain; the last tenth validates
     wikitext-2      2.4 MB of Wikipedia articles, CC BY-SA 3.0 (Merity et al. 2016);
                     its validation split trains, its test split validates
     python-stdlib   the source of this machine's own Python (some 12 MB); a tenth of the files validates
-
-The first two lie in bundled/, each with its source and license.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ import platform
 import sysconfig
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -67,9 +65,9 @@ class Summary:
     input_bytes: int
     seconds: float
     mb_per_s: float  # 10^6 bytes of input a second, of the pieces done in this run, tokenizing only
-    statistics: dict[str, Any] | None = None  # by split, with --stats
+    statistics: dict[str, dict[str, object]] | None = None  # by split, with --stats
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, object]:
         """The same as plain data, for JSON."""
         return asdict(self)
 
@@ -195,7 +193,7 @@ class _Work:
                 self.shown.advance(piece.size)
         return records
 
-    def _commit(self, words: Words, encoding: Encoding, splits: dict[str, object], notes: dict[str, object]) -> None:
+    def _commit(self, words: Words, encoding: Encoding, splits: Mapping[str, object], notes: dict[str, object]) -> None:
         """Writes the metadata last; nothing of this very run (time, workers): equal work, equal bytes."""
         data = {
             "format": FORMAT,
@@ -255,8 +253,7 @@ def _all_files(inputs: Sequence[str | Path], skipped: Counter[str]) -> list[Inpu
     """The files of every input: a path that exists wins over a name. Raises UserError when there are none."""
     files: list[InputFile] = []
     for path in inputs:
-        name = str(path)
-        exists = Path(name).expanduser().exists()
+        name, exists = str(path), Path(path).expanduser().exists()
         if name in CORPORA and not exists:
             files += corpus(name, skipped)
         elif not exists and "/" not in name and (near := nearest(name, CORPORA)):
@@ -287,10 +284,7 @@ def corpus(name: str, skipped: Counter[str]) -> list[InputFile]:
     if name == "python-stdlib":
         return _standard_library(skipped)
     try:
-        return [
-            describe(FOLDER / name / file, f"{name}/{file}", "bundled", kind, split)
-            for file, kind, split in BUNDLED[name]
-        ]
+        return [describe(FOLDER / name / file, f"{name}/{file}", "bundled", *how) for file, *how in BUNDLED[name]]
     except FileNotFoundError as error:
         how = "install scalewright again"
         raise UserError(f"the bundled text {name} is missing", str(error.filename), how) from None

@@ -34,18 +34,9 @@ _WORD_BYTES = 160  # of the table for a word, besides its characters
 # Blocks whose characters are all assigned, and of the same class, since Unicode 6: Latin, Greek letters,
 # Cyrillic, punctuation, currency, arrows and mathematics, kana, the common Han characters.
 _KNOWN = (
-    (0x0000, 0x0236),
-    (0x03B1, 0x03C9),
-    (0x0400, 0x0481),
-    (0x2000, 0x2027),
-    (0x202F, 0x205E),
-    (0x20A0, 0x20AC),
-    (0x2190, 0x22FF),
-    (0x3001, 0x3011),
-    (0x3041, 0x3096),
-    (0x30A1, 0x30FA),
-    (0x4E00, 0x9FA5),
-)
+    (0x0000, 0x0236), (0x03B1, 0x03C9), (0x0400, 0x0481), (0x2000, 0x2027), (0x202F, 0x205E), (0x20A0, 0x20AC),
+    (0x2190, 0x22FF), (0x3001, 0x3011), (0x3041, 0x3096), (0x30A1, 0x30FA), (0x4E00, 0x9FA5),
+)  # fmt: skip
 _SPACES = "\t\n\v\f\r \x85\xa0\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 
 
@@ -88,8 +79,7 @@ class WordEncoder:
     def _begin(self) -> None:
         self._numbers = _Numbers()
         self._ids = np.empty(1 << 16, np.int32)  # the tokens of all words, end to end
-        self._starts = np.empty(1 << 14, np.int64)
-        self._lengths = np.empty(1 << 14, np.int64)
+        self._starts, self._lengths = np.empty(1 << 14, np.int64), np.empty(1 << 14, np.int64)
         self._learnt = self._used = self._size = 0
 
     def _look_up(self, texts: list[str]) -> list[Int32]:

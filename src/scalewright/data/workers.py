@@ -52,11 +52,15 @@ def do_pieces(
     """
     count = min(workers or usable_cores(), len(pieces))
     if count <= 1 or (workers is None and sum(piece.size for piece in pieces) < _SMALL):
-        encoder = WordEncoder(read_tokenizer(encoding.tokenizer), encoding.options.special_tokens or ())
+        encoder = _encoder_of(encoding)
         for piece in pieces:
             yield PieceWork(encoding, encoder, advance).run(piece)
         return
     yield from _in_processes(encoding, pieces, count, advance)
+
+
+def _encoder_of(encoding: Encoding) -> WordEncoder:
+    return WordEncoder(read_tokenizer(encoding.tokenizer), encoding.options.special_tokens or ())
 
 
 def _in_processes(
@@ -78,10 +82,8 @@ def _in_processes(
                 yield future.result()
             running |= {pool.submit(_work, piece) for piece in islice(todo, len(done))}
     except BrokenProcessPool:
-        raise RunError(
-            "a worker process died (out of memory?): the finished pieces are kept; "
-            "run the same command again, with fewer --workers"
-        ) from None
+        how = "run the same command again, with fewer --workers"
+        raise RunError(f"a worker process died (out of memory?): the finished pieces are kept; {how}") from None
     except BaseException:
         for process in list((pool._processes or {}).values()):
             process.terminate()
@@ -96,11 +98,7 @@ def _start(encoding: Encoding, read: Any) -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
-    _state.update(
-        encoding=encoding,
-        read=read,
-        encoder=WordEncoder(read_tokenizer(encoding.tokenizer), encoding.options.special_tokens or ()),
-    )
+    _state.update(encoding=encoding, read=read, encoder=_encoder_of(encoding))
 
 
 def _end_with(sentinel: int) -> None:
@@ -153,18 +151,13 @@ def progress_of(progress: Literal["auto"] | Callable[[str, int, int], None] | No
 @contextmanager
 def _bar() -> Iterator[Callable[[str, int, int], None]]:
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TimeRemainingColumn, TransferSpeedColumn
     from rich.progress import Progress as Bar
 
-    columns = (
-        TextColumn("{task.description:<25}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
+    text, size, rate = TextColumn("{task.description:<25}"), DownloadColumn(), TransferSpeedColumn()
+    columns = (text, BarColumn(), size, rate, TimeRemainingColumn())
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        tasks: dict[str, Any] = {}
+        tasks: dict[str, TaskID] = {}
 
         def draw(stage: str, done: int, total: int) -> None:
             if total and stage not in tasks:

@@ -53,7 +53,7 @@ class Micro(NamedTuple):
     targets: Tensor  # the same; with prediction modules [1 + depths, as tokens]
     # `positions` [B or 1, as tokens], `documents` [B, T], `packing`; or `position_ids` [B, T]; where needed;
     # `ahead` [depths, as tokens] with prediction modules
-    arguments: Mapping[str, Tensor | Packing]
+    arguments: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def _micro_batch(batch: BatchArrays, rows: slice, device: torch.device, wanted: 
         ahead, further = ahead_of(batch.tokens[rows], targets, documents, wanted.ahead)
         arguments["ahead"] = wanted.of_row(ahead)
         targets = np.concatenate([targets[None], further])
-    moved: dict[str, Tensor | Packing] = {name: _move(values, device) for name, values in arguments.items()}
+    moved: dict[str, object] = {name: _move(values, device) for name, values in arguments.items()}
     if wanted.packing and "documents" in arguments and device.type == "cuda":
         moved["packing"] = packing_of(arguments["documents"], device)
     return Micro(_move(wanted.of_row(batch.tokens[rows]), device), _move(wanted.of_row(targets), device), moved)

@@ -51,11 +51,20 @@ from scalewright.spec.memory import is_sharded, offloads_activations
 from scalewright.spec.placement import Placement
 
 
-class LocalGradients(GradientSync):
-    """One rank in fp32: autograd's own gradients are the sums, and there is nothing to reduce."""
+class LocalGradients:
+    """One rank in fp32: autograd's own gradients are the sums."""
 
     def __init__(self, weights: Weights) -> None:
         self.weights = weights
+
+    def begin(self, stage: int, last: bool) -> None:
+        """Nothing to prepare."""
+
+    def end(self, stage: int, last: bool) -> None:
+        """Nothing to reduce."""
+
+    def finish(self) -> None:
+        """Nothing to wait for."""
 
     def clear(self) -> None:
         """Before a step: forgets the last one's gradients."""

@@ -86,8 +86,8 @@ def untrainable(estimate: Estimate) -> str:
 def _well_formed(layout: JSON) -> bool:
     """Whether sizes are numbers and kinds are words: for any other layout no trainer is listed."""
     recompute = layout.get("recompute")
-    single = isinstance(recompute, Mapping) and len(recompute) == 1  # {every: 2}
-    kinds = [*(layout.get(key) for key in KINDS), *(recompute if single else [recompute])]
+    kinds = [layout.get(key) for key in KINDS]
+    kinds += recompute if isinstance(recompute, Mapping) and len(recompute) == 1 else [recompute]  # {every: 2}
     sizes = [layout.get(key) for key in SIZES]
     plain = all(size is None or isinstance(size, (int, float)) for size in sizes)
     return plain and all(kind is None or isinstance(kind, str) for kind in kinds)
