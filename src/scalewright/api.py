@@ -283,18 +283,10 @@ def train(
     from scalewright.train.run import train as train_run
 
     return train_run(
-        run,
-        overrides,
-        steps=steps,
-        simulate=simulate,
-        quiet=quiet,
-        force=force,
-        check_memory=check_memory if memory_check else None,
-        on_start=on_start,
-        on_step=on_step,
-        on_valid=on_valid,
+        run, overrides, steps=steps, simulate=simulate, quiet=quiet, force=force,
+        check_memory=check_memory if memory_check else None, on_start=on_start, on_step=on_step, on_valid=on_valid,
         on_event=on_event,
-    )
+    )  # fmt: skip
 
 
 def read(source: str | Path, model: str | None = None) -> Question:

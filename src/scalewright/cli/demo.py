@@ -213,19 +213,14 @@ def _run(out: Path, layout: dict[str, object]) -> dict[str, object]:
     from scalewright.spec.layout import Layout
 
     return {
-        "version": 1,
-        "name": "demo",
-        "out_dir": str(out),
-        "device": "cpu",
-        "model": MODEL,
+        "version": 1, "name": "demo", "out_dir": str(out), "device": "cpu", "model": MODEL,
         "layout": Layout.parse(layout).written(),
         "data": {"train": [{"path": str(out / "data")}], "valid": [{"path": str(out / "data")}], "seq_len": SEQ_LEN},
         "optimizer": {"name": "adamw", "lr": 1e-3, "weight_decay": 0.1, "betas": [0.9, 0.98]},
         "lr_schedule": {"kind": "cosine", "warmup_steps": 20, "min_ratio": 0.02},
         "train": {"steps": STEPS, "valid_every": STEPS // 7, "valid_batches": VALID_BATCHES},
-        "checkpoint": {"every": STEPS // 8, "keep": 2},
-        "profile": {"steps": [*range(STEPS - TRACED + 1, STEPS + 1)]},
-    }
+        "checkpoint": {"every": STEPS // 8, "keep": 2}, "profile": {"steps": [*range(STEPS - TRACED + 1, STEPS + 1)]},
+    }  # fmt: skip
 
 
 def _train(run_file: Path, out: Path, summary: Summary, started: float, say: Callable[..., None], quiet: bool) -> None:

@@ -57,18 +57,10 @@ def _join(
     index = commit(path, _offsets(out, split, numbers))
     counts = {key: sum(shard[key] for shard in shards) for key in ("tokens", "documents", "text_bytes")}
     data = {
-        "format": FORMAT,
-        "version": VERSION,
-        "split": split,
-        "dtype": encoding.dtype,
-        **counts,
-        "eod": words.eod,
-        "bos": list(words.bos),
-        "vocab_size": words.vocab_size,
-        "tokenizer_sha256": words.sha256,
-        "index": {"file": path.name, **index, "block_crc32": block_checksums(path)},
-        "shards": shards,
-    }
+        "format": FORMAT, "version": VERSION, "split": split, "dtype": encoding.dtype, **counts, "eod": words.eod,
+        "bos": list(words.bos), "vocab_size": words.vocab_size, "tokenizer_sha256": words.sha256,
+        "index": {"file": path.name, **index, "block_crc32": block_checksums(path)}, "shards": shards,
+    }  # fmt: skip
     commit_json(out / split / METADATA, data)
     return {**counts, "bytes_per_token": counts["text_bytes"] / counts["tokens"], "shards": len(shards)}
 
@@ -112,19 +104,13 @@ def length_statistics(offsets: NDArray[np.int64]) -> dict[str, object]:
     middle, most, nearly_all = (int(value) for value in np.quantile(sample, [0.5, 0.9, 0.99], method="lower"))
     filled = np.flatnonzero(counts)
     return {
-        "documents": documents,
-        "tokens": int(offsets[-1]),
-        "shortest": shortest,
-        "median": middle,
-        "mean": int(offsets[-1]) / documents,
-        "p90": most,
-        "p99": nearly_all,
-        "longest": longest,
+        "documents": documents, "tokens": int(offsets[-1]), "shortest": shortest, "median": middle,
+        "mean": int(offsets[-1]) / documents, "p90": most, "p99": nearly_all, "longest": longest,
         "histogram": [
             {"from": 1 << k, "to": (2 << k) - 1, "documents": int(counts[k]), "tokens": int(tokens[k])}
             for k in range(int(filled[0]), int(filled[-1]) + 1)
         ],
-    }
+    }  # fmt: skip
 
 
 def histogram_lines(statistics: Mapping[str, Any], width: int = 32) -> list[str]:

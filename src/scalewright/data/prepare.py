@@ -156,25 +156,12 @@ class _Work:
         repaired = {reason: notes.pop(reason) for reason in REPAIRED.values() if reason in notes}
         self._commit(words, encoding, splits, {"left_out": dict(notes), "mended": repaired})
         return Summary(
-            out=str(self.out),
-            vocab_size=words.vocab_size,
-            eod=words.eod,
-            bos=words.bos,
-            ends=words.ends,
-            tokenizer_trained=words.trained,
-            tokenizer_sha256=words.sha256,
-            dtype=encoding.dtype,
-            splits=splits,
-            left_out=dict(notes),
-            bad_lines=bad,
-            mended=repaired,
-            pieces=len(pieces),
-            pieces_kept=kept,
-            input_bytes=sum(piece.size for piece in pieces),
-            seconds=time.monotonic() - began,
-            mb_per_s=size / took / 1e6 if todo and took > 0 else 0.0,
-            statistics=statistics,
-        )
+            out=str(self.out), vocab_size=words.vocab_size, eod=words.eod, bos=words.bos, ends=words.ends,
+            tokenizer_trained=words.trained, tokenizer_sha256=words.sha256, dtype=encoding.dtype, splits=splits,
+            left_out=dict(notes), bad_lines=bad, mended=repaired, pieces=len(pieces), pieces_kept=kept,
+            input_bytes=sum(piece.size for piece in pieces), seconds=time.monotonic() - began,
+            mb_per_s=size / took / 1e6 if todo and took > 0 else 0.0, statistics=statistics,
+        )  # fmt: skip
 
     def _encoding(self, words: Words) -> Encoding:
         starts = {"bos": words.bos} if words.bos else {}  # pieces of before it was recorded have none
@@ -196,19 +183,11 @@ class _Work:
     def _commit(self, words: Words, encoding: Encoding, splits: Mapping[str, object], notes: dict[str, object]) -> None:
         """Writes the metadata last; nothing of this very run (time, workers): equal work, equal bytes."""
         data = {
-            "format": FORMAT,
-            "version": VERSION,
-            "vocab_size": words.vocab_size,
-            "eod": words.eod,
-            "bos": list(words.bos),
-            "special_tokens": words.special,
-            "dtype": encoding.dtype,
-            "tokenizer_sha256": words.sha256,
-            "options": self.options.plain(),
-            "inputs": len(self.files),
-            "splits": splits,
-            **notes,
-        }
+            "format": FORMAT, "version": VERSION, "vocab_size": words.vocab_size, "eod": words.eod,
+            "bos": list(words.bos), "special_tokens": words.special, "dtype": encoding.dtype,
+            "tokenizer_sha256": words.sha256, "options": self.options.plain(), "inputs": len(self.files),
+            "splits": splits, **notes,
+        }  # fmt: skip
         commit_json(self.out / METADATA, data)
 
 

@@ -115,18 +115,10 @@ def open_shards(folder: Path) -> TokenStore:
     if offsets[0] != 0 or offsets[-1] != data.tokens:
         raise UserError("the file is damaged: it doesn't end where the tokens end", str(index.path), AGAIN)
     return TokenStore(
-        files=tuple(files),
-        offsets=offsets,
-        eod=data.eod,
-        bos=None if data.bos is None else tuple(data.bos),
-        vocab_size=data.vocab_size,
-        tokenizer_path=tokenizer,
-        tokenizer_checksum=data.tokenizer_sha256,
-        text_bytes=data.text_bytes,
-        index=index,
-        vocabulary=own,
-        checked=small,
-    )
+        files=tuple(files), offsets=offsets, eod=data.eod, bos=None if data.bos is None else tuple(data.bos),
+        vocab_size=data.vocab_size, tokenizer_path=tokenizer, tokenizer_checksum=data.tokenizer_sha256,
+        text_bytes=data.text_bytes, index=index, vocabulary=own, checked=small,
+    )  # fmt: skip
 
 
 def own_vocabulary(data: SplitMetadata) -> Vocabulary:

@@ -123,18 +123,11 @@ class Estimate:
         memory = read.part("memory_gib").numbers()
         fits = read.data.get("fits")
         return cls(
-            read,
-            layout,
-            seconds,
-            times.number("p10"),
-            times.number("p90"),
-            fits if isinstance(fits, bool) else None,
-            memory.get("peak", read.number("peak_gib")),
-            {kind: memory[kind] for kind in KINDS if kind in memory},
-            read.part("time_breakdown_s").numbers(),
-            read.part("comm_bytes").numbers(),
+            read, layout, seconds, times.number("p10"), times.number("p90"), fits if isinstance(fits, bool) else None,
+            memory.get("peak", read.number("peak_gib")), {kind: memory[kind] for kind in KINDS if kind in memory},
+            read.part("time_breakdown_s").numbers(), read.part("comm_bytes").numbers(),
             tuple(_stage(stage) for stage in read.parts("stages")),
-        )
+        )  # fmt: skip
 
     @property
     def memory_band(self) -> tuple[float, float] | None:

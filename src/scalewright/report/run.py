@@ -14,18 +14,10 @@ from scalewright.report.page import Page, Section, render, write
 from scalewright.report.sections import comparison, configuration, curves, experts, health, overview, pipeline, timeline
 
 SECTIONS: tuple[Callable[[RunFolder], Section | None], ...] = (
-    health.section,
-    overview.section,
-    curves.section,
-    experts.section,
-    comparison.spent_section,
-    comparison.section,
-    pipeline.section,
-    overview.sample_section,
-    timeline.section,
-    configuration.section,
+    health.section, overview.section, curves.section, experts.section, comparison.spent_section, comparison.section,
+    pipeline.section, overview.sample_section, timeline.section, configuration.section,
     configuration.environment_section,
-)
+)  # fmt: skip
 
 
 def write_report(run_dir: str | Path, out: str | Path | None = None, force: bool = False) -> Path:

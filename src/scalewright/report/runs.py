@@ -156,19 +156,12 @@ def _at(train: Table, tokens: float) -> float | None:
 def _entry(run: RunFolder, name: str) -> Entry:
     tokens = run.train.last("tokens")
     return Entry(
-        name=name,
-        path=str(run.path),
-        steps=int(run.train.steps[-1]) if len(run.train) else 0,
-        tokens=int(tokens) if tokens is not None else None,
-        loss=run.train.last("loss"),
-        valid_loss=run.valid.last("loss"),
-        bits_per_byte=run.valid.last("bits_per_byte"),
-        step_time_s=run.train.median("step_time_s"),
-        tokens_per_s=run.train.median("tokens_per_s"),
-        memory_gib=run.train.highest("memory_gib"),
-        status=status(run)[0],
-        problems=list(run.problems),
-    )
+        name=name, path=str(run.path), steps=int(run.train.steps[-1]) if len(run.train) else 0,
+        tokens=int(tokens) if tokens is not None else None, loss=run.train.last("loss"),
+        valid_loss=run.valid.last("loss"), bits_per_byte=run.valid.last("bits_per_byte"),
+        step_time_s=run.train.median("step_time_s"), tokens_per_s=run.train.median("tokens_per_s"),
+        memory_gib=run.train.highest("memory_gib"), status=status(run)[0], problems=list(run.problems),
+    )  # fmt: skip
 
 
 COLOURS = 8  # of the lines; further runs share them, dashed

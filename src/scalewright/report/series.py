@@ -107,13 +107,8 @@ def without_outliers(values: Array) -> Array:
 
 
 SAY: dict[str, Callable[[float], str]] = {
-    "number": decimal,
-    "count": count,
-    "seconds": short_time,
-    "percent": share,
-    "gib": gib,
-    "step": "{:,.0f}".format,
-}
+    "number": decimal, "count": count, "seconds": short_time, "percent": share, "gib": gib, "step": "{:,.0f}".format,
+}  # fmt: skip
 Kind = Literal["number", "count", "seconds", "percent", "gib", "step"]
 
 

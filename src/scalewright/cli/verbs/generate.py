@@ -41,21 +41,10 @@ def generate(
     check_device(device)
     with only_answer(json), _line_ended(shown):
         answer = generate_text(
-            str(model),
-            prompt,
-            max_new_tokens=max_tokens,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            seed=seed,
-            stop=tuple(stop or ()),
-            device=device,
-            dtype=dtype,
-            stream=None if json else show,
-            trust_code=trust_code,
-            verify=not no_verify,
-            on_loaded=None if json else lambda: show(prompt),
-        )
+            str(model), prompt, max_new_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed,
+            stop=tuple(stop or ()), device=device, dtype=dtype, stream=None if json else show, trust_code=trust_code,
+            verify=not no_verify, on_loaded=None if json else lambda: show(prompt),
+        )  # fmt: skip
     if json:
         print_json({"prompt": prompt, **vars(answer)})
         return

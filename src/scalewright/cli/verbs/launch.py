@@ -78,18 +78,10 @@ def launch(
             code = _run(command, target, dry_run)
     if json:
         document = {
-            "target": target,
-            "name": job.name,
-            "nodes": job.nodes,
-            "per_node": job.per_node,
-            "files": dict(written.files),
-            "paths": paths,
-            "command": command,
-            "unused": dict(written.unused),
-            "notes": list(written.notes),
-            "exit_code": code,
-            "preflight": findings,
-        }
+            "target": target, "name": job.name, "nodes": job.nodes, "per_node": job.per_node,
+            "files": dict(written.files), "paths": paths, "command": command, "unused": dict(written.unused),
+            "notes": list(written.notes), "exit_code": code, "preflight": findings,
+        }  # fmt: skip
         print_json(document)
     else:
         _show(written, paths, command, findings, ran=code is not None)

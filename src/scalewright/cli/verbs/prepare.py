@@ -45,20 +45,10 @@ def prepare(
 
     with only_answer(json):
         summary = prepare_text(
-            inputs,
-            out,
-            vocab_size=vocab_size,
-            tokenizer=tokenizer,
-            valid_fraction=valid_fraction,
-            text_key=text_key,
-            eod=eod,
-            bos=bos,
-            special_tokens=special_tokens,
-            workers=workers,
-            stats=stats,
-            overwrite=overwrite,
+            inputs, out, vocab_size=vocab_size, tokenizer=tokenizer, valid_fraction=valid_fraction, text_key=text_key,
+            eod=eod, bos=bos, special_tokens=special_tokens, workers=workers, stats=stats, overwrite=overwrite,
             skip_bad=skip_bad,
-        )
+        )  # fmt: skip
     print_json(summary.plain()) if json else _show(summary)
 
 

@@ -59,18 +59,11 @@ def _model_row(spec: ModelSpec) -> Mapping[str, Any]:
 
     total = count_parameters(spec)
     return {
-        "name": spec.name,
-        "family": spec.family,
-        "params": total.total,
-        "active_params": total.active,
-        "layers": spec.num_hidden_layers,
-        "hidden": spec.hidden_size,
-        "heads": spec.num_attention_heads,
-        "kv_heads": spec.kv_heads,
-        "vocab": spec.vocab_size,
-        "context": spec.context,
+        "name": spec.name, "family": spec.family, "params": total.total, "active_params": total.active,
+        "layers": spec.num_hidden_layers, "hidden": spec.hidden_size, "heads": spec.num_attention_heads,
+        "kv_heads": spec.kv_heads, "vocab": spec.vocab_size, "context": spec.context,
         "trains": why_not_running(spec) is None,
-    }
+    }  # fmt: skip
 
 
 def clusters(
@@ -102,16 +95,10 @@ def clusters(
 def _cluster_row(name: str, spec: ClusterSpec) -> Mapping[str, Any]:
     link = next((level for level in spec.levels if level.name != "device"), spec.levels[0])
     return {
-        "name": name,
-        "device": spec.device.name,
-        "devices_per_node": spec.devices_per_node,
-        "nodes": spec.nodes,
-        "memory_bytes": spec.device.memory_bytes,
-        "peak_bf16_flops": spec.device.peak("bf16"),
-        "peak_fp16_flops": spec.device.peak("fp16"),
-        "link": link.kind,
-        "link_bytes_per_s": link.bytes_per_s,
-    }
+        "name": name, "device": spec.device.name, "devices_per_node": spec.devices_per_node, "nodes": spec.nodes,
+        "memory_bytes": spec.device.memory_bytes, "peak_bf16_flops": spec.device.peak("bf16"),
+        "peak_fp16_flops": spec.device.peak("fp16"), "link": link.kind, "link_bytes_per_s": link.bytes_per_s,
+    }  # fmt: skip
 
 
 def new(

@@ -55,14 +55,9 @@ def train(
     with only_answer(json):
         try:
             result = train_run(
-                run,
-                tuple(overrides or ()),
-                steps=steps,
-                simulate=simulate,
-                quiet=json,
-                memory_check=memory_check,
+                run, tuple(overrides or ()), steps=steps, simulate=simulate, quiet=json, memory_check=memory_check,
                 force=force,
-            )
+            )  # fmt: skip
         except Stopped:
             if find_context().rank:  # all ranks stop alike, and rank 0 prints it
                 raise typer.Exit(Stopped.exit_code) from None

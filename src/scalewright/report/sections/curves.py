@@ -96,18 +96,10 @@ def make(run: RunFolder, curve: Curve) -> Chart | None:
         return None
     note = peak_note(run)
     return Chart(
-        id=curve.column,
-        title=curve.title,
-        kind=curve.kind,
-        series=tuple(lines),
-        steps=_span(run),
-        unit=curve.unit,
-        note=f"{curve.note}, of {note}" if curve.column == "mfu" and note else curve.note,
-        from_zero=curve.from_zero,
-        wide=curve.large,
-        steep=curve.calm == "average",
-        marks=tuple(_marks(run, curve.column, values)),
-    )
+        id=curve.column, title=curve.title, kind=curve.kind, series=tuple(lines), steps=_span(run), unit=curve.unit,
+        note=f"{curve.note}, of {note}" if curve.column == "mfu" and note else curve.note, from_zero=curve.from_zero,
+        wide=curve.large, steep=curve.calm == "average", marks=tuple(_marks(run, curve.column, values)),
+    )  # fmt: skip
 
 
 def _lines(run: RunFolder, curve: Curve, values: Column) -> list[Series]:

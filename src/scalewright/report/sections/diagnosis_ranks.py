@@ -81,16 +81,10 @@ def lanes_section(lanes: Timeline) -> Section:
     names = [name for rank in shown for name in (rank.name, "")]
     used = {int(part) for lane in both for part in np.unique(lane.part)}
     drawing = {
-        "type": "pipeline",
-        "ranks": [encoded(lane, window) for lane in both],
-        "lanes": names,
-        "names": [NAMES[part][0] for part in PARTS],
-        "colours": [f"c{NAMES[part][1]}" for part in PARTS],
-        "bare": True,
-        "ticks": TICKS,
-        "chunks": 1,
-        "seconds": lanes.window / 1e9,
-    }
+        "type": "pipeline", "ranks": [encoded(lane, window) for lane in both], "lanes": names,
+        "names": [NAMES[part][0] for part in PARTS], "colours": [f"c{NAMES[part][1]}" for part in PARTS], "bare": True,
+        "ticks": TICKS, "chunks": 1, "seconds": lanes.window / 1e9,
+    }  # fmt: skip
     notes = ["Below each rank its communication, beside compute, too. Clocks are aligned by collectives."]
     if sliced:
         slice_s = short_time(lanes.window / 1e9 / SLICES)

@@ -118,16 +118,11 @@ def _time(estimate: Estimate) -> dict[str, object] | None:
         return None
     end = 1.12 * high
     return {
-        "label": "Step time",
-        "value": short_time(estimate.seconds),
-        "fill": 0.0,
-        "band": (low / end, (high - low) / end),
-        "middle": estimate.seconds / end,
-        "marks": [(edge / end, short_time(edge)) for edge in (low, high)],
-        "limit": None,
-        "note": "8 of 10 such runs are expected between p10 and p90",
-        "kind": "",
-    }
+        "label": "Step time", "value": short_time(estimate.seconds), "fill": 0.0,
+        "band": (low / end, (high - low) / end), "middle": estimate.seconds / end,
+        "marks": [(edge / end, short_time(edge)) for edge in (low, high)], "limit": None,
+        "note": "8 of 10 such runs are expected between p10 and p90", "kind": "",
+    }  # fmt: skip
 
 
 def _memory(document: PlanDocument, estimate: Estimate) -> dict[str, object] | None:
@@ -140,16 +135,10 @@ def _memory(document: PlanDocument, estimate: Estimate) -> dict[str, object] | N
     note += f" ({decimal(nominal, 3)} in all)" if nominal else ""
     note += f"; p10–p90 {decimal(band[0], 3)} – {decimal(band[1], 3)} GiB" if band else ""
     return {
-        "label": "Memory of the fullest rank",
-        "value": gib(estimate.peak_gib),
-        "fill": estimate.peak_gib / end,
-        "band": (band[0] / end, (band[1] - band[0]) / end) if band else None,
-        "middle": None,
-        "marks": [],
-        "limit": (usable / end, gib(usable)),
-        "note": note,
-        "kind": risk(document, estimate)[1],
-    }
+        "label": "Memory of the fullest rank", "value": gib(estimate.peak_gib), "fill": estimate.peak_gib / end,
+        "band": (band[0] / end, (band[1] - band[0]) / end) if band else None, "middle": None, "marks": [],
+        "limit": (usable / end, gib(usable)), "note": note, "kind": risk(document, estimate)[1],
+    }  # fmt: skip
 
 
 FILE = "run.yaml"

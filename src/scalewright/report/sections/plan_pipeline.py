@@ -62,17 +62,11 @@ def section(document: PlanDocument) -> Section | None:
         "description": describe(pipeline),
     }
     drawing = {
-        "id": "pipeline",
-        "type": "pipeline",
-        "seconds": pipeline.timing.makespan,
-        "ticks": TICKS,
-        "names": list(NAMES.values()),
-        "ranks": boxes,
-        "gap": gap,
-        "fold": fold(pipeline),
+        "id": "pipeline", "type": "pipeline", "seconds": pipeline.timing.makespan, "ticks": TICKS,
+        "names": list(NAMES.values()), "ranks": boxes, "gap": gap, "fold": fold(pipeline),
         "chunks": len(pipeline.plan.stages_of(0)),
         "stages": [list(pipeline.plan.stages_of(rank)) for rank in range(pipeline.plan.ranks)],
-    }
+    }  # fmt: skip
     return Section("pipeline", "Pipeline", "plan_pipeline.html", data, drawings=[drawing])
 
 

@@ -63,17 +63,12 @@ def section(run: RunFolder) -> Section | None:
     moments = [_moment(event, begin, length) for event in events]
     rows = grouped(moments)
     data = {
-        "number": len(moments),
-        "rows": rows[-MOST:],
-        "left_out": max(len(rows) - MOST, 0),
+        "number": len(moments), "rows": rows[-MOST:], "left_out": max(len(rows) - MOST, 0),
         "ticks": [moment for moment in moments if moment.kind != "save"][-MOST:],
         "saves": [moment for moment in moments if moment.kind == "save"][-MOST:],
         "lives": [((start - begin) / length, (stop - start) / length) for start, stop in spans(events)],
-        "began": _clock(begin),
-        "ended": _clock(end),
-        "length": duration(end - begin),
-        "counts": _counts(events),
-    }
+        "began": _clock(begin), "ended": _clock(end), "length": duration(end - begin), "counts": _counts(events),
+    }  # fmt: skip
     return Section("timeline", "What happened", "timeline.html", data)
 
 
@@ -93,14 +88,9 @@ def _moment(event: Mapping[str, Any], begin: float, length: float) -> Moment:
     kind, step = event["kind"], event.get("step")
     word, colour = KINDS.get(kind, (kind, "plain"))
     return Moment(
-        at=(event["time"] - begin) / length,
-        kind=kind,
-        word=word,
-        colour=colour,
-        after=duration(event["time"] - begin),
-        step=f"{step:,}" if isinstance(step, int) else "",
-        details=", ".join(_details(event)),
-    )
+        at=(event["time"] - begin) / length, kind=kind, word=word, colour=colour, after=duration(event["time"] - begin),
+        step=f"{step:,}" if isinstance(step, int) else "", details=", ".join(_details(event)),
+    )  # fmt: skip
 
 
 def _details(event: Mapping[str, Any]) -> list[str]:
