@@ -34,9 +34,8 @@ STEPS = 560  # two minutes or so on two cores of 0.1 TFLOP/s; small batches lear
 TRACED = 3  # of them, the last ones
 PARTS = {"compute": "compute", "exposed_communication": "communication", "exposed_copy": "memcpy", "idle": "idle"}
 MODEL = {
-    "name": "demo", "vocab_size": VOCABULARY, "hidden_size": 224, "intermediate_size": 608,
-    "num_hidden_layers": 5, "num_attention_heads": 7, "num_key_value_heads": 7, "context": SEQ_LEN,
-    "tie_word_embeddings": True,
+    "name": "demo", "vocab_size": VOCABULARY, "hidden_size": 224, "intermediate_size": 608, "num_hidden_layers": 5,
+    "num_attention_heads": 7, "num_key_value_heads": 7, "context": SEQ_LEN, "tie_word_embeddings": True,
 }  # fmt: skip
 
 

@@ -45,9 +45,8 @@ _PATHLIB = ("Symlink loop from", "Could not determine home", "Can't determine ho
 
 # The extra that installs a missing module.
 _EXTRAS = {
-    "torch": "train", "safetensors": "train", "tokenizers": "train", "pyarrow": "train",
-    "mlflow": "track", "tensorboard": "track", "wandb": "track", "ray": "ray", "mpi4py": "mpi",
-    "lm_eval": "evaluate",
+    "torch": "train", "safetensors": "train", "tokenizers": "train", "pyarrow": "train", "mlflow": "track",
+    "tensorboard": "track", "wandb": "track", "ray": "ray", "mpi4py": "mpi", "lm_eval": "evaluate",
 }  # fmt: skip
 
 

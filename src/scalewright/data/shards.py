@@ -30,8 +30,7 @@ from scalewright.spec.common.untrusted import inside, open_regular
 from scalewright.spec.errors import RunError, UserError
 
 _NOT_THERE = {
-    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR,
-    errno.ELOOP,
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ELOOP,
 }  # fmt: skip
 
 

@@ -38,8 +38,7 @@ def page(answer: JSON) -> Page:
         facts=[counted(answer["world"], "ranks"), counted(len(hosts), "hosts"), answer["device"],
                " · ".join(axes) or "one device", duration(answer["seconds"])],
         sections=[section for section in sections if section is not None],
-        styles=("report.css", "plan.css", "diagnosis.css"),
-        scripts=("words.js", "theme.js"),
+        styles=("report.css", "plan.css", "diagnosis.css"), scripts=("words.js", "theme.js"),
     )  # fmt: skip
 
 

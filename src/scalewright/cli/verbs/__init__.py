@@ -44,9 +44,8 @@ def register(app: typer.Typer) -> None:
     app.command("predict", rich_help_panel="Plan")(predict)
     app.command("score", rich_help_panel="Plan")(score)
     timed: dict[str, Verb] = {
-        "matmul": bench.matmul, "memory": bench.memory, "collectives": bench.collectives,
-        "pairs": bench.pairs, "storage": bench.storage, "kernels": bench.kernels, "step": bench.step,
-        "all": bench.everything,
+        "matmul": bench.matmul, "memory": bench.memory, "collectives": bench.collectives, "pairs": bench.pairs,
+        "storage": bench.storage, "kernels": bench.kernels, "step": bench.step, "all": bench.everything,
     }  # fmt: skip
     group = _group("The speed that this hardware really reaches.", timed)
     app.add_typer(group, name="bench", rich_help_panel="Measure")

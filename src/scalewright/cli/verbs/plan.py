@@ -98,14 +98,12 @@ def plan(
 
     with only_answer(json), searching() as (tell, stop):
         answer = search(
-            asked, place, devices, seq_len, global_batch, nodes=nodes,
-            global_batch_tokens=global_batch_tokens, objective=objective, fix=read_pairs(fix, "--fix", AXES),
-            memory_headroom=memory_headroom, margin=margin, top=top, precision=precision, framework=framework,
-            software_version=software_version, options=option_words(options), optimizer=optimizer,
-            diloco=read_diloco(diloco), tokens=tokens, price=price, currency=currency, goodput=goodput,
-            scaling=counts, out=out, data=data, emit=emit, force=force, tell=tell, stop=stop,
-            why_not=read_pairs(why_not, "--why-not", AXES) if why_not else None,
-            yours=yours,
+            asked, place, devices, seq_len, global_batch, nodes=nodes, global_batch_tokens=global_batch_tokens,
+            objective=objective, fix=read_pairs(fix, "--fix", AXES), memory_headroom=memory_headroom, margin=margin,
+            top=top, precision=precision, framework=framework, software_version=software_version,
+            options=option_words(options), optimizer=optimizer, diloco=read_diloco(diloco), tokens=tokens, price=price,
+            currency=currency, goodput=goodput, scaling=counts, out=out, data=data, emit=emit, force=force, tell=tell,
+            stop=stop, why_not=read_pairs(why_not, "--why-not", AXES) if why_not else None, yours=yours,
         )  # fmt: skip
     print_json(answer) if json else show(show_answer(answer), everything)
     if not answer["complete"]:

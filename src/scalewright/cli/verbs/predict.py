@@ -15,8 +15,6 @@ from scalewright.spec.optimizers import NAMES
 if TYPE_CHECKING:
     from scalewright.spec.question import Question
 
-AXIS = "Axes of the layout"
-HOW = "What the layout does"
 LAYOUT = {
     "devices", "tp", "sp", "pp", "virtual_stages", "schedule", "stage_layers", "cp", "cp_kind", "ep", "etp",
     "dp_replicate", "zero_stage", "micro_batch", "global_batch", "recompute", "precision", "offload",

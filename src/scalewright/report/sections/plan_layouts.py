@@ -15,8 +15,6 @@ from scalewright.report.layouts import recompute_words, runs_in, untrainable
 from scalewright.report.page import Section
 from scalewright.spec.common.formatting import decimal, gib, share, short_time
 
-MOST_LINES = 40
-
 
 def section(document: PlanDocument) -> Section | None:
     """The table and the lines; None for a single layout that was given."""
@@ -64,8 +62,7 @@ def axes(estimate: Estimate) -> dict[str, str]:
         "schedule": (str(layout.get("schedule", "")) + (f" × {chunks}" if chunks > 1 else ""))
         if size("pp") > 1 else "",
         "dp": f"{size('dp')}" + (f" in {copies} replicas" if copies > 1 else ""),
-        "ZeRO": f"{layout.get('zero_stage') or 0}",
-        "micro-batch": f"{size('micro_batch')}",
+        "ZeRO": f"{layout.get('zero_stage') or 0}", "micro-batch": f"{size('micro_batch')}",
         "recompute": recompute_words(layout.get("recompute")).removeprefix("recompute "),
         "offload": "" if layout.get("offload") in (None, "none") else layout["offload"],
         "precision": "" if layout.get("precision") in (None, "auto") else layout["precision"],

@@ -33,9 +33,8 @@ COUNTED = {
 }  # fmt: skip
 # Told elsewhere on the page, or of no use to a reader.
 HIDDEN = {
-    "time", "kind", "step", "environment", "run_id", "pid", "world", "precision", "parameters",
-    "flops_per_token", "peak_flops", "of", "peak_source", "peak_device", "breakdown_s",
-    "memory_gib", "comm_bytes",
+    "time", "kind", "step", "environment", "run_id", "pid", "world", "precision", "parameters", "flops_per_token",
+    "peak_flops", "of", "peak_source", "peak_device", "breakdown_s", "memory_gib", "comm_bytes",
 }  # fmt: skip
 LABELS = {"peak_how": "peak"}
 MOST = 400  # rows of the list; the newest are kept
