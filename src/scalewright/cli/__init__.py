@@ -17,10 +17,9 @@ from typing import Annotated
 
 import typer
 
-from scalewright.cli.app import Verbs
 from scalewright.cli.door import run_behind_door
 from scalewright.cli.options import flag
-from scalewright.cli.verbs import register
+from scalewright.cli.verbs import Verbs, register
 
 
 def _show_version(asked: bool) -> None:

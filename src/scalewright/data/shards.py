@@ -18,13 +18,13 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 
 from scalewright.data.check import AT_OPENING, check_files, check_sample
-from scalewright.data.metadata import AGAIN, BLOCK, METADATA, SPLITS, Listed, SplitMetadata, is_prepared, read_split
+from scalewright.data.metadata import AGAIN, BLOCK, METADATA, Listed, SplitMetadata, is_prepared, read_split
 from scalewright.data.tokens import TokenFile, TokenStore, Vocabulary
 from scalewright.spec.common.untrusted import inside, open_regular
 from scalewright.spec.errors import RunError, UserError
@@ -154,25 +154,3 @@ def _tokenizer(folder: Path, data: SplitMetadata) -> Path | None:
     if checksum(path) != data.tokenizer_sha256:
         raise UserError("the tokenizer is not the one that made these tokens", str(path), AGAIN)
     return path
-
-
-def verify(folder: str | Path, progress: Callable[[int], None] | None = None) -> dict[str, object]:
-    """Reads every byte of a prepared folder (or of one split) and compares checksums; returns {files, bytes}.
-
-    Raises UserError that names the first damaged file and its remedy.
-    """
-    root = Path(folder)
-    splits = [root] if is_shards(root) else [root / name for name in SPLITS if (root / name / METADATA).is_file()]
-    if not splits:
-        raise UserError("no prepared tokens there", str(root), "make some with `scalewright prepare INPUT --out DIR`")
-    count = total = 0
-    for split in splits:
-        data = read_split(split)
-        *files, index = split_files(split, data)
-        for size in check_files(files, index, own_vocabulary(data)):
-            total += size
-            if progress:
-                progress(size)
-        _tokenizer(split, data)
-        count += len(files) + 1
-    return {"files": count, "bytes": total}

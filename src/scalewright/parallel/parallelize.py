@@ -29,7 +29,6 @@ from torch import Tensor, nn
 
 from scalewright.model.decoder import Decoder
 from scalewright.model.moe import MoE
-from scalewright.parallel.blocks import blocks_of
 from scalewright.parallel.context import apply_context
 from scalewright.parallel.execute import Executor, GradientSync, Plain
 from scalewright.parallel.expert import apply_expert
@@ -42,7 +41,7 @@ from scalewright.parallel.recompute import apply_recompute
 from scalewright.parallel.replicate import GradientBuckets
 from scalewright.parallel.shard import apply_shard
 from scalewright.parallel.shard_gradients import ShardedGradients
-from scalewright.parallel.stages import Stages, stages_of, tied_stages
+from scalewright.parallel.stages import Stages, blocks_of, stages_of, tied_stages
 from scalewright.parallel.tensor import apply_tensor, cut_parameters
 from scalewright.parallel.weights import Source, Weights, hold
 from scalewright.spec.compress import Compress
