@@ -56,7 +56,9 @@ def run_behind_door(app: typer.Typer, arguments: list[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a console without our box characters is no reason to fail
-    arguments, debug = _take_debug(arguments)
+    end = arguments.index("--") if "--" in arguments else len(arguments)  # what follows is left alone
+    kept = [word for word in arguments[:end] if word != "--debug"]
+    arguments, debug = kept + arguments[end:], len(kept) < end
     try:
         code = _invoke(app, arguments or ["--help"])
         sys.stdout.flush()
@@ -114,13 +116,6 @@ def _flush_or_discard() -> OSError | None:
     return None
 
 
-def _take_debug(arguments: list[str]) -> tuple[list[str], bool]:
-    """The arguments without `--debug`, and whether it was there; what follows `--` is left alone."""
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    kept = [a for a in arguments[:end] if a != "--debug"]
-    return kept + arguments[end:], len(kept) < end
-
-
 def _invoke(app: typer.Typer, arguments: list[str]) -> int:
     program = Path(sys.argv[0]).stem
     name = program if program in {"scalewright", "swr"} else "scalewright"
@@ -135,9 +130,8 @@ def _tell(error: BaseException, debug: bool) -> int:
     if isinstance(error, (KeyboardInterrupt, typer.Abort)):
         return _say("interrupted", INTERRUPTED, prefix="")
     if isinstance(error, Stopped):
-        return _say(
-            str(error) or "stopped by a signal, state saved: start it again to go on", Stopped.exit_code, prefix=""
-        )
+        text = str(error) or "stopped by a signal, state saved: start it again to go on"
+        return _say(text, Stopped.exit_code, prefix="")
     if isinstance(error, (UserError, RunError)):
         mistaken = isinstance(error.__cause__, OSError) and error.__cause__.errno in _PATH
         return _say(str(error), UserError.exit_code if mistaken else error.exit_code)
@@ -230,15 +224,11 @@ def _shown(parameter: Any) -> str:
 
 def _options_of(context: Any) -> Iterable[str]:
     known = {"--help", "--debug"}
-    if context is not None:
-        for parameter in context.command.params:
-            known.update(o for o in [*parameter.opts, *parameter.secondary_opts] if o.startswith("-"))
+    for parameter in context.command.params if context is not None else ():
+        known.update(o for o in [*parameter.opts, *parameter.secondary_opts] if o.startswith("-"))
     return sorted(known)
 
 
 def _reader_gone(error: BaseException) -> bool:
     """Whether whoever read our output closed the pipe (typer turns that into SystemExit)."""
-    seen: BaseException | None = error
-    if isinstance(error, SystemExit):
-        seen = error.__context__
-    return isinstance(seen, BrokenPipeError)
+    return isinstance(error.__context__ if isinstance(error, SystemExit) else error, BrokenPipeError)

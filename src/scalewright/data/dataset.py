@@ -30,7 +30,7 @@ from scalewright.data.mixture import LARGEST_PERIOD, Positions, Segment, SourceO
 from scalewright.data.packing import DocumentRows, PackedRows, Rows, fill
 from scalewright.data.readers import open_tokens
 from scalewright.data.sources import Permutation, mix
-from scalewright.data.tokens import TokenFile, TokenStore, Vocabulary
+from scalewright.data.tokens import TokenStore, Vocabulary
 from scalewright.spec.ends import Ends
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import DataSpec, PythonRef
@@ -258,17 +258,12 @@ def store_identity(store: TokenStore) -> str:
     else:
         for file in store.files:
             digest.update(f"{file.dtype.str} {file.count}".encode())
-            digest.update(_ends(file))
+            size = file.count * file.dtype.itemsize
+            with open(file.path, "rb") as opened:
+                for begin in (0, max(0, size - _SAMPLE)):
+                    opened.seek(file.start + begin)
+                    digest.update(opened.read(min(size, _SAMPLE)))
     return digest.hexdigest()
-
-
-def _ends(file: TokenFile) -> bytes:
-    size = file.count * file.dtype.itemsize
-    with open(file.path, "rb") as opened:
-        opened.seek(file.start)
-        first = opened.read(min(size, _SAMPLE))
-        opened.seek(file.start + max(0, size - _SAMPLE))
-        return first + opened.read(min(size, _SAMPLE))
 
 
 def file_identity(path: Path) -> str:

@@ -49,14 +49,9 @@ class Piece:
     size: int  # bytes on disk, for progress
 
 
-def piece_size(total: int) -> int:
-    """Bytes of input in a piece."""
-    return min(max(total // _PIECES, _SMALLEST), _LARGEST)
-
-
 def cut_pieces(files: Sequence[InputFile], valid_fraction: float) -> list[Piece]:
     """All pieces, in order. With few plain-text files, the last `valid_fraction` of each validates."""
-    target = piece_size(sum(file.size for file in files))
+    target = min(max(sum(file.size for file in files) // _PIECES, _SMALLEST), _LARGEST)  # bytes of a piece
     by_tail = bool(valid_fraction) and _end_validates(files)
     pieces: list[Piece] = []
     waiting: list[Part] = []

@@ -106,7 +106,7 @@ def open_shards(folder: Path) -> TokenStore:
     data = read_split(folder)
     *files, index = split_files(folder, data)
     tokenizer = _tokenizer(folder, data)
-    own = own_vocabulary(data)
+    own = Vocabulary(data.vocab_size, "vocab_size in metadata.json", AGAIN)
     small = sum(shard.bytes for shard in data.shards) <= AT_OPENING
     for _ in check_files(files, index, own) if small else check_sample([*files, index], own):
         pass
@@ -118,11 +118,6 @@ def open_shards(folder: Path) -> TokenStore:
         vocab_size=data.vocab_size, tokenizer_path=tokenizer, tokenizer_checksum=data.tokenizer_sha256,
         text_bytes=data.text_bytes, index=index, vocabulary=own, checked=small,
     )  # fmt: skip
-
-
-def own_vocabulary(data: SplitMetadata) -> Vocabulary:
-    """The ids that a split's tokens may have by their metadata."""
-    return Vocabulary(data.vocab_size, "vocab_size in metadata.json", AGAIN)
 
 
 def split_files(folder: Path, data: SplitMetadata) -> Iterator[TokenFile]:

@@ -209,7 +209,8 @@ def read_plan(path: Path) -> PlanDocument:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}", "plan", HOW) from error
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise UserError(f"{path.name} is not JSON: {_first_line(error)}", "plan", HOW) from error
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{path.name} is not JSON: {reason}", "plan", HOW) from error
     try:
         return read_document(data)
     except UserError as error:
@@ -237,7 +238,3 @@ def _stage(read: Reader) -> Stage:
 
 def _refuse(word: str) -> float:
     raise ValueError(f"{word} is not a JSON number")
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

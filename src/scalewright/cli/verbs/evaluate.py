@@ -104,10 +104,13 @@ def measure(
         check_trusted(spec.python, str(model), trust_code)
     dataset = open_data(spec, "valid", run.seed if run else 0)
     network = load_model(model, device=device, trust_code=trust_code, verify=verify)
-    _check_vocabulary(network, dataset.vocab_size)
+    known, size = getattr(getattr(network, "spec", None), "vocab_size", None), dataset.vocab_size
+    if size is not None and known is not None and size > known:
+        how = "prepare the data with the model's tokenizer.json"
+        raise UserError(f"the data's vocabulary {size} is more than the model's {known}", "--data", how)
     if verify:
         _check_tokenizer(model, dataset.tokenizer_path)
-    dataset = in_vocabulary(dataset, getattr(getattr(network, "spec", None), "vocab_size", None))
+    dataset = in_vocabulary(dataset, known)
     for line in odd_beginning(dataset, start_of_texts(model), str(model)):
         print(line, file=sys.stderr)
     mesh = make_mesh(make_grid(Layout()), 0, torch.device(device))
@@ -149,13 +152,6 @@ def _data(model: Path, run: RunSpec | None, data: Path | None, seq_len: int | No
     if isinstance(source, DataSpec) and seq_len is not None:
         return source.replace(seq_len=seq_len)
     return source
-
-
-def _check_vocabulary(network: object, size: int | None) -> None:
-    known = getattr(getattr(network, "spec", None), "vocab_size", None)
-    if size is not None and known is not None and size > known:
-        how = "prepare the data with the model's tokenizer.json"
-        raise UserError(f"the data's vocabulary {size} is more than the model's {known}", "--data", how)
 
 
 def _check_tokenizer(model: Path, path: Path | None) -> None:

@@ -59,6 +59,7 @@ def launch(
     """
     if not run.is_file():
         raise missing_run(run)
+    from scalewright.emit.write import save
     from scalewright.launch.job import make_job
     from scalewright.launch.targets import find_target
     from scalewright.spec.run import load_run
@@ -70,7 +71,11 @@ def launch(
     job = make_job(spec, run.as_posix(), overrides or [], profile, nodes, target)
     written = write(job)
     findings = _look(job, target, spec, stops=submit)
-    paths = {} if show else _save(written, out or run.parent, force)
+    paths: dict[str, str] = {}
+    if not show:
+        folder = out or run.parent
+        save(written.files, folder, force)  # or none of them, where one is another's
+        paths = {name: operand((folder / name).as_posix()) for name in written.files}
     command = [paths.get(word, word) for word in (written.check if dry_run else written.submit)]
     code = None
     with only_answer(json):
@@ -99,14 +104,6 @@ def _look(job: LaunchJob, target: str, run: RunSpec, *, stops: bool) -> list[Fin
         return []
     findings = check(job_facts(job, target, run), "submit")
     return list(stop_for(findings, mode if stops else "warn"))
-
-
-def _save(written: Written, folder: Path, force: bool) -> dict[str, str]:
-    """Writes the files, or none of them where one is another's; their paths by name."""
-    from scalewright.emit.write import save
-
-    save(written.files, folder, force)
-    return {name: operand((folder / name).as_posix()) for name in written.files}
 
 
 def _run(command: list[str], target: str, dry_run: bool) -> int:

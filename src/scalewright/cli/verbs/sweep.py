@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -62,7 +61,16 @@ def _show(result: Sweep) -> None:
     from scalewright.spec.common.formatting import count, decimal
 
     keys = list(result.rows[0].values)
-    columns = [*_short(keys), "valid loss", "loss", "step", "tokens/s", "GiB", "status"]
+    last = [key.rpartition(".")[2] for key in keys]  # as in the runs' labels; whole where two would be the same
+    columns = [
+        *(last if len(set(last)) == len(last) else keys),
+        "valid loss",
+        "loss",
+        "step",
+        "tokens/s",
+        "GiB",
+        "status",
+    ]
     table = []
     for row in result.rows:
         losses = [decimal(loss, 5) for loss in (row.valid_loss, row.loss)]
@@ -76,9 +84,3 @@ def _show(result: Sweep) -> None:
         training = "training loss, as not all runs validate (train.valid_every)"
         print(f"best by {'validation loss' if result.by == 'valid_loss' else training}: {result.best}")
         print(f"one page about all of them: scalewright report {result.folder}")
-
-
-def _short(keys: Sequence[str]) -> list[str]:
-    """The keys' last parts, as in the runs' labels; whole where two would be the same."""
-    last = [key.rpartition(".")[2] for key in keys]
-    return last if len(set(last)) == len(last) else list(keys)

@@ -51,6 +51,7 @@ def train(
         return
     from scalewright.api import train as train_run
     from scalewright.launch.rank import find_context
+    from scalewright.spec.run import load_run
 
     with only_answer(json):
         try:
@@ -63,8 +64,9 @@ def train(
                 raise typer.Exit(Stopped.exit_code) from None
             raise
         except RunError:
-            if find_context().rank == 0:
-                write_failed_page(run, overrides or [])
+            folder = load_run(run, overrides or []).folder if find_context().rank == 0 else None
+            if folder is not None and (folder / "metrics.jsonl").exists():  # its report shows what went wrong
+                write_page(folder)
             raise
         if find_context().rank == 0:
             write_page(Path(result.out_dir), force)
@@ -92,15 +94,6 @@ def write_page(folder: Path, force: bool = False) -> None:
         print(f"no report: {error}", file=sys.stderr)
         return
     attach(folder, [page], tracking_variables())
-
-
-def write_failed_page(run: Path, overrides: list[str]) -> None:
-    """The report of a run that failed, where it got as far as having numbers: it shows what went wrong."""
-    from scalewright.spec.run import load_run
-
-    folder = load_run(run, overrides).folder
-    if (folder / "metrics.jsonl").exists():
-        write_page(folder)
 
 
 def missing_run(run: Path) -> UserError:

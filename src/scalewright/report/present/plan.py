@@ -160,10 +160,15 @@ def nearby(document: PlanDocument, best: Estimate, option: Reader) -> str:
     return f"{change} {faster(option)}{rates}: {one_line(layout)}"
 
 
+def aim(document: PlanDocument) -> str:
+    """The unit of the objective, the name of its column; empty for the step time."""
+    objective = document.read.text("objective")
+    return "" if objective in ("", "time") else document.read.text("objective_unit") or objective
+
+
 def _layouts(document: PlanDocument) -> Table:
-    aim = document.read.text("objective")
     heads = ["", "layout", "step", "p10-p90", "tokens/s", "MFU", "memory", "risk"]
-    heads += [] if aim in ("", "time") else [document.read.text("objective_unit") or aim]
+    heads += [aim(document)] if aim(document) else []
     marked = is_ours(document.best[0]) and any(map(untrainable, document.best))
     rows, reasons = [], dict.fromkeys(filter(None, map(untrainable, document.best)))
     for number, layout in enumerate(document.best, 1):

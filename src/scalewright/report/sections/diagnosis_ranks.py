@@ -31,7 +31,8 @@ def section(answer: JSON) -> Section | None:
     if answer["kind"] != "trace" or len(answer["per_rank"]) < 2:
         return None
     ranks = answer["per_rank"]
-    shares = np.array([[_share(rank, key) for key in COLUMNS] for rank in ranks])
+    parts = [{**rank["idle_causes_pct"], **rank["breakdown_pct"]} for rank in ranks]
+    shares = np.array([[of_rank[key] for key in COLUMNS] for of_rank in parts], float)
     apart = shares - np.median(shares, axis=0)
     most = max(float(np.abs(apart).max()), LEAST)
     rows = np.sort(np.argsort(-np.abs(apart).max(axis=1), kind="stable")[:MOST])
@@ -46,11 +47,6 @@ def section(answer: JSON) -> Section | None:
         "stragglers": [f"{straggler['name']} ({straggler['why']})" for straggler in answer["stragglers"]],
     }  # fmt: skip
     return Section("ranks", "Which ranks differ", "diagnosis_ranks.html", data)
-
-
-def _share(rank: JSON, key: str) -> float:
-    parts = rank["breakdown_pct"]
-    return float(parts[key] if key in parts else rank["idle_causes_pct"][key])
 
 
 def _cell(share: float, apart: float, most: float) -> dict[str, object]:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from scalewright.report.document import Estimate, PlanDocument
 from scalewright.report.layouts import recompute_words, runs_in, untrainable
 from scalewright.report.page import Section
+from scalewright.report.present.plan import aim
 from scalewright.spec.common.formatting import decimal, gib, share, short_time
 
 
@@ -35,22 +36,13 @@ def counts(document: PlanDocument) -> list[str]:
     """The numbers of layouts evaluated and fitting, the objective, the headroom."""
     evaluated, feasible = document.read.number("evaluated"), document.read.number("feasible")
     objective, headroom = document.read.text("objective"), document.read.number("headroom")
-    return [
-        part
-        for part in (
-            f"{evaluated:,.0f} layouts evaluated" if evaluated is not None else "",
-            f"{feasible:,.0f} fit" if feasible is not None else "",
-            f"best by {objective}" if objective else "",
-            f"{share(headroom)} of the memory kept free" if headroom else "",
-        )
-        if part
+    parts = [
+        f"{evaluated:,.0f} layouts evaluated" if evaluated is not None else "",
+        f"{feasible:,.0f} fit" if feasible is not None else "",
+        f"best by {objective}" if objective else "",
+        f"{share(headroom)} of the memory kept free" if headroom else "",
     ]
-
-
-def aim(document: PlanDocument) -> str:
-    """The unit of the objective, the name of its column; empty for the step time."""
-    objective = document.read.text("objective")
-    return "" if objective in ("", "time") else document.read.text("objective_unit") or objective
+    return [part for part in parts if part]
 
 
 def axes(estimate: Estimate) -> dict[str, str]:
@@ -76,13 +68,10 @@ def matrix(layouts: Sequence[Estimate]) -> tuple[list[str], list[str]]:
     if not cells:
         return [], []
     alike = {name for name, value in cells[0].items() if all(other[name] == value for other in cells)}
+    used = {name: value for name, value in cells[0].items() if value != "–"}
     if len(cells) == 1:
-        return [name for name, value in cells[0].items() if value != "–"], []
-    shared = [
-        f"{name} {value}" if name != "precision" else value
-        for name, value in cells[0].items()
-        if name in alike and value != "–"
-    ]
+        return [*used], []
+    shared = [f"{name} {value}" if name != "precision" else value for name, value in used.items() if name in alike]
     return [name for name in cells[0] if name not in alike], shared
 
 

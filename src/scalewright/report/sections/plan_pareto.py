@@ -22,16 +22,14 @@ WIDE, HIGH = 0.03, 0.06  # of the frame: a numbered dot
 
 def section(document: PlanDocument) -> Section | None:
     """The plot; None with fewer than two layouts whose memory is known."""
-    front, best = (
-        [estimate for estimate in estimates if estimate.peak_gib is not None]
-        for estimates in (document.pareto, document.best)
-    )
-    front = sorted(front, key=memory)[:MOST_POINTS]
-    if len({(memory(estimate), estimate.seconds) for estimate in (*front, *best)}) < 2:
+    front = sorted((estimate for estimate in document.pareto if estimate.peak_gib is not None), key=memory)[
+        :MOST_POINTS
+    ]
+    best = [estimate for estimate in document.best if estimate.peak_gib is not None]
+    xs, ys = [memory(estimate) for estimate in (*front, *best)], [estimate.seconds for estimate in (*front, *best)]
+    if len({*zip(xs, ys, strict=True)}) < 2:
         return None
     usable = document.device.number("usable_gib")
-    xs = [memory(estimate) for estimate in (*front, *best)]
-    ys = [estimate.seconds for estimate in (*front, *best)]
     if usable is not None and usable < 1.6 * max(xs):
         xs.append(usable)
     x_frame, y_frame = framed(xs), framed(ys)
@@ -102,8 +100,5 @@ def together(points: list[Dot]) -> list[Dot]:
 
 def staircase(points: list[Dot]) -> str:
     """SVG path of the front: between two layouts nothing is gained."""
-    out = ""
-    for index, dot in enumerate(points):
-        x, y = f"{1000 * dot.x:.2f}", f"{1000 * dot.y:.2f}"
-        out += f"H{x}V{y}" if index else f"M{x} {y}"
-    return out
+    places = [(f"{1000 * dot.x:.2f}", f"{1000 * dot.y:.2f}") for dot in points]
+    return "".join(f"H{x}V{y}" if index else f"M{x} {y}" for index, (x, y) in enumerate(places))
