@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scalewright.cli.options import check_device
 from scalewright.cli.output import print, progress, working
 from scalewright.cli.terminal import print_table
 from scalewright.spec.common.formatting import against, counted, metric, share, short_time
+from scalewright.spec.errors import UserError
 
 FEWEST_LOGS = 4  # two to fit, two to score
 Row = Mapping[str, Any]
@@ -25,7 +27,6 @@ def run_collectives(job: CollectivesJob, processes: int) -> Row | None:
     """The answer of a started world's rank 0 or of local processes; None on the other ranks."""
     from scalewright.bench.collectives import measure
     from scalewright.bench.world import PRELOAD
-    from scalewright.cli.options import check_device
     from scalewright.launch.local import run_local
     from scalewright.launch.rank import find_context
     from scalewright.launch.rendezvous import with_address
@@ -52,7 +53,6 @@ def run_pairs(job: PairsJob, processes: int) -> Row | None:
     """The answer of a started world's rank 0 or of local processes; None on the other ranks."""
     from scalewright.bench.pairs import measure
     from scalewright.bench.world import PRELOAD
-    from scalewright.cli.options import check_device
     from scalewright.launch.local import run_local
     from scalewright.launch.rank import find_context
     from scalewright.launch.rendezvous import with_address
@@ -201,7 +201,6 @@ def calibrate_profile(folders: Sequence[Path], source: str, out: Path | None, fo
     from scalewright.plan.predict import price as price_question
     from scalewright.spec.base import to_yaml
     from scalewright.spec.common.files import write_signed
-    from scalewright.spec.errors import UserError
     from scalewright.spec.hardware.cluster import load_cluster
     from scalewright.spec.model import ModelSpec
     from scalewright.spec.question import Question
@@ -236,7 +235,6 @@ def calibrate_by_logs(logs: Sequence[Path], source: str, out: Path | None, force
     from scalewright.plan.fitting.runs import runs_of
     from scalewright.spec.base import to_yaml
     from scalewright.spec.common.files import write_signed
-    from scalewright.spec.errors import UserError
     from scalewright.spec.hardware.cluster import load_cluster
 
     cluster, rows, left_out = load_cluster(source), [], []

@@ -11,6 +11,7 @@ import typer
 from scalewright.cli.options import Json, Overrides, RunFile, flag, option
 from scalewright.cli.output import only_answer, print, print_json, working
 from scalewright.cli.verbs.train import missing_run
+from scalewright.spec.common.formatting import counted
 
 if TYPE_CHECKING:
     from scalewright.accept.hardware import Acceptance
@@ -66,8 +67,6 @@ def accept(
 
 def show(result: Acceptance, page: Path) -> None:
     """A line for each check, what to do about it, and the verdict."""
-    from scalewright.spec.common.formatting import counted
-
     hosts = ", ".join(result.about["hosts"][:4])
     print(f"{result.run} · {counted(result.about['world'], 'ranks')} on {hosts}\n")
     for check in result.checks:

@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from scalewright.cli.options import Device, Force, Json, argument, choice, flag, option
+from scalewright.cli.options import Device, Force, Json, argument, check_device, choice, flag, option
 from scalewright.cli.output import only_answer, print, print_json, working
+from scalewright.spec.errors import UserError
 
 Processes = Annotated[int, flag("Processes, unless torchrun or srun started them.", min=1)]
 
@@ -95,7 +96,6 @@ def matmul(
     scalewright bench matmul --model tiny --tokens 512
     """
     from scalewright.bench.device import model_shapes, products, squares
-    from scalewright.cli.options import check_device
     from scalewright.spec.presets import load_model_spec
 
     shapes = model_shapes(load_model_spec(model), tokens) if model else {}
@@ -110,7 +110,6 @@ def memory(device: Device = "cpu", json: Json = False) -> None:
     scalewright bench memory
     """
     from scalewright.bench.device import memory as measure
-    from scalewright.cli.options import check_device
 
     check_device(device)
     _answer(lambda: measure(device), "memory", device, json)
@@ -217,7 +216,6 @@ def calibrate(
     """
     from scalewright.cli.bench import calibrate_by_logs, calibrate_profile, show_calibration, show_fit
     from scalewright.spec.common.files import check_replaceable
-    from scalewright.spec.errors import UserError
 
     if out is not None:
         check_replaceable(out, force)

@@ -6,6 +6,7 @@ A run that trains meanwhile removes old saves: one that goes while it is read is
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,6 +17,7 @@ import typer
 from scalewright.cli.options import Json, argument, flag, option
 from scalewright.cli.output import print, print_json, working
 from scalewright.cli.terminal import print_table
+from scalewright.spec.common.formatting import decimal, printable
 from scalewright.spec.errors import RunError, UserError
 
 SHOWN = 6  # settings of a part that `diff` prints; --json has all
@@ -117,7 +119,6 @@ def diff_checkpoints(first: Run, second: Run, json: Json = False) -> None:
     """
     from scalewright.checkpoint.compare import settings, tensors
     from scalewright.checkpoint.read import find_checkpoint
-    from scalewright.spec.common.formatting import decimal, printable
 
     folders = [find_checkpoint(path) for path in (first, second)]
     with working("comparing the tensors"):
@@ -214,8 +215,6 @@ def _row(folder: Path, check: Callable[[Path], list[str]] | None = None) -> dict
 
 
 def _look(folder: Path, check: Callable[[Path], list[str]] | None) -> dict[str, object]:
-    import datetime
-
     from scalewright.checkpoint.format import COMMIT, read_manifest
     from scalewright.checkpoint.verify import is_finite, verify_heads
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from scalewright.cli.options import Json, argument
 from scalewright.cli.output import print, print_json
 from scalewright.cli.terminal import print_table
+from scalewright.spec.common.formatting import count, decimal
 
 if TYPE_CHECKING:
     from scalewright.report.runs import Comparison
@@ -31,7 +32,6 @@ def compare(
 
 def _show(comparison: Comparison) -> None:
     from scalewright.report.runs import UNREMARKABLE, cells, setting
-    from scalewright.spec.common.formatting import count, decimal
 
     names = [entry.name for entry in comparison.runs]
     rows = [

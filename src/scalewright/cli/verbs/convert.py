@@ -10,6 +10,7 @@ from typing import Annotated
 
 from scalewright.cli.options import DTYPES, Json, NoVerify, argument, choice, flag, option
 from scalewright.cli.output import only_answer, print, print_json, working
+from scalewright.spec.common.formatting import count
 
 
 def convert(
@@ -36,7 +37,6 @@ def convert(
     What was written is read back and compared, logits of a Hugging Face folder with those of transformers.
     """
     from scalewright.checkpoint.convert import convert as convert_folder
-    from scalewright.spec.common.formatting import count
 
     with only_answer(json), working("converting, and reading back what was written"):
         made = convert_folder(source, out, dtype, verify=not no_verify, model=model, check=check)

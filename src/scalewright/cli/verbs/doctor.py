@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from scalewright.cli.options import Json, argument, flag, option
+from scalewright.cli.output import only_answer, print_json, working
 from scalewright.cli.verbs.launch import target_names
 from scalewright.cli.verbs.train import missing_run
 from scalewright.spec.errors import UserError
@@ -45,7 +47,6 @@ def doctor(
     scalewright doctor --launch run.yaml
     scalewright doctor --launch run.yaml --target slurm --profile site.yaml --nodes 4
     """
-    from scalewright.cli.output import only_answer, print_json, working
     from scalewright.launch.settings import present_environment
     from scalewright.machine.doctor import examine, render
 
@@ -68,7 +69,6 @@ def doctor(
 def _look_at_start(
     run: Path | None, overrides: list[str], target: str | None, nodes: int | None, profile: Path | None
 ) -> Report:
-    import time
     from dataclasses import replace
 
     from scalewright.launch.job import make_job

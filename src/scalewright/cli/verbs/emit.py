@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -55,8 +56,6 @@ def emit(
 
 
 def _show(emitted: Emitted, folder: Path, show: bool, refused: bool) -> None:
-    import sys
-
     for name, text in emitted.files.items() if show else ():
         print_exact(f"# ---- {name}\n{text}" if len(emitted.files) > 1 else text)
     notes = sys.stderr if show else sys.stdout

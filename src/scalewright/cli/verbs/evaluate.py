@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from scalewright.cli.options import Device, Json, NoVerify, TrustCode, argument, check_device, flag, option
 from scalewright.cli.output import only_answer, print, print_json, working
+from scalewright.cli.terminal import print_table
 from scalewright.spec.errors import UserError
 
 if TYPE_CHECKING:
@@ -213,8 +214,6 @@ def score_tasks(
 
 
 def show_scores(evaluation: Mapping[str, Any]) -> None:
-    from scalewright.cli.terminal import print_table
-
     rows = []
     for task, scores in evaluation["results"].items():
         for metric, value in scores.items():

@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from scalewright.cli.options import All, Force, Json, choice, flag, option
+from scalewright.cli.output import only_answer, print_json, searching
+from scalewright.cli.terminal import show
 from scalewright.cli.verbs.predict import (
     LAYOUT,
     Cluster,
@@ -92,8 +94,6 @@ def plan(
     counts = read_counts(scaling) if scaling else None
     yours = read_pairs(near, "--near", LAYOUT - SIZES) if near is not None else None
     from scalewright.api import plan as search
-    from scalewright.cli.output import only_answer, print_json, searching
-    from scalewright.cli.terminal import show
     from scalewright.report.present import show_answer
 
     with only_answer(json), searching() as (tell, stop):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from scalewright.cli.options import All, Json, Pairs, argument, flag, merge, option, parse_pairs, parse_value
 from scalewright.cli.output import only_answer, print, print_json, working
+from scalewright.cli.terminal import show
 from scalewright.cli.verbs.presets import _cluster_names, _model_names
 from scalewright.spec.errors import UserError
 from scalewright.spec.optimizers import NAMES
@@ -113,7 +114,6 @@ def predict(
     if json:
         print_json(answer)
         return
-    from scalewright.cli.terminal import show
     from scalewright.report.present import show_answer
 
     sizes = answer["layout"]

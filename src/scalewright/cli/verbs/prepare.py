@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from scalewright.cli.options import Json, argument, choice, flag, option
 from scalewright.cli.output import only_answer, print, print_json
+from scalewright.spec.common.formatting import counted
 from scalewright.spec.ends import BOS_CHOICES
 
 if TYPE_CHECKING:
@@ -55,7 +56,6 @@ def prepare(
 def _show(summary: Summary) -> None:
     from scalewright.data.inputs import shown_lines
     from scalewright.data.join import histogram_lines
-    from scalewright.spec.common.formatting import counted
 
     made = "learnt here" if summary.tokenizer_trained else "as given"
     print(f"{summary.out}: vocabulary {summary.vocab_size} ({made}), {summary.seconds:.1f} s")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -26,8 +27,6 @@ def read(
     scalewright read pretrain_llama.sh > run.yaml
     scalewright read --argv "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 32 ..." --json
     """
-    import sys
-
     from scalewright.emit.question import as_run, as_text
     from scalewright.emit.read import read_argv, read_file
     from scalewright.spec.common.files import write_signed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,8 @@ import typer
 
 from scalewright.cli.options import argument, option
 from scalewright.cli.output import print
+from scalewright.spec.common.formatting import counted
+from scalewright.spec.errors import UserError
 
 
 def record(
@@ -28,10 +31,7 @@ def record(
     scalewright record --steps 3 --after 20 -- torchrun --nproc-per-node 8 train.py --lr 3e-4
     scalewright record --ranks 0,7 --out traces/slow -- torchrun --nproc-per-node 8 train.py
     """
-    import sys
-
     from scalewright.launch.capture.command import capture as run
-    from scalewright.spec.common.formatting import counted
 
     result = run(command, steps, after, _ranks(ranks), out)
     if result.files:
@@ -42,8 +42,6 @@ def record(
 
 
 def _ranks(text: str | None) -> list[int] | None:
-    from scalewright.spec.errors import UserError
-
     if text is None:
         return None
     words = text.split(",")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 from scalewright.cli.options import Json, argument, flag, option
 from scalewright.cli.output import only_answer, print, print_json, working
+from scalewright.cli.terminal import show
 from scalewright.spec.errors import UserError
 
 if TYPE_CHECKING:
@@ -31,7 +33,6 @@ def score(
     scalewright score
     scalewright score my-runs.csv --fit 8
     """
-    from scalewright.cli.terminal import show
     from scalewright.report.present.score import show_score
 
     with only_answer(json), working("pricing measured runs"):
@@ -61,8 +62,6 @@ def compare(file: str | None, oom: str | None, fit: int | None, left_out: bool) 
 
 def _read(path: str) -> tuple[list[Row], list[dict[str, str]]]:
     """The rows of a file, and those that couldn't be read with the reason."""
-    import sys
-
     from scalewright.cli.batch import BROKEN, opened, read_rows
 
     with opened(path) as file:

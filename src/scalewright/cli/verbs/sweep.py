@@ -11,6 +11,8 @@ from scalewright.cli.options import Json, argument, flag
 from scalewright.cli.output import only_answer, print, print_json
 from scalewright.cli.terminal import print_table
 from scalewright.cli.verbs.train import missing_run
+from scalewright.spec.common.formatting import count, counted, decimal
+from scalewright.spec.errors import RunError, Stopped
 
 if TYPE_CHECKING:
     from scalewright.train.sweep import Row, Sweep
@@ -34,8 +36,6 @@ def sweep(
     """
     if not run.is_file():
         raise missing_run(run)
-    from scalewright.spec.common.formatting import counted
-    from scalewright.spec.errors import RunError, Stopped
     from scalewright.train.sweep import sweep as run_sweep
 
     with only_answer(json):
@@ -58,8 +58,6 @@ def _tell(done: int, total: int, row: Row) -> None:
 
 
 def _show(result: Sweep) -> None:
-    from scalewright.spec.common.formatting import count, decimal
-
     keys = list(result.rows[0].values)
     last = [key.rpartition(".")[2] for key in keys]  # as in the runs' labels; whole where two would be the same
     columns = [
