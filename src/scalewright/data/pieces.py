@@ -3,8 +3,7 @@
     big file      ├─ piece 0 ─┼─ piece 1 ─┼─ piece 2 ─┤    ranges of bytes; a cut moves to a safe place
     small files   a b c d e f g h │ i j k l m n │ …        several files a piece
 
-One piece becomes one file of tokens in each split. Its size follows from the total, never
-from the number of workers.
+One piece becomes one file of tokens in each split. Its size follows from the total, never from the number of workers.
 """
 
 from __future__ import annotations

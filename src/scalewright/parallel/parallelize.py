@@ -103,10 +103,9 @@ def parallelize(
 ) -> Parallel:
     """Applies a layout to a model (or to a pipeline rank's `Stages`) in place; see `fill` for the values.
 
-    `bf16`: computes in bf16, with fp32 masters; a layout whose precision is fp16 computes in that.
-    `random`: the blocks use random numbers. `seq_len` prices a recomputation budget (null: the model's own).
-    `memory` is entered where space is first allocated: a dry run's takes none.
-    `compress`: how whole replicas send their gradients.
+    `bf16`: computes in bf16, with fp32 masters; a layout whose precision is fp16 computes in that. `random`: the blocks
+    use random numbers. `seq_len` prices a recomputation budget (null: the model's own). `memory` is entered where space
+    is first allocated: a dry run's takes none. `compress`: how whole replicas send their gradients.
     """
     stages = stages_of(model)
     if layout.tp * layout.cp * layout.ep * layout.etp > 1:

@@ -10,12 +10,11 @@ optimizer's state. A step of n micro-batches gathers the parameters and reduces 
     HSDP     as its ZeRO stage, among its shards     as its stage; after the last micro-batch, an all-reduce
                                                      of the rank's own part over the replicas
 
-Units, each gathered and reduced at once: every block; its experts apart, over `efsdp`; the last norm and
-the head, where they share no weight with an embedding in their stage and no prediction module uses them; the
-root, which is the rest. Head and root are gathered once for forward and backward together; in a pipeline,
-where some micro-batch is always between the two, once a step.
-`parallel/shard_gradients.py` sets the flags of every backward. What is prefetched is FSDP2's choice, but in a
-pipeline's backward, whose order it can't see (`_prefetch_backward`).
+Units, each gathered and reduced at once: every block; its experts apart, over `efsdp`; the last norm and the head,
+where they share no weight with an embedding in their stage and no prediction module uses them; the root, which is the
+rest. Head and root are gathered once for forward and backward together; in a pipeline, where some micro-batch is always
+between the two, once a step. `parallel/shard_gradients.py` sets the flags of every backward. What is prefetched is
+FSDP2's choice, but in a pipeline's backward, whose order it can't see (`_prefetch_backward`).
 
 Every module sums: nothing divides by the number of ranks, since the loss is already divided by the tokens of
 the whole global batch. In bf16 (and fp16) copies for compute are gathered in that, gradients summed in fp32.

@@ -23,13 +23,12 @@
     sp off    x [B,T,D]       copy_to                     sum_over                    nothing
     sp on     x [B,T/tp,D]    gather_sum -> [B,T,D]       sum_scatter -> [B,T/tp,D]   the rank's T/tp tokens
 
-(Shoeybi et al. 2019, arXiv 1909.08053 §3; with sequence parallelism, Korthikanti et al. 2022, 2205.05198 §4.)
-Weights are [out, in]: column-parallel layers keep rows of them, row-parallel ones columns. With sp the
-residual stream, and with it every norm, has T/tp tokens of each row on a rank; without, the same T on all. A
-block keeps its part of an entered input alone, and gathers it again in the backward (`Regather`). A norm of
-single heads (`qk_norm: head`) stays whole. Latent attention's projections down stay whole too: with sp they
-take T/tp tokens, and their small outputs are gathered in place of x. Of a prediction module only its block is
-cut (`*`).
+(Shoeybi et al. 2019, arXiv 1909.08053 §3; with sequence parallelism, Korthikanti et al. 2022, 2205.05198 §4.) Weights
+are [out, in]: column-parallel layers keep rows of them, row-parallel ones columns. With sp the residual stream, and
+with it every norm, has T/tp tokens of each row on a rank; without, the same T on all. A block keeps its part of an
+entered input alone, and gathers it again in the backward (`Regather`). A norm of single heads (`qk_norm: head`) stays
+whole. Latent attention's projections down stay whole too: with sp they take T/tp tokens, and their small outputs are
+gathered in place of x. Of a prediction module only its block is cut (`*`).
 
 The model stays plain: `cut_parameters` replaces parameters by smaller ones, as `spec/placement.py` places them, and
 `apply_tensor` wraps the `forward` of the modules in PLAN. Attention counts its heads from the shapes. Where tp exceeds
@@ -39,11 +38,10 @@ the KV heads, neighbouring ranks hold copies of one head, each with the part of 
                   '--- kept                                                        its part stays
     backward    part --all-gather--> whole --> the weights' gradients of q, k, v   one more all-gather
 
-(Korthikanti et al. 2022 §4.2.2.) Without it the inputs of q, k, v and of gate and up would be the only
-activations that sequence parallelism doesn't divide by tp: at tp 8 about as much as all the rest. Layers that
-share an input share the gathered tensor; it dies with the last of them, also in a backward of two parts. Where
-a block is recomputed nothing is kept, and its gather runs again anyway. A compiled block keeps the tensors that
-its compiler chooses.
+(Korthikanti et al. 2022 §4.2.2.) Without it the inputs of q, k, v and of gate and up would be the only activations that
+sequence parallelism doesn't divide by tp: at tp 8 about as much as all the rest. Layers that share an input share the
+gathered tensor; it dies with the last of them, also in a backward of two parts. Where a block is recomputed nothing is
+kept, and its gather runs again anyway. A compiled block keeps the tensors that its compiler chooses.
 """
 
 from __future__ import annotations
