@@ -14,10 +14,9 @@ half of the queries sees all:
     rank 0, queries    a3       -  b                    turn t     rank r - t >= 0   all queries, first half
     of chunks 0, 3     a0       -                                  else              second half, all keys
 
-Weights know nothing of it: their gradients are sums over `fsdp` (dp_shard x cp) or `gradient`, as over other
-ranks with other tokens. The model stays plain: `apply_context` puts another core into every attention, and
-describes the parts of a forward once for all layers, for this rank's queries: which keys each sees, in a few
-numbers a token, from which the core makes masks tile by tile (model/attend.py).
+Weights' gradients are sums over `fsdp` (dp_shard x cp) or `gradient`, as over other ranks with other tokens. The model
+stays plain: `apply_context` puts another core into every attention, and describes the parts of a forward once for all
+layers: which keys each query sees, in a few numbers a token; the core makes masks of it tile by tile (model/attend.py).
 """
 
 from __future__ import annotations

@@ -3,10 +3,9 @@
     of logits     logits [N, V] are there; their gradient takes their place, chunk by chunk of tokens
     of the head   chunk by chunk its logits, their loss and gradients: never whole logits (chunked_loss.py)
 
-Logits are the largest tensor of a step: 2 GiB in bf16 for 8,192 tokens of 128,256. PyTorch's own loss keeps
-their log-probabilities in fp32 beside them, and makes the gradient in two more of their size. The sizes
-decide which way is taken (spec/loss_chunks.py); both give the same numbers. z-loss keeps the softmax's
-normaliser Z near 1: z log(Z)^2 a token (PaLM, Chowdhery et al. 2022 §5).
+Logits are the largest tensor of a step: 2 GiB in bf16 for 8,192 tokens of 128,256. PyTorch's own loss keeps their
+log-probabilities in fp32 beside them, and makes the gradient in two more of their size. Sizes decide which way is taken
+(spec/loss_chunks.py). z-loss, z log(Z)^2 a token, keeps the normaliser Z near 1 (PaLM, Chowdhery et al. 2022 §5).
 
 With prediction modules (multi-token prediction), of D depths, the auxiliary loss has another term:
 

@@ -1,11 +1,9 @@
 """Batches on their way to the model: cut into micro-batches, moved to the device, without needless documents.
 
-Under context parallelism a rank gets its tokens of each row, with their positions, and whose documents the
-whole row has: its queries look at the keys of other ranks. On a GPU, documents come with what its kernels
-need to have on the host: where each begins, and how long the longest is.
-
-Prediction modules (multi-token prediction) take the token of depth k ahead of each place, and have the target
-of that token. Both are read from whole rows here, so that no rank has to ask another for them:
+Under context parallelism a rank gets its tokens of each row, with their positions and the whole row's documents: its
+queries look at keys of other ranks. On a GPU, documents come with what kernels need on the host: where each begins, and
+how long the longest is. Prediction modules (multi-token prediction) take the token of depth k ahead of each place, and
+have the target of that token. Both are read from whole rows here, so that no rank has to ask another for them:
 
     tokens        the  cat  sat  <eod>  a    dog       targets       cat  sat   <eod>  -100  dog   ran
     ahead 1       cat  sat  <eod>  a   dog   0         of depth 1    sat  <eod>  -100  -100  ran  -100

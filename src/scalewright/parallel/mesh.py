@@ -3,10 +3,9 @@
     Grid (spec, pure) --make_mesh--> Mesh: rank 5 of [pp 2 | dp_replicate 1 | dp_shard 2 | cp 1 | tp 2]
                                            group("tp") = {4, 5}, group("fsdp") = {5, 7}, group("pp") = {1, 5}
 
-Which groups are made, and in which order on every rank, is data (`spec/groups.py`): only axes that the run
-communicates over, and axes that join the same ranks share their groups. NCCL's are made an axis at a time,
-by one split of the world's communicator, Gloo's one by one. An axis of size 1 has no group: a collective over
-it is the identity (`parallel/collectives.py`).
+Which groups are made, and in which order on every rank, is data (`spec/groups.py`): only axes that the run communicates
+over, and axes that join the same ranks share their groups. NCCL's are made an axis at a time, by one split of the
+world's communicator, Gloo's one by one. Over an axis of size 1, which has no group, a collective is the identity.
 """
 
 from __future__ import annotations
@@ -102,11 +101,10 @@ def make_mesh(
 ) -> Mesh:
     """Builds the groups of `axes`; all ranks must call it together, after `join_world`.
 
-    `host_sums`: gradients of offloaded weights are summed in host memory, so that the groups of HOST_SUMS
-    need Gloo beside NCCL. `share=False` makes a group of its own for every axis, so that a group's name is
-    one axis's. `only_own` makes this rank's groups alone: for a process that only plays a rank (the dry run).
-    `row`: ranks of a row of control's tree (None: by the world's size). `timeout`: of each group, until
-    `set_timeout` changes it (None: torch's default).
+    `host_sums`: gradients of offloaded weights are summed in host memory, so that the groups of HOST_SUMS need Gloo
+    beside NCCL. `share=False` makes a group of its own for every axis, so that a group's name is one axis's. `only_own`
+    makes this rank's groups alone: for a process that only plays a rank (the dry run). `row`: ranks of a row of
+    control's tree (None: by the world's size). `timeout`: of each group, until `set_timeout` (None: torch's default).
     """
     gpu = device.type == "cuda"
     groups: dict[str, dist.ProcessGroup] = {}
@@ -134,8 +132,7 @@ def _bound_to_a_device() -> bool:
 def _one_by_one(
     made: AxisGroups, rank: int, device: torch.device, timeout: timedelta | None, *, only_own: bool
 ) -> dist.ProcessGroup | None:
-    """This rank's group of an axis. Every rank calls for all of them, so that all count the same names; with
-    Gloo those of others cost it nothing."""
+    """This rank's group of an axis. Every rank calls for all, so that all count the same names: Gloo's cost nothing."""
     backend = None if only_own or made.backend == backend_for(device) else made.backend
     own: dist.ProcessGroup | None = None
     for ranks in made.ranks:
@@ -197,9 +194,8 @@ def _meeting_point(
 ) -> Any:
     """An attempt's own store: a prefix in the server's, or a file of its own.
 
-    The last rank to leave a FileStore deletes its file. In a file shared by attempts, that would take the
-    address of a rank that had come back already with it, and its peer would wait for that until the timeout:
-    seen once in 300 meetings of two ranks.
+    The last rank to leave a FileStore deletes its file: in one shared by attempts with the address of a rank that had
+    come back already, for which its peer would wait until the timeout (seen once in 300 meetings of two ranks).
     """
     if not rendezvous.startswith("tcp://"):
         return FileStore(f"{unquote(urlparse(rendezvous).path)}-{attempt}", world)

@@ -4,12 +4,10 @@
     rank 1            rows 4-7 of the same    ─┘            └─►  B and C    ──► over tp likewise ──► f(whole)
                                                                                 and the same way back
 
-An optimizer that looks at a matrix as a whole (Muon) needs nothing else. Every matrix is computed once among
-the ranks that share it, and of n ranks with Psi numbers each sends Psi/n and gets them back. A gather would
-bring Psi to every rank, where all compute all (Liu et al. 2025, arXiv 2502.16982, algorithm 1).
-
-Stacked experts [E, ., .] are as many matrices: cuts between experts stay. Ranks that hold copies
-(dp_replicate, and fsdp without ZeRO) compute the same.
+An optimizer that looks at a matrix as a whole (Muon) needs nothing else. Every matrix is computed once among the ranks
+that share it, and of n ranks with Psi numbers each sends Psi/n and gets them back. A gather would bring Psi to every
+rank, where all compute all (Liu et al. 2025, arXiv 2502.16982, algorithm 1). Stacked experts [E, ., .] are as many
+matrices: cuts between experts stay. Ranks that hold copies (dp_replicate, and fsdp without ZeRO) compute the same.
 """
 
 from __future__ import annotations

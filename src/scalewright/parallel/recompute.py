@@ -15,8 +15,8 @@ budget the outputs are kept that the spec's knapsack chose:
     spec/recompute_budget.keep(model, layout, T, budget) -> {"attention.core", "mlp.gate", ...}      pure data
     here: the n-th matrix product of a block is the n-th of its spec's products               policy
 
-An operator is identified by its index among the block's matrix products, which is the same in eager and
-compiled blocks, with and without sharding; attention's core by its kernel. The choice needs no compiler.
+An operator is identified by its index among the block's matrix products, the same in eager and compiled blocks, with
+and without sharding; attention's core by its kernel. The choice needs no compiler.
 """
 
 from __future__ import annotations

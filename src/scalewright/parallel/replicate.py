@@ -4,16 +4,13 @@
                ...                          bucket 1 full --> ...
     finish():  waits for the last of them
 
-Gradients live in flat fp32 buckets, in the order in which the backward makes them. They also serve one rank
-alone in bf16: each micro-batch's bf16 gradient is added to the fp32 sum as soon as it is made, and freed.
+Gradients live in flat fp32 buckets, in the order in which the backward makes them. They also serve one rank alone in
+bf16: each micro-batch's bf16 gradient is added to the fp32 sum as soon as it is made, and freed. Buckets are reduced in
+the order of their numbers, whatever order they fill in: a model whose ranks leave different parameters unused would
+otherwise sum one rank's bucket 0 with another's bucket 1. In a pipeline a stage's buckets start together after its last
+backward, while other stages still run; an embedding that two stages share (both ends of a V) waits for both.
 
-Buckets are reduced in one order, that of their numbers, whatever order they fill in: a model whose ranks
-leave different parameters unused would otherwise sum one rank's bucket 0 with another's bucket 1.
-
-In a pipeline a stage's buckets start together after its last backward, while other stages still run.
-An embedding that two stages of a rank share (both ends of a V) waits for both.
-
-Gradient buckets in two bytes a number: half of what an fp32 all-reduce sends.
+Buckets may travel in two bytes a number, half of what an fp32 all-reduce sends (`HalfBuckets`):
 
     rank 0   [a0 | a1]  cast  --all-to-all-->  a0 b0  fp32 sum, cast  --all-gather-->  [s0 | s1]  fp32 again
     rank 1   [b0 | b1]                         a1 b1

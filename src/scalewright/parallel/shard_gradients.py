@@ -10,10 +10,9 @@
     all-reduce    and sums them over the replicas (HSDP)
     free          the gathered parameters go after the backward; the next forward gathers them again
 
-FSDP reduces inside a backward that runs whole. Where it can't, it has the flags of the first column, and we
-reduce after the backward: in schedules that split it (its own reduction would come after the input part,
-before there are gradients), and for a user's own module, whose ranks and micro-batches may each leave other
-parameters unused, in ZeRO-1 and before torch 2.12.
+FSDP reduces inside a backward that runs whole. Elsewhere it has the flags of the first column, and we reduce after the
+backward: in schedules that split it (its own reduction would come after the input part, before there are gradients),
+and, in ZeRO-1 and before torch 2.12, for a user's own module, whose ranks may each leave other parameters unused.
 """
 
 from __future__ import annotations
@@ -153,11 +152,10 @@ def _set(module: FSDPModule, flags: Flags) -> None:
 def reduce_now(root: FSDPModule, modules: Iterable[FSDPModule], *, last: bool) -> None:
     """Reduces the gradients that lie in the modules' gathered parameters, as the end of a backward would.
 
-    FSDP2 has no public call for it: its reduction hangs on a hook of the backward, which the weight part of a
-    split one doesn't reach. torch's own pipeline runtime (`stage.perform_reduce_grad`) makes the same calls:
-    `post_backward` of every parameter group, which does as the flags are, and then the callback with
-    which a backward ends, which waits and (after the step's last) cleans up. Both have the same names in
-    torch 2.11 and 2.13; `_groups` handles the two names of the groups.
+    FSDP2 has no public call for it: its reduction hangs on a hook of the backward, which the weight part of a split one
+    doesn't reach. torch's own pipeline runtime (`stage.perform_reduce_grad`) makes the same calls: `post_backward` of
+    every parameter group, which does as the flags are, then the callback with which a backward ends, which waits and
+    (after the last) cleans up. Both have these names in torch 2.11 and 2.13; `_groups` handles the groups' two names.
     """
     root.set_is_last_backward(last)
     for module in modules:

@@ -3,10 +3,9 @@
     {schedule, ranks, virtual_stages, micro_batches, step, rank_of: [rank of each stage],
      actions: [[{kind, stage, micro, start_s, end_s}, ...] of each pipeline rank]}
 
-Seconds count from a barrier before the step. The ranks of one machine share its clock, so that they fit;
-others' are as far apart as they left the barrier. On a CPU they are the host's; on a GPU those of the stream,
-from events that are read after the step: nothing waits in between. A receive lasts while its rank (or its
-stream) waits; a send only starts, and takes no time of its own.
+Seconds count from a barrier before the step. The ranks of one machine share its clock; others' are as far apart as they
+left the barrier. On a CPU they are the host's; on a GPU those of the stream, from events that are read after the step:
+nothing waits in between. A receive lasts while its rank (or its stream) waits; a send only starts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The report of a plan: which layout and what it costs, how its step goes, and how sure that is.
 
->>> write_plan(json.loads(Path("plan.json").read_text()), Path("plan.html")) PosixPath('plan.html')
+>>> write_plan(json.loads(Path("plan.json").read_text()), Path("plan.html"))
+PosixPath('plan.html')
 """
 
 from __future__ import annotations
