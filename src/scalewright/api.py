@@ -31,23 +31,12 @@ if TYPE_CHECKING:
 
 
 def predict(
-    model: str | Mapping[str, Any] | ModelSpec | Question,
-    cluster: str | dict[str, Any] | ClusterSpec,
-    layout: Layout | Mapping[str, Any] | None = None,
-    seq_len: int | None = None,
-    *,
-    framework: str | None = None,
-    software_version: str | None = None,
-    options: Mapping[str, str] | None = None,
-    optimizer: str | None = None,
-    diloco: Mapping[str, Any] | None = None,
-    tokens: float | None = None,
-    price: float | None = None,
-    currency: str | None = None,
-    goodput: float | None = None,
-    explain: bool = True,
-    **keys: Any,
-) -> dict[str, Any]:
+    model: str | Mapping[str, Any] | ModelSpec | Question, cluster: str | dict[str, Any] | ClusterSpec,
+    layout: Layout | Mapping[str, Any] | None = None, seq_len: int | None = None, *, framework: str | None = None,
+    software_version: str | None = None, options: Mapping[str, str] | None = None, optimizer: str | None = None,
+    diloco: Mapping[str, Any] | None = None, tokens: float | None = None, price: float | None = None,
+    currency: str | None = None, goodput: float | None = None, explain: bool = True, **keys: Any,
+) -> dict[str, Any]:  # fmt: skip
     """What one layout costs: the keys of `scalewright predict --json`. Raises UserError.
 
     `model`: or a whole run, as `read` gives it. `keys` are keys of the layout, in the place of `layout` or
@@ -111,40 +100,18 @@ def find_place(cluster: str | dict[str, Any] | ClusterSpec, devices: Any = None)
 
 
 def plan(
-    model: str | Mapping[str, Any] | ModelSpec | Question,
-    cluster: str | dict[str, Any] | ClusterSpec,
-    devices: int | None = None,
-    seq_len: int | None = None,
-    global_batch: int | None = None,
-    *,
-    nodes: int | None = None,
-    global_batch_tokens: int | None = None,
-    objective: str = "time",
-    fix: Mapping[str, Any] | None = None,
-    memory_headroom: float | None = None,
-    margin: float = 0.02,
-    top: int = 5,
-    precision: str = "auto",
-    framework: str | None = None,
-    software_version: str | None = None,
-    options: Mapping[str, str] | None = None,
-    optimizer: str | None = None,
-    diloco: Mapping[str, Any] | None = None,
-    tokens: float | None = None,
-    price: float | None = None,
-    currency: str | None = None,
-    goodput: float | None = None,
-    scaling: Sequence[int] | None = None,
-    why_not: Mapping[str, Any] | None = None,
-    yours: Layout | Mapping[str, Any] | None = None,
-    out: str | Path | None = None,
-    force: bool = False,
-    data: str | None = None,
-    emit: bool = False,
-    explain: bool = True,
-    tell: Callable[[int, int], None] | None = None,
+    model: str | Mapping[str, Any] | ModelSpec | Question, cluster: str | dict[str, Any] | ClusterSpec,
+    devices: int | None = None, seq_len: int | None = None, global_batch: int | None = None, *,
+    nodes: int | None = None, global_batch_tokens: int | None = None, objective: str = "time",
+    fix: Mapping[str, Any] | None = None, memory_headroom: float | None = None, margin: float = 0.02, top: int = 5,
+    precision: str = "auto", framework: str | None = None, software_version: str | None = None,
+    options: Mapping[str, str] | None = None, optimizer: str | None = None, diloco: Mapping[str, Any] | None = None,
+    tokens: float | None = None, price: float | None = None, currency: str | None = None, goodput: float | None = None,
+    scaling: Sequence[int] | None = None, why_not: Mapping[str, Any] | None = None,
+    yours: Layout | Mapping[str, Any] | None = None, out: str | Path | None = None, force: bool = False,
+    data: str | None = None, emit: bool = False, explain: bool = True, tell: Callable[[int, int], None] | None = None,
     stop: Callable[[], bool] | None = None,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """The best layouts of a run: the keys of `scalewright plan --json`. Raises UserError.
 
     `fix` holds axes to a value or a list of them; within `margin` of the fastest the simplest layout comes
@@ -252,19 +219,11 @@ def _beside(cost: Mapping[str, Any], best: float) -> dict[str, Any]:
 
 
 def train(
-    run: str | Path | dict[str, Any] | RunSpec,
-    overrides: Overrides = (),
-    *,
-    steps: int | None = None,
-    simulate: bool = False,
-    quiet: bool = False,
-    force: bool = False,
-    memory_check: bool = True,
-    on_start: Callable[[list[int]], None] | None = None,
-    on_step: Callback | None = None,
-    on_valid: Callback | None = None,
-    on_event: Callback | None = None,
-) -> Result:
+    run: str | Path | dict[str, Any] | RunSpec, overrides: Overrides = (), *, steps: int | None = None,
+    simulate: bool = False, quiet: bool = False, force: bool = False, memory_check: bool = True,
+    on_start: Callable[[list[int]], None] | None = None, on_step: Callback | None = None,
+    on_valid: Callback | None = None, on_event: Callback | None = None,
+) -> Result:  # fmt: skip
     """Trains what a run file (or a RunSpec, or plain data) describes, with overrides.
 
     These are `key=value` texts, or a dictionary: `{"layout.devices": 2}`. `steps` stops early, at that step
@@ -300,15 +259,10 @@ def read(source: str | Path, model: str | None = None) -> Question:
 
 
 def diagnose(
-    *paths: str | Path,
-    model: str | None = None,
-    cluster: str | None = None,
-    layout: Mapping[str, Any] | None = None,
-    seq_len: int | None = None,
-    configuration: str | Path | None = None,
-    what_if: Sequence[str] = (),
+    *paths: str | Path, model: str | None = None, cluster: str | None = None, layout: Mapping[str, Any] | None = None,
+    seq_len: int | None = None, configuration: str | Path | None = None, what_if: Sequence[str] = (),
     against: str | Path | None = None,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Where the time of a run went and what would help, with the keys of `scalewright diagnose --json`.
 
     Paths are traces of PyTorch's profiler, flight recorder dumps or memory snapshots, gzipped or not, or

@@ -79,16 +79,10 @@ class TokenDataset:
     damage: UserError | None  # found meanwhile (data/check.py), raised in the place of the next batch
 
     def __init__(
-        self,
-        stores: Sequence[TokenStore],
-        seq_len: int,
-        seed: int = 0,
-        weights: Sequence[float] | None = None,
-        packing: bool = True,
-        document_mask: bool = True,
-        shuffle: bool = True,
+        self, stores: Sequence[TokenStore], seq_len: int, seed: int = 0, weights: Sequence[float] | None = None,
+        packing: bool = True, document_mask: bool = True, shuffle: bool = True,
         positions: tuple[Positions, Sequence[int]] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`positions`: of a run that goes on, with its weights, and the stores' numbers there (default: all
         stores at their beginning, mixed by `weights`)."""
         self.seq_len, self.document_mask = seq_len, document_mask

@@ -73,22 +73,12 @@ class Summary:
 
 
 def prepare(
-    inputs: Sequence[str | Path] | str | Path,
-    out: str | Path,
-    *,
-    vocab_size: int | None = None,
-    tokenizer: str | Path | None = None,
-    valid_fraction: float | None = None,
-    text_key: str = "text",
-    eod: str | None = None,
-    bos: str = "auto",
-    special_tokens: Sequence[str] | str | Path | None = None,
-    workers: int | None = None,
-    stats: bool = False,
-    overwrite: bool = False,
-    skip_bad: bool = False,
+    inputs: Sequence[str | Path] | str | Path, out: str | Path, *, vocab_size: int | None = None,
+    tokenizer: str | Path | None = None, valid_fraction: float | None = None, text_key: str = "text",
+    eod: str | None = None, bos: str = "auto", special_tokens: Sequence[str] | str | Path | None = None,
+    workers: int | None = None, stats: bool = False, overwrite: bool = False, skip_bad: bool = False,
     progress: Literal["auto"] | Callable[[str, int, int], None] | None = "auto",
-) -> Summary:
+) -> Summary:  # fmt: skip
     """Text files, JSON lines, parquet, folders or named corpora as token shards in `out`.
 
     With neither `vocab_size` nor `tokenizer`, a byte-level BPE of a size that fits the text is learnt. `bos`: documents
@@ -201,15 +191,9 @@ def _check_inputs(inputs: Sequence[str | Path], out: str | Path, workers: int | 
 
 
 def _options(
-    vocab_size: int | None,
-    tokenizer: str | Path | None,
-    valid_fraction: float | None,
-    text_key: str,
-    eod: str | None,
-    skip_bad: bool,
-    bos: str,
-    special: list[str] | None,
-) -> Options:
+    vocab_size: int | None, tokenizer: str | Path | None, valid_fraction: float | None, text_key: str, eod: str | None,
+    skip_bad: bool, bos: str, special: list[str] | None,
+) -> Options:  # fmt: skip
     """The options that decide the result; raises UserError for impossible ones, before anything is read."""
     if vocab_size is not None and tokenizer is not None:
         raise UserError("--vocab-size and --tokenizer are both given", "prepare", "keep one of them")

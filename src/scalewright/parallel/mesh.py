@@ -88,17 +88,9 @@ class Mesh:
 
 
 def make_mesh(
-    grid: Grid,
-    rank: int,
-    device: torch.device,
-    *,
-    axes: tuple[str, ...] = USED,
-    host_sums: bool = False,
-    share: bool = True,
-    only_own: bool = False,
-    row: int | None = None,
-    timeout: timedelta | None = None,
-) -> Mesh:
+    grid: Grid, rank: int, device: torch.device, *, axes: tuple[str, ...] = USED, host_sums: bool = False,
+    share: bool = True, only_own: bool = False, row: int | None = None, timeout: timedelta | None = None,
+) -> Mesh:  # fmt: skip
     """Builds the groups of `axes`; all ranks must call it together, after `join_world`.
 
     `host_sums`: gradients of offloaded weights are summed in host memory, so that the groups of HOST_SUMS need Gloo
@@ -143,15 +135,9 @@ def _one_by_one(
 
 
 def join_world(
-    rank: int,
-    world: int,
-    rendezvous: str,
-    device: torch.device,
-    *,
-    attempt: int = 0,
-    shared_store: bool = False,
+    rank: int, world: int, rendezvous: str, device: torch.device, *, attempt: int = 0, shared_store: bool = False,
     timeout: timedelta = TIMEOUT,
-) -> None:
+) -> None:  # fmt: skip
     """Joins the others at `rendezvous` (file:///... or tcp://host:port).
 
     `timeout` is that of meeting, and of torch's own group of all ranks until `set_timeout` changes it. A

@@ -88,19 +88,10 @@ class Parallel:
 
 
 def parallelize(
-    model: nn.Module,
-    placements: tuple[Placement, ...],
-    layout: Layout,
-    mesh: Mesh,
-    *,
-    bf16: bool,
-    compile_blocks: bool = False,
-    random: bool = False,
-    backend: str = "inductor",
-    seq_len: int | None = None,
-    memory: AbstractContextManager[Any] | None = None,
-    compress: Compress = "none",
-) -> Parallel:
+    model: nn.Module, placements: tuple[Placement, ...], layout: Layout, mesh: Mesh, *, bf16: bool,
+    compile_blocks: bool = False, random: bool = False, backend: str = "inductor", seq_len: int | None = None,
+    memory: AbstractContextManager[Any] | None = None, compress: Compress = "none",
+) -> Parallel:  # fmt: skip
     """Applies a layout to a model (or to a pipeline rank's `Stages`) in place; see `fill` for the values.
 
     `bf16`: computes in bf16, with fp32 masters; a layout whose precision is fp16 computes in that. `random`: the blocks
@@ -147,15 +138,9 @@ def parallelize(
 
 
 def _gradients(
-    stages: Mapping[int, nn.Module],
-    weights: Weights,
-    layout: Layout,
-    mesh: Mesh,
-    *,
-    sharded: bool,
-    half: torch.dtype | None,
-    compress: Compress,
-) -> GradientSync:
+    stages: Mapping[int, nn.Module], weights: Weights, layout: Layout, mesh: Mesh, *, sharded: bool,
+    half: torch.dtype | None, compress: Compress,
+) -> GradientSync:  # fmt: skip
     if sharded:
         return ShardedGradients(stages, weights, layout)
     experts = any(isinstance(module, MoE) for stage in stages.values() for module in stage.modules())

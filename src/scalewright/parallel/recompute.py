@@ -36,14 +36,9 @@ from scalewright.spec.recompute_budget import Choice, keep, products
 
 
 def apply_recompute(
-    blocks: Sequence[nn.Module],
-    kind: Any,
-    *,
-    random: bool = False,
-    model: ModelSpec | None = None,
-    layout: Layout | None = None,
-    seq_len: int | None = None,
-) -> None:
+    blocks: Sequence[nn.Module], kind: Any, *, random: bool = False, model: ModelSpec | None = None,
+    layout: Layout | None = None, seq_len: int | None = None,
+) -> None:  # fmt: skip
     """Makes blocks (of one stage) recompute in the backward, in place.
 
     `random`: they use random numbers (dropout). Saving the random state costs a host sync on a GPU, so it is

@@ -50,15 +50,9 @@ class GradientBuckets:
     """
 
     def __init__(
-        self,
-        weights: Weights,
-        mesh: Mesh,
-        bucket_bytes: int = BUCKET_BYTES,
-        *,
-        overlap: bool = True,
-        tied: Collection[int] = (),
-        compress: Compress = "none",
-    ) -> None:
+        self, weights: Weights, mesh: Mesh, bucket_bytes: int = BUCKET_BYTES, *, overlap: bool = True,
+        tied: Collection[int] = (), compress: Compress = "none",
+    ) -> None:  # fmt: skip
         self.groups = {False: mesh.group("gradient")}
         if any(_is_expert(weight) for weight in weights):
             self.groups[True] = mesh.group("ehsdp")

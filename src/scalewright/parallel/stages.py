@@ -45,13 +45,9 @@ class Stages(nn.Module):
         return {int(stage): cut for stage, cut in self.cuts.items()}
 
     def forward(
-        self,
-        tokens: Tensor,
-        positions: Tensor | None = None,
-        documents: Tensor | None = None,
-        packing: Packing | None = None,
-        ahead: Tensor | None = None,
-    ) -> Tensor:
+        self, tokens: Tensor, positions: Tensor | None = None, documents: Tensor | None = None,
+        packing: Packing | None = None, ahead: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
         """Raises; the signature is that of each stage."""
         raise NotImplementedError("a pipeline runs its stages one by one")
 

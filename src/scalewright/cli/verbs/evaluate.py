@@ -73,14 +73,9 @@ def _check_flags(flags: dict[str, object], beside: str, how: str) -> None:
 
 
 def measure(
-    model: Path,
-    data: Path | None,
-    seq_len: int | None,
-    batches: int | None,
-    device: str,
-    trust_code: bool = False,
+    model: Path, data: Path | None, seq_len: int | None, batches: int | None, device: str, trust_code: bool = False,
     verify: bool = True,
-) -> dict[str, float | int | None]:
+) -> dict[str, float | int | None]:  # fmt: skip
     """`{loss, bits_per_byte, tokens, held_out_tokens}` of a model on validation data, counted as in its run.
 
     `tokens` were evaluated, of the `held_out_tokens` that there are (None for data of the user's own class).
@@ -171,16 +166,9 @@ def _check_tokenizer(model: Path, path: Path | None) -> None:
 
 
 def score_tasks(
-    model: Path,
-    tasks: str,
-    folder: Path | None,
-    limit: int | None,
-    batch_size: int,
-    seq_len: int | None,
-    device: str,
-    trust_code: bool = False,
-    verify: bool = True,
-) -> dict[str, object]:
+    model: Path, tasks: str, folder: Path | None, limit: int | None, batch_size: int, seq_len: int | None, device: str,
+    trust_code: bool = False, verify: bool = True,
+) -> dict[str, object]:  # fmt: skip
     """The scores of a model at a path, with the keys of `evaluate_tasks`; raises UserError."""
     names = [name.strip() for name in tasks.split(",") if name.strip()]
     if not names:
