@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from scalewright.spec.errors import UserError
 
 if TYPE_CHECKING:
+    from scalewright.answers import Answer
     from scalewright.plan.answer import PlanAnswer
     from scalewright.spec.hardware.cluster import ClusterSpec
     from scalewright.spec.layout import Layout
@@ -36,7 +37,7 @@ def predict(
     software_version: str | None = None, options: Mapping[str, str] | None = None, optimizer: str | None = None,
     diloco: Mapping[str, Any] | None = None, tokens: float | None = None, price: float | None = None,
     currency: str | None = None, goodput: float | None = None, explain: bool = True, **keys: Any,
-) -> dict[str, Any]:  # fmt: skip
+) -> Answer:  # fmt: skip
     """What one layout costs: the keys of `scalewright predict --json`. Raises UserError.
 
     `model`: or a whole run, as `read` gives it. `keys` are keys of the layout, in the place of `layout` or
@@ -56,7 +57,7 @@ def predict(
 
     run = WholeRun(tokens, price, currency, goodput)
     run.check()
-    given = _given(layout) | {key: value for key, value in keys.items() if value is not None}
+    given = {**_given(layout), **{key: value for key, value in keys.items() if value is not None}}
     place = find_place(cluster, given.get("devices"))
     question, notes = ask(
         model, place, seq_len, framework=framework, software_version=software_version, options=options,
@@ -83,13 +84,10 @@ def predict(
     return Answer(answer(prediction, run=run, explain=explain, assumed=assumed, unread=unread).dump())
 
 
-def _given(layout: Layout | Mapping[str, Any] | None) -> dict[str, Any]:
+def _given(layout: Layout | Mapping[str, Any] | None) -> Mapping[str, Any]:
     """The keys that are stated; the `dp` of an answer follows from the others."""
-    if layout is None:
-        return {}
-    if isinstance(layout, Mapping):
-        return {key: value for key, value in layout.items() if key != "dp"}
-    return layout.dump()
+    keys = layout if layout is None or isinstance(layout, Mapping) else layout.dump()
+    return {key: value for key, value in (keys or {}).items() if key != "dp"}
 
 
 def find_place(cluster: str | dict[str, Any] | ClusterSpec, devices: Any = None) -> ClusterSpec:
@@ -111,7 +109,7 @@ def plan(
     yours: Layout | Mapping[str, Any] | None = None, out: str | Path | None = None, force: bool = False,
     data: str | None = None, emit: bool = False, explain: bool = True, tell: Callable[[int, int], None] | None = None,
     stop: Callable[[], bool] | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> Answer:  # fmt: skip
     """The best layouts of a run: the keys of `scalewright plan --json`. Raises UserError.
 
     `fix` holds axes to a value or a list of them; within `margin` of the fastest the simplest layout comes
@@ -189,7 +187,7 @@ def _check_emit(model: object, out: str | Path | None, data: str | None, force: 
         check_replaceable(Path(out), force)
 
 
-def _emitted(question: Question, answer: PlanAnswer, out: str | Path | None, force: bool) -> dict[str, Any]:
+def _emitted(question: Question, answer: PlanAnswer, out: str | Path | None, force: bool) -> dict[str, object]:
     """The question's own file in the best layout, and what changed in it; writes it to `out`."""
     from scalewright.emit.in_place import rewrite
     from scalewright.plan.predict import layout_keys
@@ -208,7 +206,7 @@ def _emitted(question: Question, answer: PlanAnswer, out: str | Path | None, for
     return rewritten.dump() | {"written": [str(path) for path in written]}
 
 
-def _beside(cost: Mapping[str, Any], best: float) -> dict[str, Any]:
+def _beside(cost: Mapping[str, Any], best: float) -> dict[str, object]:
     keys = ("layout", "fits", "step_time_s", "tokens_per_s", "mfu", "memory_gib", "bottleneck", "smallest_fix")
     changes = [row for row in cost["what_if"] if row["kind"] == "setting" and row["gain_pct"] > 0]
     return {
@@ -262,7 +260,7 @@ def diagnose(
     *paths: str | Path, model: str | None = None, cluster: str | None = None, layout: Mapping[str, Any] | None = None,
     seq_len: int | None = None, configuration: str | Path | None = None, what_if: Sequence[str] = (),
     against: str | Path | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> Answer:  # fmt: skip
     """Where the time of a run went and what would help, with the keys of `scalewright diagnose --json`.
 
     Paths are traces of PyTorch's profiler, flight recorder dumps or memory snapshots, gzipped or not, or
