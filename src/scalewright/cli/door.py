@@ -88,11 +88,8 @@ class _Unfailing(io.FileIO):
 
 
 def _open_streams() -> None:
-    """Makes stdin, stdout and stderr usable where they were closed (`>&-`) or can't be written.
-
-    A closed one becomes the null device: else the next file that is opened gets its number, and with it
-    whatever a library prints.
-    """
+    """Makes stdin, stdout and stderr usable where they were closed (`>&-`) or can't be written. A closed one becomes
+    the null device: else the next file that is opened gets its number, and with it whatever a library prints."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)

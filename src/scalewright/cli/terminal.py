@@ -183,10 +183,8 @@ def _show_block(block: Block, everything: bool) -> None:
 
 
 def _show_line(line: Line, everything: bool) -> bool:
-    """A label and its text, in lines below each other; of a list one line, where the rest isn't asked for.
-
-    Returns whether something of it was left out.
-    """
+    """A label and its text, in lines below each other; of a list one line, where the rest isn't asked for. Returns
+    whether something of it was left out."""
     style, begin = STYLES[line.tone], f"{line.label:<{LABEL}} "
     text = printable(line.text, keep="")
     if line.label in ("next", "or") and "scalewright " in text:  # a command stays one, where a terminal breaks it

@@ -176,11 +176,9 @@ def _with(prefix: Path, suffix: str) -> Path:
 
 
 def _megatron_pair(tokens: Path, index: Path) -> tuple[TokenFile, NDArray[np.int64]]:
-    """A pair's numbers, and one past the last token of each document that isn't empty.
-
-    magic "MMIDIDX\\0\\0" · uint64 version · uint8 dtype code · uint64 sequences S · uint64 documents D
-    int32[S] tokens in a sequence · int64[S] its first byte in .bin · int64[D] first sequence of a document
-    """
+    """A pair's numbers, and one past the last token of each document that isn't empty. magic "MMIDIDX\\0\\0" · uint64
+    version · uint8 dtype code · uint64 sequences S · uint64 documents D int32[S] tokens in a sequence · int64[S] its
+    first byte in .bin · int64[D] first sequence of a document"""
     raw = index.read_bytes() if index.stat().st_size < 1 << 20 else np.memmap(index, np.uint8, "r")
     if bytes(raw[:9]) != _MAGIC or len(raw) < 34:
         raise UserError("not a Megatron index file", str(index), "it should start with MMIDIDX")

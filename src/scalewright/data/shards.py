@@ -137,10 +137,8 @@ def split_files(folder: Path, data: SplitMetadata) -> Iterator[TokenFile]:
 
 
 def _tokenizer(folder: Path, data: SplitMetadata) -> Path | None:
-    """The tokenizer beside a split; raises UserError for another than the one that made its tokens.
-
-    A split that was copied alone, without the folder's metadata, needs none.
-    """
+    """The tokenizer beside a split; raises UserError for another than the one that made its tokens. A split that was
+    copied alone, without the folder's metadata, needs none."""
     path = folder.parent / "tokenizer.json"
     if not path.is_file():
         if os.path.lexists(path) or is_prepared(folder.parent):

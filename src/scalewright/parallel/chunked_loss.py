@@ -114,11 +114,9 @@ class _Gradients:
 
 
 def _add_product(total: Tensor, gradient: Tensor, hidden: Tensor, share: float) -> None:
-    """total [V, D] += share x gradient^T hidden, in fp32.
-
-    A product of 16 bits is rounded once a chunk, and made of some rows at a time: it lies beside the sum. In
-    fp16 the share is taken before it is rounded, since sums over tokens could leave fp16's range.
-    """
+    """total [V, D] += share x gradient^T hidden, in fp32. A product of 16 bits is rounded once a chunk, and made of
+    some rows at a time: it lies beside the sum. In fp16 the share is taken before it is rounded, since sums over tokens
+    could leave fp16's range."""
     if gradient.dtype == torch.float32:
         torch.addmm(total, gradient.t(), hidden, out=total)
         return

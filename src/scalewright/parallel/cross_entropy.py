@@ -69,10 +69,8 @@ class CrossEntropy:
     mtp_weight: float = 0.0
 
     def __call__(self, logits: Tensor, targets: Tensor, softcap: float | None = None) -> Losses:
-        """Of logits [..., V] and targets [...]; where a gradient is wanted it takes the logits' place.
-
-        `softcap` caps them, in their place too. A second backward through one graph raises RuntimeError.
-        """
+        """Of logits [..., V] and targets [...]; where a gradient is wanted it takes the logits' place. `softcap` caps
+        them, in their place too. A second backward through one graph raises RuntimeError."""
         keep = logits.requires_grad and torch.is_grad_enabled()
         losses: Losses = _OfLogits.apply(  # type: ignore[no-untyped-call]
             logits.flatten(0, -2), targets.flatten(), partial(self.chunk, softcap=softcap), keep

@@ -42,10 +42,8 @@ def run_losses(stage: nn.Module, inputs: Tensor, micro: Micro, loss: Loss) -> tu
 
 
 def _operands(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """What a head would multiply, for later: FSDP frees its buffer of the last gather when the forward ends.
-
-    Views, since FSDP leaves a hook on what a module returns, which would stay with a parameter.
-    """
+    """What a head would multiply, for later: FSDP frees its buffer of the last gather when the forward ends. Views,
+    since FSDP leaves a hook on what a module returns, which would stay with a parameter."""
     return hidden, weight.view_as(weight), None if bias is None else bias.view_as(bias)
 
 

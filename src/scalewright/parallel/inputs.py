@@ -87,11 +87,9 @@ def wanted_by(model: nn.Module, *, trains: bool = False) -> Wanted:
 
 
 def _accepted_arguments(stage: nn.Module) -> frozenset[str]:
-    """Which of `positions`, `documents` and `position_ids` the model's forward takes besides its tokens.
-
-    A model of transformers takes `position_ids`, and from positions that begin anew it makes the mask between
-    documents (its packed sequences); it ignores the others.
-    """
+    """Which of `positions`, `documents` and `position_ids` the model's forward takes besides its tokens. A model of
+    transformers takes `position_ids`, and from positions that begin anew it makes the mask between documents (its
+    packed sequences); it ignores the others."""
     forward = inspect.signature(stage.forward).parameters
     if "position_ids" in forward and "documents" not in forward:
         return frozenset({"position_ids"})

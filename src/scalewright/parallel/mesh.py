@@ -144,13 +144,9 @@ def join_world(
     restarted job (attempt > 0) looks its peers up where the old attempt's addresses can't be.
     """
     dist.init_process_group(
-        backend_for(device),
-        store=_meeting_point(rank, world, rendezvous, attempt, shared_store, timeout),
-        rank=rank,
-        world_size=world,
-        timeout=timeout,
-        device_id=device if device.type == "cuda" else None,
-    )
+        backend_for(device), store=_meeting_point(rank, world, rendezvous, attempt, shared_store, timeout), rank=rank,
+        world_size=world, timeout=timeout, device_id=device if device.type == "cuda" else None,
+    )  # fmt: skip
 
 
 def ensure_world(mesh: Mesh) -> None:
@@ -178,11 +174,9 @@ def set_timeout(mesh: Mesh, seconds: float) -> None:
 def _meeting_point(
     rank: int, world: int, rendezvous: str, attempt: int, shared_store: bool, timeout: timedelta = TIMEOUT
 ) -> Any:
-    """An attempt's own store: a prefix in the server's, or a file of its own.
-
-    The last rank to leave a FileStore deletes its file: in one shared by attempts with the address of a rank that had
-    come back already, for which its peer would wait until the timeout (seen once in 300 meetings of two ranks).
-    """
+    """An attempt's own store: a prefix in the server's, or a file of its own. The last rank to leave a FileStore
+    deletes its file: in one shared by attempts with the address of a rank that had come back already, for which its
+    peer would wait until the timeout (seen once in 300 meetings of two ranks)."""
     if not rendezvous.startswith("tcp://"):
         return FileStore(f"{unquote(urlparse(rendezvous).path)}-{attempt}", world)
     host, _, port = rendezvous.removeprefix("tcp://").rpartition(":")

@@ -128,12 +128,10 @@ def reduces_unused(layout: Layout) -> bool:
 
 
 def _prefetch_backward(stage: nn.Module, blocks: list[nn.Module]) -> None:
-    """Each unit's backward gathers the one before it ahead of time, and the lowest none.
-
-    A block's experts are a unit that comes before the rest of it. By itself FSDP goes back through the forwards of all
-    micro-batches since the step began. In a pipeline the forward before the lowest unit's is another micro-batch's
-    highest block: gathered for nothing, at the step's end too.
-    """
+    """Each unit's backward gathers the one before it ahead of time, and the lowest none. A block's experts are a unit
+    that comes before the rest of it. By itself FSDP goes back through the forwards of all micro-batches since the step
+    began. In a pipeline the forward before the lowest unit's is another micro-batch's highest block: gathered for
+    nothing, at the step's end too."""
     units = [unit for block in blocks for unit in (*_expert_units(block), block)]
     below = [*units[:1], *units[:-1]]  # the lowest names itself, since an empty list would be no choice
     for module, target in zip(units, below, strict=True):

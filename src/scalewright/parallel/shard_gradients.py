@@ -105,11 +105,9 @@ class ShardedGradients:
         """FSDP has let the current stream wait for its reductions at the end of each last backward."""
 
     def _gather(self, stage: int) -> None:
-        """For a weight part: its norms read their weights again, and no hook gathers those in time.
-
-        FSDP's own hooks run again in it where a norm ends a block (Gemma's), and must not free the
-        gathered parameters: without these flags the gathers are no longer those of spec/volumes.py.
-        """
+        """For a weight part: its norms read their weights again, and no hook gathers those in time. FSDP's own hooks
+        run again in it where a norm ends a block (Gemma's), and must not free the gathered parameters: without these
+        flags the gathers are no longer those of spec/volumes.py."""
         for module in self.modules[stage]:
             module.unshard()
             _set(module, KEEP)
@@ -166,11 +164,9 @@ def reduce_now(root: FSDPModule, modules: Iterable[FSDPModule], *, last: bool) -
 
 
 def _make_uniform(group: Any) -> None:
-    """Brings a group's gradients to fp32 where some are: one reduction takes all, and refuses two types.
-
-    In a split backward FSDP's hook runs after the input part, and adds what is there by then to fp32 sums;
-    the weight part makes the others in bf16. Seen on CPUs: a head in the sums, the norm before it not.
-    """
+    """Brings a group's gradients to fp32 where some are: one reduction takes all, and refuses two types. In a split
+    backward FSDP's hook runs after the input part, and adds what is there by then to fp32 sums; the weight part makes
+    the others in bf16. Seen on CPUs: a head in the sums, the norm before it not."""
     gathered = _gathered(group)
     if any(parameter.unsharded_accumulated_grad is not None for parameter in gathered):
         for parameter in gathered:

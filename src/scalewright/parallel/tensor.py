@@ -262,11 +262,8 @@ def _look_up_rows(embed: nn.Module, leave: Change, group: AxisGroup) -> None:
 
 
 def _norm_over_ranks(norm: nn.Module, group: AxisGroup) -> None:
-    """A norm over all heads when each rank has some: its statistics are means over the group.
-
-    Copies of KV heads need nothing more: each head is in the mean equally often, and each copy gets its
-    share of the gradient.
-    """
+    """A norm over all heads when each rank has some: its statistics are means over the group. Copies of KV heads need
+    nothing more: each head is in the mean equally often, and each copy gets its share of the gradient."""
     assert isinstance(norm, RMSNorm | LayerNorm)
 
     def mean(x: Tensor) -> Tensor:

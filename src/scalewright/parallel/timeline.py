@@ -79,14 +79,10 @@ class ActionTimes(Recorder):
         members = next(ranks for ranks in self.mesh.grid.groups("pp") if self.mesh.rank in ranks)
         first = min(zero for node, zero, _ in (everyone[rank] for rank in members) if node == host)
         return {
-            "schedule": self.plan.kind,
-            "ranks": self.plan.ranks,
-            "virtual_stages": self.plan.virtual_stages,
-            "micro_batches": self.plan.micro_batches,
-            "step": step,
-            "rank_of": list(self.plan.rank_of),
+            "schedule": self.plan.kind, "ranks": self.plan.ranks, "virtual_stages": self.plan.virtual_stages,
+            "micro_batches": self.plan.micro_batches, "step": step, "rank_of": list(self.plan.rank_of),
             "actions": [_shifted(everyone[rank], host, first) for rank in members],
-        }
+        }  # fmt: skip
 
     def write(self, folder: Path, step: int) -> None:
         """Gathers; rank 0 writes its own pipeline's picture, since the others' are alike."""

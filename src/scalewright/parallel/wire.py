@@ -30,10 +30,8 @@ class Mean:
     """One mean on its way. `advance` and `finish` are called at the same steps on every rank."""
 
     def __init__(self, values: Tensor, mesh: Mesh, axis: str, dtype: WireDtype, rest: Tensor | None = None) -> None:
-        """Starts the mean of `values` (fp32 [N], overwritten), of as many on every rank.
-
-        `rest`: fp32 [N], what earlier rounding took on this rank; it is read and replaced. None: fp32 needs none.
-        """
+        """Starts the mean of `values` (fp32 [N], overwritten), of as many on every rank. `rest`: fp32 [N], what earlier
+        rounding took on this rank; it is read and replaced. None: fp32 needs none."""
         self.group, self.ranks = mesh.group(axis), mesh.size(axis)
         self.values, self.rest, self.dtype = values, rest, dtype
         self.index = mesh.index(axis)

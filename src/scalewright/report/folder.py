@@ -124,18 +124,13 @@ def read_folder(path: str | Path) -> RunFolder:
     started = [event["environment"] for event in events if isinstance(event.get("environment"), dict)]
     environment = config.get("environment") or (started[-1] if started else {})
     return RunFolder(
-        path=path,
-        config={key: value for key, value in config.items() if key != "environment"},
-        config_text=config_text,
-        environment=environment if isinstance(environment, dict) else {},
+        path=path, config={key: value for key, value in config.items() if key != "environment"},
+        config_text=config_text, environment=environment if isinstance(environment, dict) else {},
         train=table([row for row in rows if row.get("kind") == "train"]),
         valid=table([row for row in rows if row.get("kind") == "valid"]),
-        experts=[row for row in rows if row.get("kind") == "experts"],
-        events=events,
-        summary=summary,
-        sample=_text(path / "sample.txt", []) or str(summary.get("sample") or ""),
-        problems=problems,
-    )
+        experts=[row for row in rows if row.get("kind") == "experts"], events=events, summary=summary,
+        sample=_text(path / "sample.txt", []) or str(summary.get("sample") or ""), problems=problems,
+    )  # fmt: skip
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Table:

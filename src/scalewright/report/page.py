@@ -73,13 +73,9 @@ def grouped(blocks: Sequence[Block]) -> list[dict[str, object]]:
 def render(page: Page) -> str:
     """The page as one HTML text; every value in it is escaped."""
     templates = jinja2.Environment(
-        loader=jinja2.PackageLoader("scalewright.report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=lambda value: printable(value) if type(value) is str else value,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+        loader=jinja2.PackageLoader("scalewright.report"), autoescape=True, undefined=jinja2.StrictUndefined,
+        finalize=lambda value: printable(value) if type(value) is str else value, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
     return templates.get_template("page.html").render(
         page=page,
         charts=[chart for section in page.sections for chart in section.charts],

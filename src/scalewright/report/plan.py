@@ -59,15 +59,10 @@ def page(document: PlanDocument) -> Page:
         ]
     status, kind = plan_overview.status(document)
     return Page(
-        title=title(document),
-        status=status,
-        status_kind=kind,
-        facts=plan_overview.facts(document),
-        sections=[section for section in sections if section is not None],
-        notes=plan_overview.notes(document),
-        scripts=SCRIPTS,
-        styles=STYLES,
-    )
+        title=title(document), status=status, status_kind=kind, facts=plan_overview.facts(document),
+        sections=[section for section in sections if section is not None], notes=plan_overview.notes(document),
+        scripts=SCRIPTS, styles=STYLES,
+    )  # fmt: skip
 
 
 def others(document: PlanDocument) -> list[Block]:

@@ -31,11 +31,7 @@ def page(run: RunFolder) -> Page:
     sections = [make(run) for make in SECTIONS]
     status, kind = health.status(run)
     return Page(
-        title=run.name,
-        status=status,
-        status_kind=kind,
-        facts=overview.facts(run),
-        sections=[section for section in sections if section is not None],
-        notes=list(run.problems),
+        title=run.name, status=status, status_kind=kind, facts=overview.facts(run),
+        sections=[section for section in sections if section is not None], notes=list(run.problems),
         footer=f"Scalewright {run.environment.get('versions', {}).get('scalewright', '')}".strip(),
-    )
+    )  # fmt: skip

@@ -135,14 +135,10 @@ def setting(value: Any) -> str:
 def cells(entry: Entry) -> dict[str, str]:
     """The results of a run by the columns of a table."""
     return {
-        "valid loss": decimal(entry.valid_loss),
-        "loss": decimal(entry.loss),
-        "steps": f"{entry.steps:,}",
-        "tokens": count(entry.tokens),
-        "tokens/s": count(entry.tokens_per_s),
-        "step": short_time(entry.step_time_s),
+        "valid loss": decimal(entry.valid_loss), "loss": decimal(entry.loss), "steps": f"{entry.steps:,}",
+        "tokens": count(entry.tokens), "tokens/s": count(entry.tokens_per_s), "step": short_time(entry.step_time_s),
         "GiB": decimal(entry.memory_gib, 3),
-    }
+    }  # fmt: skip
 
 
 def _at(train: Table, tokens: float) -> float | None:
@@ -196,15 +192,11 @@ def page(runs: Sequence[RunFolder]) -> Page:
         data = {"names": names, "rows": changed}
         sections.append(Section("differences", "What differs", "overlay_differences.html", data))
     return Page(
-        title=f"{len(runs)} runs",
-        status=f"best: {comparison.best}" if comparison.best else "",
-        status_kind="good" if comparison.best else "plain",
-        facts=[by],
-        sections=sections,
-        notes=[f"{run.name}: {problem}" for run in runs for problem in run.problems],
-        scripts=("words.js", "theme.js"),
+        title=f"{len(runs)} runs", status=f"best: {comparison.best}" if comparison.best else "",
+        status_kind="good" if comparison.best else "plain", facts=[by], sections=sections,
+        notes=[f"{run.name}: {problem}" for run in runs for problem in run.problems], scripts=("words.js", "theme.js"),
         styles=("report.css", "overlay.css"),
-    )
+    )  # fmt: skip
 
 
 def drawing(runs: Sequence[RunFolder], title: str, split: str) -> dict[str, object] | None:

@@ -144,10 +144,8 @@ def make_plan(cluster: ClusterSpec) -> Plan:
 
 
 def _plan(summary: Summary, say: Callable[..., None]) -> dict[str, object]:
-    """Plans for this machine, prints the choice and the reason; returns the layout of the run.
-
-    Where timing the machine fails, a layout that needs no plan, and no prediction.
-    """
+    """Plans for this machine, prints the choice and the reason; returns the layout of the run. Where timing the machine
+    fails, a layout that needs no plan, and no prediction."""
     say("1/8", "planning: how fast are this machine's kernels and messages, and which layout suits them?")
     from scalewright.machine.local import timed_cluster
 

@@ -60,15 +60,8 @@ def _tell(done: int, total: int, row: Row) -> None:
 def _show(result: Sweep) -> None:
     keys = list(result.rows[0].values)
     last = [key.rpartition(".")[2] for key in keys]  # as in the runs' labels; whole where two would be the same
-    columns = [
-        *(last if len(set(last)) == len(last) else keys),
-        "valid loss",
-        "loss",
-        "step",
-        "tokens/s",
-        "GiB",
-        "status",
-    ]
+    names = last if len(set(last)) == len(last) else keys
+    columns = [*names, "valid loss", "loss", "step", "tokens/s", "GiB", "status"]
     table = []
     for row in result.rows:
         losses = [decimal(loss, 5) for loss in (row.valid_loss, row.loss)]

@@ -158,16 +158,12 @@ def environment_cards(environment: Mapping[str, Any]) -> list[Card]:
     cpu, torch = _mapping(environment.get("cpu")), _mapping(environment.get("torch"))
     gpus = [gpu for gpu in environment.get("gpus") or [] if isinstance(gpu, Mapping)]
     machine = {
-        "host": environment.get("host"),
-        "system": environment.get("system"),
-        "processor": cpu.get("model"),
-        "cores": cpu.get("cores"),
-        "threads": cpu.get("usable_threads"),
+        "host": environment.get("host"), "system": environment.get("system"), "processor": cpu.get("model"),
+        "cores": cpu.get("cores"), "threads": cpu.get("usable_threads"),
         "flags": " ".join(cpu.get("flags") or ()) or None,
-        "memory": f"{environment['memory_gib']} GiB" if environment.get("memory_gib") else None,
-        "GPUs": _gpus(gpus),
+        "memory": f"{environment['memory_gib']} GiB" if environment.get("memory_gib") else None, "GPUs": _gpus(gpus),
         "driver": gpus[0].get("driver") if gpus else None,
-    }
+    }  # fmt: skip
     software = {"python": environment.get("python"), **_mapping(environment.get("versions"))}
     software |= {f"torch {key.replace('_', ' ')}": torch.get(key) for key in ("cuda", "hip", "cudnn", "threads")}
     source = {"command": environment.get("command"), "time": environment.get("time")}

@@ -107,17 +107,12 @@ def picture(
     boxes = [_box(span, rank, end, chunk[span.stage], several) for rank, spans in enumerate(ranks) for span in spans]
     bottom = len(ranks) * (ROW + GAP)
     return {
-        "title": title,
-        "note": note,
-        "height": bottom + AXIS,
-        "bottom": bottom,
-        "row": ROW,
-        "rows": [{"y": rank * (ROW + GAP), "name": f"rank {rank}"} for rank in range(len(ranks))],
-        "boxes": boxes,
+        "title": title, "note": note, "height": bottom + AXIS, "bottom": bottom, "row": ROW,
+        "rows": [{"y": rank * (ROW + GAP), "name": f"rank {rank}"} for rank in range(len(ranks))], "boxes": boxes,
         "ticks": [{"at": 100 * t / end, "text": say_tick(t, "seconds")} for t in ticks(0.0, end, 6) if t < 0.97 * end],
         "description": f"{title}: {plan.kind} on {plan.ranks} ranks, {plan.micro_batches} micro-batches; "
         f"{say(length(ranks), 'seconds')}, bubble {say(bubble(ranks), 'percent')}.",
-    }
+    }  # fmt: skip
 
 
 def _box(span: Span, rank: int, end: float, chunk: int, several: bool) -> dict[str, object]:
@@ -126,13 +121,8 @@ def _box(span: Span, rank: int, end: float, chunk: int, several: bool) -> dict[s
     needed = DIGIT * len(label) + 2
     fits = "small" if share * NARROW >= needed else "wide" if share * WIDE >= needed else ""
     return {
-        "x": 100 * span.start / end,
-        "width": 100 * share,
-        "y": rank * (ROW + GAP),
-        "kind": span.kind,
-        "shade": min(chunk, SHADES - 1),
-        "label": label if fits else "",
-        "fits": fits,
+        "x": 100 * span.start / end, "width": 100 * share, "y": rank * (ROW + GAP), "kind": span.kind,
+        "shade": min(chunk, SHADES - 1), "label": label if fits else "", "fits": fits,
         "said": f"{NAMES[span.kind]}, micro-batch {span.micro}, stage {span.stage}: "
         f"{say(span.end - span.start, 'seconds')} at {say(span.start, 'seconds')}",
-    }
+    }  # fmt: skip

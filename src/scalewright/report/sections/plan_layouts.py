@@ -81,18 +81,14 @@ def row(rank: int, estimate: Estimate, best: Estimate, columns: Sequence[str]) -
     low, high = estimate.low, estimate.high
     cells, first = axes(estimate), axes(best)
     return {
-        "rank": rank,
-        "cells": [(name, cells[name], cells[name] != first[name]) for name in columns],
-        "step": short_time(estimate.seconds),
-        "behind": f"{100 * behind:+.1f}%".replace("-", "−") if rank > 1 else "",
+        "rank": rank, "cells": [(name, cells[name], cells[name] != first[name]) for name in columns],
+        "step": short_time(estimate.seconds), "behind": f"{100 * behind:+.1f}%".replace("-", "−") if rank > 1 else "",
         "band": _band(short_time(low), short_time(high)) if low and high else "",
-        "mfu": share(estimate.read.number("mfu")),
-        "memory": gib(estimate.peak_gib),
-        "value": decimal(estimate.read.number("objective_value"), 4),
-        "bottleneck": estimate.read.text("bottleneck"),
+        "mfu": share(estimate.read.number("mfu")), "memory": gib(estimate.peak_gib),
+        "value": decimal(estimate.read.number("objective_value"), 4), "bottleneck": estimate.read.text("bottleneck"),
         "runs_in": ", ".join(runs_in(estimate)) or "none of the trainers that are known",
         "untrainable": untrainable(estimate),
-    }
+    }  # fmt: skip
 
 
 def _band(low: str, high: str) -> str:

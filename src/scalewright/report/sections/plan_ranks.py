@@ -80,14 +80,10 @@ def section(document: PlanDocument) -> Section | None:
         "description": f"{layout.devices:,} devices in nodes of {node}; the table below names every axis.",
     }
     drawing = {
-        "id": "ranks",
-        "type": "ranks",
-        "world": layout.devices,
-        "node": node,
-        "shown": parts,
+        "id": "ranks", "type": "ranks", "world": layout.devices, "node": node, "shown": parts,
         "levels": [{"name": level.name, "size": level.size} for level in levels],
         "axes": [{key: entry[key] for key in ("name", "size", "digits", "talk", "bytes")} for entry in axes],
-    }
+    }  # fmt: skip
     return Section("ranks", "Who talks to whom", "plan_ranks.html", data, drawings=[drawing] if axes else [])
 
 
