@@ -22,7 +22,7 @@ from scalewright.parallel.mesh import Mesh, make_mesh
 from scalewright.parallel.parallelize import Parallel, fill, parallelize
 from scalewright.parallel.pipeline import Pipeline, Recorder
 from scalewright.parallel.stages import cut_stages
-from scalewright.parallel.sums import sum_partial
+from scalewright.parallel.weights import sum_partial
 from scalewright.spec.grid import make_grid
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec

@@ -5,7 +5,7 @@
 
 The last stage uses the embedding, too, where the head is tied to it or prediction modules look tokens up.
 Where both ends are on one rank (a V), there is one parameter: the last stage borrows it. Elsewhere each end
-holds a copy, and their gradients are summed over `tie` (sums.py).
+holds a copy, and their gradients are summed over `tie` (weights.py).
 
 Blocks are the repeated units that are sharded, recomputed, compiled and offloaded:
 

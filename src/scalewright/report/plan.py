@@ -13,15 +13,7 @@ from scalewright.report.page import Page, block_section, render, write
 from scalewright.report.present.blocks import Block, Note, Text
 from scalewright.report.present.plan import emitted_blocks, reasons, scaling, show_plan, yours_blocks, yours_of
 from scalewright.report.present.prediction import assumed_notes, evidence, show_prediction, title, what_if
-from scalewright.report.sections import (
-    plan_layouts,
-    plan_memory,
-    plan_overview,
-    plan_pareto,
-    plan_pipeline,
-    plan_ranks,
-    plan_time,
-)
+from scalewright.report.sections import plan_layouts, plan_memory, plan_overview, plan_pipeline, plan_ranks
 
 SCRIPTS = ("words.js", "theme.js", "canvas.js", "pipeline.js", "scatter.js", "ranks.js", "copy.js")
 STYLES = ("report.css", "plan.css", "diagnosis.css")
@@ -42,7 +34,10 @@ def write_plan_file(source: str | Path, out: str | Path | None = None, force: bo
 def page(document: PlanDocument) -> Page:
     """The page about a plan; an empty section is left out."""
     best = document.first
-    sections = [plan_layouts.section(document), block_section("reasons", "Why not the others", others(document))]
+    sections = [
+        plan_layouts.layouts_section(document),
+        block_section("reasons", "Why not the others", others(document)),
+    ]
     if best is not None:
         shown = show_plan(document) if document.searched else show_prediction(document)
         sections = [
@@ -50,10 +45,10 @@ def page(document: PlanDocument) -> Page:
             *sections,
             block_section("evidence", "How sure", [*evidence(best), *assumed_notes(document, best)]),
             plan_pipeline.section(document),
-            plan_time.section(document),
+            plan_memory.time_section(document),
             block_section("what-if", "What would change it", [*what_if(best)]),
-            plan_memory.section(document),
-            plan_pareto.section(document),
+            plan_memory.memory_section(document),
+            plan_layouts.pareto_section(document),
             block_section("scaling", "On more devices", [*scaling(document)]),
             plan_ranks.section(document),
         ]
