@@ -43,7 +43,7 @@ class Reader:
 
     def text(self, key: str) -> str:
         """A text, a number as text; empty when absent."""
-        value = self.data.get(key)
+        value = self.data.get(key, "")
         if value is not None and not isinstance(value, (str, int, float)):
             raise UserError(f"{self.at(key)} is not a text", "plan", HOW)
         return "" if value is None else str(value)
@@ -161,10 +161,9 @@ class PlanDocument:
     @property
     def device(self) -> Reader:
         """The device and its links: {name, per_node, memory_gib, usable_gib, links}; empty when absent."""
-        for read in (self.read, *(estimate.read for estimate in self.best[:1])):
-            if isinstance(read.data.get("device"), Mapping):
-                return read.part("device")
-        return Reader({}, "device")
+        reads = (self.read, *(estimate.read for estimate in self.best[:1]))
+        known = (read.part("device") for read in reads if isinstance(read.data.get("device"), Mapping))
+        return next(known, Reader({}, "device"))
 
     @property
     def model(self) -> str:
@@ -225,15 +224,10 @@ def integer(value: object, default: int = 1) -> int:
 
 
 def _stage(read: Reader) -> Stage:
-    number, rank, layers = read.number("stage"), read.number("rank"), read.number("layers")
+    rank, layers = (None if number is None else int(number) for number in map(read.number, ("rank", "layers")))
     memory = read.part("memory_gib").numbers()
-    return Stage(
-        int(number or 0),
-        None if rank is None else int(rank),
-        None if layers is None else int(layers),
-        read.part("seconds").numbers(),
-        {kind: memory[kind] for kind in KINDS if kind in memory},
-    )
+    kinds = {kind: memory[kind] for kind in KINDS if kind in memory}
+    return Stage(int(read.number("stage") or 0), rank, layers, read.part("seconds").numbers(), kinds)
 
 
 def _refuse(word: str) -> float:

@@ -83,10 +83,9 @@ def _speed(log: JSON) -> str:
     measured = log["measured"]
     if measured["tflops"]:
         return f"{decimal(measured['tflops'])} TFLOP/s a device"
-    if measured["tokens_per_s_per_device"]:
-        return f"{measured['tokens_per_s_per_device']:,.0f} tokens/s a device"
-    if measured["tokens_per_s"]:
-        return f"{measured['tokens_per_s']:,.0f} tokens/s"
+    for key, of in (("tokens_per_s_per_device", " a device"), ("tokens_per_s", "")):
+        if measured[key]:
+            return f"{measured[key]:,.0f} tokens/s{of}"
     if measured["step_time_s"]:
         return f"{short_time(measured['step_time_s'])} a step"
     return f"{counted(len(log['steps']), 'steps')} without their times" if log["steps"] else "no steps of training"

@@ -57,18 +57,15 @@ def yours_of(document: PlanDocument) -> Estimate | None:
 def _beaten(document: PlanDocument) -> str:
     yours = document.read.part("yours")
     gain = yours.number("gain_pct")
-    if gain is None:
-        return ""
-    if gain > 100:
-        return f"{faster(yours)} as yours"
+    if gain is None or gain > 100:
+        return "" if gain is None else f"{faster(yours)} as yours"
     return f"{gain:.1f}% faster than yours" if gain >= 0 else f"{-gain:.1f}% slower than yours"
 
 
 def searched(document: PlanDocument) -> str:
     """How many layouts were looked at."""
-    judged, priced, feasible, seconds = (
-        document.read.number(key) for key in ("evaluated", "priced", "feasible", "seconds")
-    )
+    number = document.read.number
+    judged, priced, feasible, seconds = (number(key) for key in ("evaluated", "priced", "feasible", "seconds"))
     if not judged:
         return ""
     parts = [f"{count(judged)} layouts judged" + (f" in {seconds:.2f} s" if seconds else "")]
@@ -195,10 +192,10 @@ def yours_blocks(document: PlanDocument, yours: Estimate) -> Iterator[Block]:
     mend = f"to make it fit: {fix}" if fix else ""
     parts = [one_line(yours.layout), cost, "" if yours.fits else "does not fit", mend, source]
     yield Line("yours", "; ".join(part for part in parts if part))
-    changes = []
-    for row in yours.read.parts("changes"):
-        seconds = short_time(row.number("step_time_s"))
-        changes.append(f"{row.text('change')} alone: {gain(row)}, {seconds} a step")
+    changes = [
+        f"{row.text('change')} alone: {gain(row)}, {short_time(row.number('step_time_s'))} a step"
+        for row in yours.read.parts("changes")
+    ]
     if changes:
         yield Note("single changes to yours", changes, few=FEW)
 
@@ -234,12 +231,10 @@ def _pareto(document: PlanDocument) -> Iterator[Table]:
     if len(front) < 2:
         return
     step = max(1, -(-len(front) // MANY))
-    rows = [
-        (short_time(layout.seconds), gib(layout.peak_gib), one_line(layout.layout))
-        for layout in [*front[:-1:step], front[-1]]
-    ]
-    name = "time against memory: no layout beats these in both"
+    some = [*front[:-1:step], front[-1]]
+    rows = [(short_time(layout.seconds), gib(layout.peak_gib), one_line(layout.layout)) for layout in some]
     note = f"{len(front)} in all; --json has them" if step > 1 else ""
+    name = "time against memory: no layout beats these in both"
     yield Table(("step", "memory", "layout"), rows, name, note, detail=True)
 
 
@@ -268,10 +263,10 @@ def _serial(read: Reader) -> Iterator[str]:
     sentence += f", so no count is more than {limit:,.0f} times as fast as one device" if limit else ""
     yield sentence + (f"; the fit is off by {share(error)} at most." if error is not None else ".")
     parts = [
-        f"{part.text('words') or part.text('part')} {share(part.number('share'))}" for part in read.parts("serial_part")
+        (part.text("words") or part.text("part"), share(part.number("share"))) for part in read.parts("serial_part")
     ]
     if parts:
-        yield "What doesn't shrink: " + ", ".join(parts[:4]) + "."
+        yield "What doesn't shrink: " + ", ".join(map(" ".join, parts[:4])) + "."
 
 
 def emitted_blocks(document: PlanDocument) -> Iterator[Block]:
@@ -282,15 +277,12 @@ def emitted_blocks(document: PlanDocument) -> Iterator[Block]:
     why = emitted.text("why")
     title = f"the file anew: {why}" if why else "your file in this layout"
     yield Text(title, emitted.text("diff").rstrip("\n") or "(nothing changes)")
-    lines = [f"dropped {_item(item)}: {item.text('why')}" for item in emitted.parts("dropped")]
-    lines += [
-        f"changed {_item(item)} -> {item.data.get('written')}: {item.text('why')}" for item in emitted.parts("changed")
-    ]
+    lines = []
+    for kind in ("dropped", "changed"):
+        for item in emitted.parts(kind):
+            to = f" -> {item.data.get('written')}" if kind == "changed" else ""
+            lines.append(f"{kind} {item.text('key')} {item.data.get('value')}{to}: {item.text('why')}")
     if lines:
         yield Note("what the trainer lacks", lines)
     if assumed := emitted.lines("assumed"):
         yield Note("of this file", assumed)
-
-
-def _item(item: Reader) -> str:
-    return f"{item.text('key')} {item.data.get('value')}"

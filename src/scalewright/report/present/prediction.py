@@ -30,12 +30,8 @@ def show_prediction(document: PlanDocument, command: str = "") -> Shown:
     best = document.best[0]
     command = command or "`plan` searches all layouts for a better one"
     first, *others = [*_next(best), ""]
-    head = [
-        step_line(document, best),
-        sure_line(document, best),
-        Line("next", first or command),
-        assumed_line(best.read.lines("assumed")),
-    ]
+    head = [step_line(document, best), sure_line(document, best), Line("next", first or command)]
+    head.append(assumed_line(best.read.lines("assumed")))
     rest = [Line("and", step) for step in others if step] + ([Line("or", command)] if first else [])
     blocks = [*rest, *setting(best), *details(document, best)]
     return Shown(f"{title(document)}: {one_line(best.layout)}", head, blocks)
@@ -115,10 +111,8 @@ def assumed_line(assumed: Sequence[str]) -> Line:
 def lacking(best: Estimate) -> str:
     """That the layout is priced, but its trainer can't run it; empty where it can."""
     parts = ", ".join(best.read.lines("lacks"))
-    if not parts:
-        return ""
-    if is_ours(best):
-        return f"`train` can't run it: {parts}"
+    if not parts or is_ours(best):
+        return f"`train` can't run it: {parts}" if parts else ""
     return f"{best.read.text('framework')} can't run it: it has no {parts}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -111,10 +112,8 @@ def source(item: Mapping[str, Any], alone: bool) -> str:
 
 def say(value: Any) -> str:
     """A value as a person writes it: `yes`, `3e-4`, `a, b`."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if value is None:
-        return "–"
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "–"}[value]
     if isinstance(value, int):
         return f"{value:,}" if abs(value) >= 10_000 else str(value)
     if isinstance(value, float):
@@ -178,10 +177,7 @@ def environment_cards(environment: Mapping[str, Any]) -> list[Card]:
 
 def _gpus(gpus: list[Mapping[str, Any]]) -> str | None:
     """`8 × NVIDIA H200, 140.4 GiB`; one line a kind."""
-    kinds: dict[str, int] = {}
-    for gpu in gpus:
-        kind = f"{gpu.get('name')}, {say(gpu.get('memory_gib'))} GiB"
-        kinds[kind] = kinds.get(kind, 0) + 1
+    kinds = Counter(f"{gpu.get('name')}, {say(gpu.get('memory_gib'))} GiB" for gpu in gpus)
     return "; ".join(f"{number} × {kind}" for kind, number in kinds.items()) or None
 
 

@@ -90,7 +90,7 @@ def make(run: RunFolder, curve: Curve) -> Chart | None:
     if curve.column in ("aux_loss", "expert_drop_share") and not np.nanmax(values, initial=0.0):
         return None
     lines = _lines(run, curve, values)
-    if curve.column == "loss" and np.isfinite(run.valid.get("loss")).any():
+    if curve.column == "loss" and run.valid.has("loss"):
         lines.append(Series("validation", "valid", run.valid.steps, run.valid.get("loss")))
     if not lines:
         return None

@@ -59,8 +59,7 @@ def tiles(run: RunFolder) -> list[Tile]:
         tile("Memory", memory, gib(memory), "the fullest rank, highest"),
     ]
     if tokens is not None:
-        took = f"in {duration(seconds)}" if seconds else ""
-        candidates.append(Tile("Tokens", count(tokens[1]), took))
+        candidates.append(Tile("Tokens", count(tokens[1]), f"in {duration(seconds)}" if seconds else ""))
     return [tile for tile in candidates if tile is not None]
 
 
@@ -118,9 +117,7 @@ class Steady:
 def _devices(count: Any, device: Any) -> str:
     if not isinstance(count, int):
         return ""
-    if isinstance(device, str) and device != "auto":
-        return f"{count} × {device}"
-    return counted(count, "devices")
+    return f"{count} × {device}" if isinstance(device, str) and device != "auto" else counted(count, "devices")
 
 
 def _progress(run: RunFolder, total: Any) -> str:

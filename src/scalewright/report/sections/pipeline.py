@@ -20,11 +20,9 @@ from scalewright.spec.common.formatting import counted
 from scalewright.spec.schedule import Schedule
 
 NAMES = {
-    "forward": "forward",
-    "backward": "backward",
-    "backward_input": "backward, inputs",
+    "forward": "forward", "backward": "backward", "backward_input": "backward, inputs",
     "backward_weight": "backward, weights",
-}
+}  # fmt: skip
 ROW, GAP, AXIS = 26, 6, 20  # pixels
 DIGIT, WIDE, NARROW = 6.8, 960.0, 300.0  # pixels of a digit, and of the drawing on a desk and on a phone
 SHADES = 4  # of chunks; those beyond share the last
@@ -59,26 +57,21 @@ def section(run: RunFolder) -> Section | None:
 
 
 def numbers(trace: PipelineStep, ideal: Sequence[Sequence[Span]]) -> list[dict[str, str]]:
-    measured, ideally = length(trace.ranks), length(ideal)
+    by_clock = f"{say(length(ideal), 'seconds')} by the ideal clock"
     tiles = [
         ("Bubble, measured", say(bubble(trace.ranks), "percent"), "of the rank that waits most"),
         ("Bubble, formula", say(formula(trace), "percent"), "all stages alike"),
         ("Bubble, ideal clock", say(bubble(ideal), "percent"), "stages as measured"),
-        ("Step", say(measured, "seconds"), f"{say(ideally, 'seconds')} by the ideal clock"),
+        ("Step", say(length(trace.ranks), "seconds"), by_clock),
     ]
-    return [{"name": name, "value": value, "note": note} for name, value, note in tiles]
+    return [dict(zip(("name", "value", "note"), tile, strict=True)) for tile in tiles]
 
 
 def facts(trace: PipelineStep, others: int) -> list[str]:
-    plan = trace.plan
-    stages = len(plan.rank_of)
-    parts = [plan.kind, f"{plan.ranks} ranks"]
-    if stages > plan.ranks:
-        parts.append(f"{stages} stages")
+    plan, stages = trace.plan, len(trace.plan.rank_of)
+    parts = [plan.kind, f"{plan.ranks} ranks", *([f"{stages} stages"] if stages > plan.ranks else [])]
     parts += [counted(plan.micro_batches, "micro-batches"), f"step {trace.step:,}"]
-    if others:
-        parts.append(f"{counted(others, 'other recorded steps')} in traces/")
-    return parts
+    return [*parts, f"{counted(others, 'other recorded steps')} in traces/"] if others else parts
 
 
 def chunks(plan: Schedule) -> list[dict[str, object]]:

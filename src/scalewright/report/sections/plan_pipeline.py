@@ -147,11 +147,9 @@ def boxes_of(pipeline: Pipeline) -> tuple[list[list[int]], list[float] | None]:
         rows = [[box for box in row if box[4] <= gap[0] or box[3] >= gap[1]] for row in rows]
     flat = []
     for row in rows:
-        numbers, before = [], 0
-        for kind, chunk, micro, start, end in row:
-            numbers += [kind, chunk, micro, start - before, end - start]
-            before = end
-        flat.append(numbers)
+        befores = [0, *(box[4] for box in row)]
+        boxes = ((*box[:3], box[3] - before, box[4] - box[3]) for box, before in zip(row, befores, strict=False))
+        flat.append([number for box in boxes for number in box])
     return flat, None if gap is None else [edge / TICKS for edge in gap]
 
 
@@ -200,16 +198,13 @@ def numbers(pipeline: Pipeline) -> list[dict[str, str]]:
 
 def notes(pipeline: Pipeline, gap: list[float] | None) -> list[str]:
     drawn, more = ("Computation and messages", "") if pipeline.messages else ("Computation", "messages, ")
-    lines = [
-        f"{drawn} alone: {more}the exchange of gradients and the optimizer's step come on top; "
-        "the time breakdown has them."
-    ]
+    come = f"{more}the exchange of gradients and the optimizer's step come on top; the time breakdown has them."
+    lines = [f"{drawn} alone: {come}"]
     if pipeline.halved:
         lines.append("The plan gives whole backwards; their two parts are drawn as halves.")
     if (shown := pipeline.plan.micro_batches) < pipeline.micros:
-        lines.append(
-            f"Drawn with {shown:,} of {pipeline.micros:,} micro-batches: what is left out repeats the steady state."
-        )
+        of = f"{shown:,} of {pipeline.micros:,} micro-batches"
+        lines.append(f"Drawn with {of}: what is left out repeats the steady state.")
     if gap is not None:
         lines.append("Its beginning and its end are drawn; between them the steady state repeats.")
     return lines

@@ -64,8 +64,7 @@ def section(document: PlanDocument) -> Section | None:
     if best.size("devices") > MOST_DEVICES:
         return missing(f"{best.size('devices'):,} devices are too many")
     try:
-        sizes = {name: best.layout[name] for name in SIZES if name in best.layout}
-        layout = Layout.parse(sizes, "layout")
+        layout = Layout.parse({name: best.layout[name] for name in SIZES if name in best.layout}, "layout")
     except UserError as error:
         return missing(error.what)
     grid, levels = make_grid(layout), levels_of(document)
@@ -132,9 +131,9 @@ def axis(grid: Grid, dimension: Axis, best: Estimate, levels: list[Level]) -> di
     sent = best.bytes.get(dimension.traffic) if dimension.traffic else None
     chunks, kind = best.size("virtual_stages"), str(best.layout.get("schedule", ""))
     loop = chunks > 1 and kind in KINDS and not KINDS[kind].folded
+    by_cp = f" × cp {grid.size_of['cp']}" if dimension is DATA and grid.size_of["cp"] > 1 else ""
     return {
-        "name": dimension.name
-        + (f" × cp {grid.size_of['cp']}" if dimension is DATA and grid.size_of["cp"] > 1 else ""),
+        "name": dimension.name + by_cp,
         "size": size,
         "groups": f"{grid.world // size:,}",
         "does": dimension.does,
@@ -170,9 +169,8 @@ def example(parts: list[list[int]], size: int) -> str:
     last = sum((length - 1) * stride for length, stride in parts)
     if last == size - 1:
         return f"0–{last:,}"
-    if size <= 4:
-        return ", ".join(f"{rank:,}" for rank in ranks)
-    return ", ".join(f"{rank:,}" for rank in ranks[:3]) + f", … {last:,}"
+    first = ", ".join(f"{rank:,}" for rank in (ranks if size <= 4 else ranks[:3]))
+    return first if size <= 4 else f"{first}, … {last:,}"
 
 
 def shown(layout: Layout, node: int) -> list[list[int]]:

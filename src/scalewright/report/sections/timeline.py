@@ -106,11 +106,9 @@ def _detail(key: str, value: Any) -> str:
         return str(value)
     if key == "seconds" and isinstance(value, (int, float)):
         return f"{value:.3g} s"
-    if isinstance(value, float):
-        value = decimal(value, 4)
     if isinstance(value, Mapping):
         return " ".join(f"{name} = {item}" for name, item in value.items())
-    return f"{LABELS.get(key, key.replace('_', ' '))}: {value}"
+    return f"{LABELS.get(key, key.replace('_', ' '))}: {decimal(value, 4) if isinstance(value, float) else value}"
 
 
 def _counts(events: Sequence[Mapping[str, Any]]) -> list[str]:
