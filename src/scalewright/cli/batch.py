@@ -114,8 +114,7 @@ def _bounded(file: TextIO, path: str) -> Iterator[str]:
 def read_rows(file: Iterable[str], path: str, notify: Callable[[str], None]) -> Iterator[Row]:
     """The rows of CSV text or of JSON lines, each with an id: its own, or its number."""
     lines = iter(file)
-    first = next((text for text in lines if text.strip()), "")
-    if not first:
+    if not (first := next((text for text in lines if text.strip()), "")):
         raise UserError("the file is empty", path, "give a CSV file with a header, or JSON lines")
     text = itertools.chain([first], lines)
     rows: Iterator[Row]
@@ -158,8 +157,7 @@ def _check_header(names: list[str], known: list[str], path: str, notify: Callabl
     if not set(names) & set(known) - {"id"}:
         some = ", ".join(known[4:12])
         raise UserError("the first line is no header", path, f"name the columns, separated by commas: {some}, ...")
-    twice = next((name for name in names if name and names.count(name) > 1), None)
-    if twice:
+    if twice := next((name for name in names if name and names.count(name) > 1), None):
         raise UserError(f"the column {twice} is there twice", path, "keep one")
     strange = [name for name in names if name and name not in known]
     for name in strange:

@@ -197,8 +197,7 @@ def usage_error(error: Any) -> UserError:
     if kind == "MissingParameter":
         return _missing(error, context, path)
     message = str(getattr(error, "message", error)).rstrip(".")
-    parameter = getattr(error, "param", None)
-    if parameter is not None:
+    if (parameter := getattr(error, "param", None)) is not None:
         if message.startswith("Input should be"):  # newer typer lets pydantic speak
             message = f"{_shown(parameter)} should be" + message.removeprefix("Input should be").split(",")[0]
             return UserError(message, path, see)

@@ -173,9 +173,8 @@ def _of_split(data: Any, split: str, ref: PythonRef) -> Any:
 
 def _is_indexed(data: Any) -> bool:
     """Whether items have numbers. torch's IterableDataset inherits a `__getitem__` that only raises."""
-    if any(kind.__name__ == "IterableDataset" for kind in type(data).__mro__):
-        return False
-    return hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    iterable = any(kind.__name__ == "IterableDataset" for kind in type(data).__mro__)
+    return not iterable and hasattr(data, "__getitem__") and hasattr(data, "__len__")
 
 
 class IndexedRows:

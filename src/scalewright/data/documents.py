@@ -154,8 +154,7 @@ def _safe_pieces(blocks: Iterator[bytes]) -> Iterator[bytes]:
         kept += block
         if len(kept) < FRAGMENT:
             continue
-        cut = _last_cut(kept)
-        if cut:
+        if cut := _last_cut(kept):
             yield kept[:cut]
             kept = kept[cut:]
     if kept:
@@ -168,8 +167,7 @@ def _last_cut(data: bytes) -> int:
         cuts = [match.start() for match in _SAFE.finditer(data, start)]
         if cuts:
             return cuts[-1]
-    line = data.rfind(b"\n")
-    if line > 0:
+    if (line := data.rfind(b"\n")) > 0:
         return line
     cut = max(len(data) - len(SEPARATOR), 0)
     while cut > 0 and data[cut] & 0xC0 == 0x80:
@@ -189,11 +187,9 @@ def _cut_from(stream: IO[bytes], start: int, size: int) -> int:
     origin = max(start - len(SEPARATOR), 0)
     stream.seek(origin)
     window = stream.read(FRAGMENT + start - origin)
-    cut_match = _SAFE.search(window, start - origin + 1)
-    if cut_match:
+    if cut_match := _SAFE.search(window, start - origin + 1):
         return origin + cut_match.start()
-    line = window.find(b"\n", start - origin + 1)
-    if line > 0:
+    if (line := window.find(b"\n", start - origin + 1)) > 0:
         return origin + line
     cut = start - origin
     while cut < len(window) and window[cut] & 0xC0 == 0x80:

@@ -83,9 +83,7 @@ class ItemReader:
         tokens = self._tokens(item["input_ids"], source)
         if "labels" not in item and "loss_mask" not in item and "attention_mask" not in item:
             return self._ended(tokens)
-        labels = tokens
-        if "labels" in item:
-            labels = self._like(tokens, item["labels"], "labels", source)
+        labels = self._like(tokens, item["labels"], "labels", source) if "labels" in item else tokens
         if "loss_mask" in item:
             counted = self._like(tokens, item["loss_mask"], "loss_mask", source) != 0
             labels = np.where(counted, labels, IGNORED)

@@ -91,8 +91,7 @@ class PackedRows:
         return segments if self._run == 1 else _by_document(self.store.offsets, segments)
 
     def _ring(self, epoch: int) -> _Ring:
-        ring = self._rings.get(epoch)
-        if ring is None:
+        if (ring := self._rings.get(epoch)) is None:
             ring = self._rings[epoch] = self._make_ring(epoch)
             if len(self._rings) > 2:  # a batch may lie across the end of an epoch
                 self._rings.popitem(last=False)

@@ -104,8 +104,7 @@ def _has_buffer(data: Any) -> bool:
     """Whether a Hugging Face stream shuffles in a buffer, at any depth of its inner streams."""
     pending = [getattr(data, "_ex_iterable", None)]
     while pending:
-        part = pending.pop()
-        if part is None:
+        if (part := pending.pop()) is None:
             continue
         if "Shuffled" in type(part).__name__:
             return True

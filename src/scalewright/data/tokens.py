@@ -122,8 +122,7 @@ class TokenStore:
         return self.files[which], int(token - self._starts[which])
 
     def _file(self, number: int) -> NDArray[np.integer]:
-        mapped = self._mapped.get(number)
-        if mapped is None:
+        if (mapped := self._mapped.get(number)) is None:
             mapped = self._mapped[number] = self.files[number].map()
             if len(self._mapped) > _OPEN_FILES:
                 self._mapped.popitem(last=False)

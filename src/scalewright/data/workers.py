@@ -95,8 +95,7 @@ def _in_processes(
 def _start(encoding: Encoding, read: Any) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core a worker: the library has no other switch
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    if parent is not None:
+    if (parent := multiprocessing.parent_process()) is not None:
         threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
     _state.update(encoding=encoding, read=read, encoder=_encoder_of(encoding))
 

@@ -53,8 +53,7 @@ class AxisGroup:
 
 def axis_group(mesh: Mesh, axis: str) -> AxisGroup:
     """The group of an axis that has two ranks or more."""
-    group = mesh.group(axis)
-    if group is None:
+    if (group := mesh.group(axis)) is None:
         raise ValueError(f"axis '{axis}' has one rank: it has no process group")
     return AxisGroup(group.group_name, mesh.size(axis), mesh.index(axis), partial(mesh.timers.comm, axis))
 

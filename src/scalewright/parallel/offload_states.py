@@ -62,8 +62,7 @@ def apply_offload(weights: Weights, layout: Layout, device: torch.device) -> Non
 
 
 def _mark_gradient(parameter: Tensor) -> None:
-    gradient = parameter.grad
-    if gradient is not None:
+    if (gradient := parameter.grad) is not None:
         mark_host(gradient.to_local() if isinstance(gradient, DTensor) else gradient)
 
 

@@ -188,8 +188,7 @@ class Buffers:
     @torch.no_grad()
     def share(self) -> None:
         """Copies rank 0's buffers to every rank, in one message; the host waits for nothing."""
-        group = self.mesh.group(self.mesh.together)
-        if group is None:
+        if (group := self.mesh.group(self.mesh.together)) is None:
             return
         tensors = sorted(self.named().values(), key=lambda t: -t.element_size())  # views stay aligned
         tensors = [tensor for tensor in tensors if tensor.numel()]
@@ -212,8 +211,7 @@ class Buffers:
         missing = []
         devices = {tensor.device for tensor in self.model.parameters()} or {torch.device("cpu")}
         for name, value in list(self._slots()):
-            stored = read(name)
-            if stored is None:
+            if (stored := read(name)) is None:
                 missing += [name] if value is not None else []
             elif value is not None and (value.shape, value.dtype) == (stored.shape, stored.dtype):
                 value.copy_(stored)

@@ -71,8 +71,7 @@ def apply_shard(
     shard = partial(fully_shard, mp_policy=precision, offload_policy=offload)
     blocks, free = list(blocks), layout.zero_stage == 3
     head = head_modules(model)
-    experts = _expert_units(model)
-    if experts:
+    if experts := _expert_units(model):
         expert_mesh = _device_mesh(mesh, "efsdp")
         for stacked in experts:
             shard(stacked, mesh=expert_mesh, reshard_after_forward=free)

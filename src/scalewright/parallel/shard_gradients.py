@@ -200,7 +200,6 @@ def _add_to_sum(parameter: Any) -> None:
 
 def _groups(module: FSDPModule) -> list[Any]:
     state: Any = module._get_fsdp_state()
-    groups = getattr(state, "_fsdp_param_groups", None)
-    if groups is None:
+    if (groups := getattr(state, "_fsdp_param_groups", None)) is None:
         groups = [state._fsdp_param_group] if state._fsdp_param_group is not None else []
     return list(groups)

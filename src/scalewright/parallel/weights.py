@@ -134,8 +134,7 @@ class Weights:
         """
         gradients = []
         for weight in self.trained():
-            gradient = weight.gradient
-            if gradient is None:
+            if (gradient := weight.gradient) is None:
                 gradient = torch.zeros_like(weight.resident, dtype=torch.float32)
             if self.host is None and weight.master.grad is not gradient:
                 weight.master.grad = gradient

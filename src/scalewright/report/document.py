@@ -34,8 +34,7 @@ class Reader:
 
     def number(self, key: str) -> float | None:
         """A finite number; None when it is absent or null."""
-        value = self.data.get(key)
-        if value is None:
+        if (value := self.data.get(key)) is None:
             return None
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < HUGE:
             raise UserError(f"{self.at(key)} is {str(value)[:40]!r}, not a number", "plan", HOW)

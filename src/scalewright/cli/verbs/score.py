@@ -105,8 +105,7 @@ def read_oom(path: str) -> list[dict[str, str]]:
     from scalewright.plan.fitting.runs import OUT_OF_MEMORY, read_table
 
     needed = [name for name in read_table(OUT_OF_MEMORY)[0] if name != "source_ref"]
-    rows = read_table(path)
-    if not rows:
+    if not (rows := read_table(path)):
         raise UserError("the file is empty", path, "give a CSV file with a header: " + ", ".join(needed))
     missing = [name for name in needed if name not in rows[0]]
     if missing:

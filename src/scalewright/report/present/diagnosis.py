@@ -134,8 +134,7 @@ def _trace(answer: JSON) -> Iterator[Block]:
         yield Line("layers", _layers(layers), detail=True)
     if pipeline := answer.get("pipeline"):
         yield Line("pipeline", _pipeline(pipeline))
-    overlap = answer["communication"]["overlap_pct"]
-    if overlap is not None:
+    if (overlap := answer["communication"]["overlap_pct"]) is not None:
         yield Line("hidden", f"{overlap:.1f}% of the communication, behind compute", detail=True)
     if roofs := answer.get("roofs"):
         of_roof, of_peak = roofs["of_roof_pct"], roofs["of_peak_pct"]

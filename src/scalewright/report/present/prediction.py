@@ -121,8 +121,7 @@ def fix(best: Estimate) -> str:
     if best.fits is not False:
         return ""
     smallest = best.read.part("smallest_fix")
-    change = smallest.text("change")
-    if not change:
+    if not (change := smallest.text("change")):
         return "no single change makes it fit" if "smallest_fix" in best.read.data else ""
     how = f"{gib(smallest.number('peak_gib'))} in {short_time(smallest.number('step_time_s'))}"
     if not smallest.data.get("fits"):
@@ -261,8 +260,7 @@ def _run(run: Reader) -> str:
 
 def assumed_notes(document: PlanDocument, best: Estimate) -> Iterator[Note]:
     """What was assumed, of the search and of the layout, and what an MFU counts."""
-    assumed = list(dict.fromkeys([*document.read.lines("assumed"), *best.read.lines("assumed")]))
-    if assumed:
+    if assumed := list(dict.fromkeys([*document.read.lines("assumed"), *best.read.lines("assumed")])):
         yield Note("assumed", assumed)
     if best.read.text("flops_convention"):
         yield Note("what MFU counts", [best.read.text("flops_convention")])

@@ -118,8 +118,7 @@ def _guard_stops(run: RunFolder) -> list[Mapping[str, Any]]:
 
 
 def _skipped(run: RunFolder) -> Finding | None:
-    steps = skipped_steps(run)
-    if not steps:
+    if not (steps := skipped_steps(run)):
         return None
     where = next((_place(event) for event in _events(run, "nonfinite") if event.get("where")), "")
     text = f"The update of {_named(steps)} was skipped on all ranks{where and f'; first{where}'}."
@@ -154,8 +153,7 @@ def _rising(run: RunFolder) -> Finding | None:
 
 
 def _spikes(run: RunFolder) -> Finding | None:
-    events = _events(run, "spike")
-    if not events:
+    if not (events := _events(run, "spike")):
         return None
     largest = max(events, key=lambda event: number(event.get("z")) or 0.0)
     value, usual = number(largest.get("value")), number(largest.get("usual"))
@@ -187,8 +185,7 @@ def _rewinds(events: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _stalls(run: RunFolder) -> Finding | None:
-    events = _events(run, "stalled")
-    if not events:
+    if not (events := _events(run, "stalled")):
         return None
     by_step = {_step(event): event for event in events}  # a heartbeat repeats: the longest counts
     longest = max(by_step.values(), key=lambda event: number(event.get("seconds")) or 0.0)
@@ -199,8 +196,7 @@ def _stalls(run: RunFolder) -> Finding | None:
 
 
 def _hangs(run: RunFolder) -> Finding | None:
-    events = _events(run, "hang")
-    if not events:
+    if not (events := _events(run, "hang")):
         return None
     hang = events[-1]
     call = " ".join(str(hang[key]) for key in ("collective", "number") if hang.get(key) is not None)

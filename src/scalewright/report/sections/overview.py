@@ -77,8 +77,7 @@ def _validation(run: RunFolder) -> list[Tile | None]:
 
 def _newest(table: Table, column: str, label: str, unit: str, over: str = "") -> Tile | None:
     """The value of the last row; where that isn't finite, the last finite one, named as such."""
-    last = table.last_finite(column)
-    if last is None:
+    if (last := table.last_finite(column)) is None:
         return None
     step, value = last
     if table.last(column) is not None:
@@ -142,7 +141,6 @@ LONGEST = 4000  # characters: a page's worth
 
 
 def sample_section(run: RunFolder) -> Section | None:
-    text = run.sample.strip("\n")
-    if not text:
+    if not (text := run.sample.strip("\n")):
         return None
     return Section("sample", "What it writes", "sample.html", {"text": text[:LONGEST], "cut": len(text) > LONGEST})

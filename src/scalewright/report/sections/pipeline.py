@@ -30,11 +30,9 @@ SHADES = 4  # of chunks; those beyond share the last
 
 def section(run: RunFolder) -> Section | None:
     """The newest recorded step; None when no trace of a pipeline is there."""
-    paths = sorted((run.path / "traces").glob("pipeline-step-*.json"))
-    if not paths:
+    if not (paths := sorted((run.path / "traces").glob("pipeline-step-*.json"))):
         return None
-    trace = read(paths[-1])
-    if trace is None:
+    if (trace := read(paths[-1])) is None:
         return Section("pipeline", "Pipeline", "pipeline.html", {"broken": paths[-1].name})
     ideal = idealised(trace)
     end = max(length(trace.ranks), length(ideal))

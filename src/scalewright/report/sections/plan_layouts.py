@@ -178,8 +178,7 @@ def together(points: list[Dot]) -> list[Dot]:
     heads: list[Dot] = []
     for dot in points:
         near = (at for at, head in enumerate(heads) if abs(head.x - dot.x) < WIDE and abs(head.y - dot.y) < HIGH)
-        place = next(near, None)
-        if place is None:
+        if (place := next(near, None)) is None:
             heads.append(replace(dot, label=str(dot.rank)))
         else:
             head = heads[place]

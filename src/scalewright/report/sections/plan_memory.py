@@ -42,8 +42,7 @@ class Group:
 
 def memory_section(document: PlanDocument) -> Section | None:
     """The bars; None where the plan has no memory."""
-    best = document.first
-    if best is None:
+    if (best := document.first) is None:
         return None
     rows, by_stage = rows_of(best)
     if not rows:

@@ -32,8 +32,7 @@ from scalewright.spec.layout import Layout
 
 def section(document: PlanDocument, shown: Shown) -> Section | None:
     """The lines, the layout, the tiles; None where no layout was found."""
-    best = document.first
-    if best is None:
+    if (best := document.first) is None:
         return None
     data = {
         "blocks": grouped([*shown.head, *(block for block in shown.brief if isinstance(block, Line))]),
