@@ -82,9 +82,6 @@ def line(answer: Row) -> str:
         return json.dumps({"id": answer["id"], "error": "the cost is not a finite number"}) + "\n"
 
 
-# -- reading --------------------------------------------------------------------------------------
-
-
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[Iterator[str]]:
     """The lines of the file, or of stdin; raises UserError when it can't be read, or has an endless line."""

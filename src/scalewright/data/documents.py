@@ -103,9 +103,6 @@ def _unreadable(file: InputFile, error: BaseException) -> UserError:
     return UserError(f"cannot read on: {error}", file.path, "copy the file again, or leave it out")
 
 
-# -- plain text -------------------------------------------------------------------------------------
-
-
 def _text(part: Part, text_key: str, notes: Counter[str]) -> Iterator[Fragment]:
     with open_bytes(part.file) as stream:
         start, stop = part.start, None if part.file.compressed else part.stop
@@ -203,9 +200,6 @@ def _articles(part: Part, text_key: str, notes: Counter[str]) -> Iterator[Fragme
     starts = sorted({0, *(match.start() for match in _ARTICLE.finditer(text))})
     for start, stop in zip(starts, [*starts[1:], len(text)], strict=True):
         yield from whole(text[start:stop])
-
-
-# -- records ----------------------------------------------------------------------------------------
 
 
 def whole(text: str) -> Iterator[Fragment]:

@@ -96,9 +96,6 @@ def _files(path: Path, suffix: str) -> list[Path]:
     return [path] if path.suffix == suffix and path.is_file() else []
 
 
-# -- streams: .npy arrays and bare numbers ------------------------------------------------------------
-
-
 def _streams(paths: list[Path], format: str, eod: int | None) -> TokenStore:
     if not paths:
         raise UserError(f"no {'.npy' if format == 'npy' else '.bin'} file there", format, "check the path")
@@ -158,9 +155,6 @@ def _document_ends(tokens: NDArray[np.integer], eod: int | None) -> NDArray[np.i
     if not ends or not len(ends[-1]) or ends[-1][-1] != len(tokens):
         ends.append(np.array([len(tokens)], np.int64))
     return np.concatenate(ends)
-
-
-# -- Megatron-LM --------------------------------------------------------------------------------------
 
 
 def _megatron_pairs(path: Path) -> list[Path]:

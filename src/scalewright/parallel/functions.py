@@ -117,9 +117,6 @@ def local_part(x: Tensor, dim: int, group: AxisGroup) -> Tensor:
     return x.narrow(dim, group.index * length, length)
 
 
-# -- the collectives, without gradients ------------------------------------------------------------
-
-
 def reduced(x: Tensor, group: AxisGroup) -> Tensor:
     """The sum of x over the group's ranks."""
     with _clock(group):

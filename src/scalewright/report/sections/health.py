@@ -95,9 +95,6 @@ def skipped_steps(run: RunFolder) -> list[int]:
     return sorted(rows | {step for event in events if isinstance(step := event.get("step"), int)})
 
 
-# -- the findings ---------------------------------------------------------------------------------
-
-
 def _diverged(run: RunFolder) -> Finding | None:
     since = non_finite_since(run)
     stops, last = _guard_stops(run), run.train.last_finite("loss")
@@ -226,9 +223,6 @@ def _changed(run: RunFolder) -> Finding | None:
             lines.append(f"at step {_step(event)}: {pairs}")
     text = "; ".join(lines)
     return Finding("warn", "Resumed with changes", f"{text[:1].upper()}{text[1:]}.") if lines else None
-
-
-# -- the events -----------------------------------------------------------------------------------
 
 
 def _ending(run: RunFolder) -> tuple[str, str]:

@@ -51,9 +51,6 @@ def section(run: RunFolder) -> Section | None:
     return Section("pipeline", "Pipeline", "pipeline.html", data)
 
 
-# -- what it comes to -----------------------------------------------------------------------------
-
-
 def numbers(trace: PipelineStep, ideal: Sequence[Sequence[Span]]) -> list[dict[str, str]]:
     by_clock = f"{say(length(ideal), 'seconds')} by the ideal clock"
     tiles = [
@@ -83,9 +80,6 @@ def chunks(plan: Schedule) -> list[dict[str, object]]:
         text = f"{ascii_lowercase[index % 26]}: stages {stages[0]}–{stages[-1]}"
         legend.append({"shade": min(index, SHADES - 1), "text": text})
     return legend
-
-
-# -- the drawing ----------------------------------------------------------------------------------
 
 
 def picture(
