@@ -36,15 +36,8 @@ _REPORTED = {
     "gradient": "dp_shard",  # zero_stage 0: whole replicas, over the ranks that other stages shard over
     "efsdp": "dp_shard",
     "ehsdp": "dp_shard",  # as `gradient`, of experts
-    "pp_down": "pp",
-    "pp_up": "pp",
-    **dict.fromkeys(LANES, "pp"),
-    HEADS: "control",
-    "loss": "control",
-    "world": "control",
-    "island": "control",
-    "islands": "control",
-    "batch": "control",
+    **dict.fromkeys(("pp_down", "pp_up", *LANES), "pp"),
+    **dict.fromkeys((HEADS, "loss", "world", "island", "islands", "batch"), "control"),
 }
 
 

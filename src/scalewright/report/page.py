@@ -104,10 +104,8 @@ def check_page(path: Path, force: bool) -> None:
 
 def _is_ours(path: Path) -> bool:
     """Whether this may be replaced: nothing, or a page that names this program, as all of ours do."""
-    if not path.is_symlink() and not path.exists():
-        return True
     if path.is_symlink() or not path.is_file():
-        return False
+        return not path.is_symlink() and not path.exists()
     text = path.read_text(encoding="utf-8", errors="replace")
     return text[:100].lstrip().lower().startswith("<!doctype html") and "Scalewright" in text
 

@@ -54,12 +54,8 @@ def _row(step: JSON) -> list[str]:
     each = step["tokens_per_s_per_device"]
     number = MISSING if step["step"] is None else f"{step['step']:,}"
     tokens = f"{rate:,.0f}" if rate is not None else f"{each:,.0f} a device" if each is not None else MISSING
-    return [
-        number,
-        short_time(step["step_time_s"]),
-        tokens,
-        *(decimal(step[key]) for key in ("tflops", "loss", "grad_norm")),
-    ]
+    figures = (decimal(step[key]) for key in ("tflops", "loss", "grad_norm"))
+    return [number, short_time(step["step_time_s"]), tokens, *figures]
 
 
 def log_title(answer: JSON) -> str:

@@ -37,12 +37,8 @@ def show_plan(document: PlanDocument) -> Shown:
     """The answer of `plan`. Raises UserError for a document that is none."""
     best = document.best[0]
     yours = yours_of(document)
-    head = [
-        step_line(document, best, _beaten(document)),
-        sure_line(document, best),
-        Line("next", "; ".join(next_steps(document))),
-        assumed_line(document.read.lines("assumed")),
-    ]
+    head = [step_line(document, best, _beaten(document)), sure_line(document, best)]
+    head += [Line("next", "; ".join(next_steps(document))), assumed_line(document.read.lines("assumed"))]
     blocks: list[Block] = [*advice(document, best), *(yours_blocks(document, yours) if yours else ()),
                            *emitted_blocks(document), *setting(best), _layouts(document), *reasons(document),
                            *details(document, best, detail=True), *_pareto(document)]  # fmt: skip

@@ -48,8 +48,7 @@ def cards(config: Mapping[str, Any], changed_only: bool = False) -> list[Card]:
     usual = usual_values() if changed_only else {}
     single = {key: value for key, value in config.items() if not isinstance(value, Mapping) and key != "version"}
     shown = [Card("Run", _changed(single, usual, ""))] if single else []
-    names = [*GROUPS, *(key for key in config if key not in GROUPS)]
-    for name in names:
+    for name in (*GROUPS, *(key for key in config if key not in GROUPS)):
         value = config.get(name)
         if not isinstance(value, Mapping) or not value:
             continue
@@ -167,12 +166,9 @@ def environment_cards(environment: Mapping[str, Any]) -> list[Card]:
     software |= {f"torch {key.replace('_', ' ')}": torch.get(key) for key in ("cuda", "hip", "cudnn", "threads")}
     source = {"command": environment.get("command"), "time": environment.get("time")}
     source |= {"your code": _git(environment.get("git")), "scalewright": _git(environment.get("source"))}
-    return [
-        Card("Machine", flat(machine)),
-        Card("Software", flat(software)),
-        Card("Source", flat(source)),
-        Card("Variables", flat(_mapping(environment.get("variables")))),
-    ]
+    variables = _mapping(environment.get("variables"))
+    groups = {"Machine": machine, "Software": software, "Source": source, "Variables": variables}
+    return [Card(title, flat(group)) for title, group in groups.items()]
 
 
 def _gpus(gpus: list[Mapping[str, Any]]) -> str | None:

@@ -73,7 +73,6 @@ def lanes_section(lanes: Timeline) -> Section:
     window = max(lanes.window, 1)
     shown = lanes.ranks[:MOST_LANES]
     both = [lane for rank in shown for lane in (rank.device, rank.communication)]
-    sliced = any(len(lane.part) > BOXES for lane in both)
     names = [name for rank in shown for name in (rank.name, "")]
     used = {int(part) for lane in both for part in np.unique(lane.part)}
     drawing = {
@@ -82,15 +81,14 @@ def lanes_section(lanes: Timeline) -> Section:
         "ticks": TICKS, "chunks": 1, "seconds": lanes.window / 1e9,
     }  # fmt: skip
     notes = ["Below each rank its communication, beside compute, too. Clocks are aligned by collectives."]
-    if sliced:
+    if any(len(lane.part) > BOXES for lane in both):
         slice_s = short_time(lanes.window / 1e9 / SLICES)
         notes.append(f"Drawn in slices of {slice_s}, each in the colour of what takes most of it.")
     if len(lanes.ranks) > MOST_LANES:
         notes.append(f"{len(lanes.ranks) - MOST_LANES} more ranks are left out.")
+    kinds = [NAMES[part] for number, part in enumerate(PARTS) if number in used]
     data = {
-        "kinds": [
-            {"name": NAMES[part][0], "number": NAMES[part][1]} for number, part in enumerate(PARTS) if number in used
-        ],
+        "kinds": [{"name": name, "number": number} for name, number in kinds],
         "height": 16 * len(both),
         "description": f"{len(shown)} ranks over {short_time(lanes.window / 1e9)}; the bars have the sums.",
         "notes": notes,
@@ -168,12 +166,8 @@ def memory_section(answer: JSON) -> Section | None:
         for kind, colour in zip(KINDS, COLOURS, strict=True)
         if kinds.get(kind)
     ]
-    data = {
-        "peak": f"{peak / GIB:.2f} GiB",
-        "phase": memory.get("peak_phase") or "",
-        "pieces": pieces,
-        "curve": _curve(memory.get("curve")),
-    }
+    phase, curve = memory.get("peak_phase") or "", _curve(memory.get("curve"))
+    data = {"peak": f"{peak / GIB:.2f} GiB", "phase": phase, "pieces": pieces, "curve": curve}
     return Section("memory", "Where the memory went", "diagnosis_memory.html", data)
 
 
@@ -185,7 +179,5 @@ def _curve(curve: JSON | None) -> Drawing | None:
     unit, factor = ("ms", 1e3) if span >= 0.01 else ("µs", 1e6)
     values = np.array(curve["allocated_bytes"], dtype=float) / GIB
     line = Series("allocated", "line", (times - times[0]) * factor, values)
-    shown = f"over {decimal(span * factor, 3)} {unit}"
-    return draw(
-        Chart("memory", f"Allocated {shown}", "gib", (line,), (0.0, span * factor or 1.0), "GiB", from_zero=True)
-    )
+    title, ends = f"Allocated over {decimal(span * factor, 3)} {unit}", (0.0, span * factor or 1.0)
+    return draw(Chart("memory", title, "gib", (line,), ends, "GiB", from_zero=True))

@@ -104,8 +104,7 @@ class Steady:
         mask = run.warm() if len(run.train) > 4 else np.ones(len(run.train), dtype=bool)
 
         def middle(name: str, quantile: float = 50) -> float | None:
-            values = run.train.get(name)[mask]
-            values = values[np.isfinite(values)]
+            values = run.train.get(name)[mask & np.isfinite(run.train.get(name))]
             return float(np.percentile(values, quantile)) if len(values) else None
 
         low, high = middle("step_time_s", 10), middle("step_time_s", 90)
