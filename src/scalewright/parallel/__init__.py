@@ -12,5 +12,5 @@ pipeline.py      a schedule's actions, run in order    messages.py   what a rank
 backward.py      a backward, whole or in two parts     execute.py    micro-batches: gradients accumulated
 recompute.py     activations run again                 offload_states.py, offload_activations.py   on the host
 context.py, ring.py   cp                               expert.py     ep, etp
-collectives.py, inputs.py; timers.py, timeline.py: where time went
+collectives.py, inputs.py; timers.py: where time went
 """
