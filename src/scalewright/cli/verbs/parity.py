@@ -43,7 +43,6 @@ def parity(
 
 
 def show(result: Parity) -> None:
-
     print(f"layout     {axes(result.layout)}")
     print(f"control    {axes(result.control)}")
     for change in result.shrunk:

@@ -30,7 +30,6 @@ def report(
     help, and the map of ranks. Several runs, or a folder that holds them: their losses in one frame, and what
     differs. Nothing is loaded from elsewhere.
     """
-
     with only_answer(json), working("writing the report"):
         path = _write(subjects, out, force)
     print_json({"report": str(path)}) if json else print(path)
