@@ -13,9 +13,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from loss_function import cross_entropy
 from parallel.spread import values, whole
 from scalewright.model.decoder import Decoder
-from scalewright.parallel.cross_entropy import cross_entropy
 from scalewright.parallel.execute import GradientSync
 from scalewright.parallel.inputs import Micro
 from scalewright.parallel.mesh import Mesh, make_mesh

@@ -119,13 +119,6 @@ class CrossEntropy:
         return chunk
 
 
-def cross_entropy(
-    logits: Tensor, targets: Tensor, z_loss: float = 0.0, columns: VocabularyColumns | None = None
-) -> Losses:
-    """Cross-entropy and z-loss of logits [B, T, V] against targets [B, T]: `CrossEntropy` as a function."""
-    return CrossEntropy(z_loss, columns)(logits, targets)
-
-
 class _OfLogits(torch.autograd.Function):
     """By chunks of tokens, whose gradient is made at once and where the logits lie."""
 

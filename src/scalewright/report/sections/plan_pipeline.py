@@ -49,18 +49,15 @@ def section(document: PlanDocument) -> Section | None:
         return Section("pipeline", "Pipeline", "plan_pipeline.html", {"missing": pipeline})
     boxes, gap = boxes_of(pipeline)
     data = {
-        "missing": "",
-        "numbers": numbers(pipeline),
-        "notes": notes(pipeline, gap),
+        "missing": "", "numbers": numbers(pipeline), "notes": notes(pipeline, gap),
         "kinds": [
             {"class": kind, "name": name}
             for kind, name in NAMES.items()
             if any(action.kind == kind for actions in pipeline.plan.actions for action in actions)
         ],
-        "chunked": len(pipeline.plan.stages_of(0)) > 1,
-        "height": 28 * pipeline.plan.ranks,
+        "chunked": len(pipeline.plan.stages_of(0)) > 1, "height": 28 * pipeline.plan.ranks,
         "description": describe(pipeline),
-    }
+    }  # fmt: skip
     drawing = {
         "id": "pipeline", "type": "pipeline", "seconds": pipeline.timing.makespan, "ticks": TICKS,
         "names": list(NAMES.values()), "ranks": boxes, "gap": gap, "fold": fold(pipeline),

@@ -133,16 +133,11 @@ def axis(grid: Grid, dimension: Axis, best: Estimate, levels: list[Level]) -> di
     loop = chunks > 1 and kind in KINDS and not KINDS[kind].folded
     by_cp = f" × cp {grid.size_of['cp']}" if dimension is DATA and grid.size_of["cp"] > 1 else ""
     return {
-        "name": dimension.name + by_cp,
-        "size": size,
-        "groups": f"{grid.world // size:,}",
-        "does": dimension.does,
-        "digits": parts,
-        "talk": ("ring" if loop else "chain") if dimension is PIPELINE else "all",
-        "link": links_of(parts, grid.world, levels),
-        "bytes": None if sent is None else metric(sent, "B"),
+        "name": dimension.name + by_cp, "size": size, "groups": f"{grid.world // size:,}", "does": dimension.does,
+        "digits": parts, "talk": ("ring" if loop else "chain") if dimension is PIPELINE else "all",
+        "link": links_of(parts, grid.world, levels), "bytes": None if sent is None else metric(sent, "B"),
         "first": example(parts, size),
-    }
+    }  # fmt: skip
 
 
 def links_of(parts: list[list[int]], world: int, levels: list[Level]) -> str:
