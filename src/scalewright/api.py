@@ -135,10 +135,9 @@ def plan(
         optimizer=optimizer, diloco=diloco,
     )  # fmt: skip
     counts = [defaults.check_whole("devices", count) for count in scaling or ()]
-    sizes = defaults.resolve_sizes(
-        {"devices": devices, "nodes": nodes, "global_batch": global_batch,
-         "global_batch_tokens": global_batch_tokens}, place, question.seq_len,
-    )  # fmt: skip
+    wanted = {"devices": devices, "nodes": nodes, "global_batch": global_batch}
+    wanted |= {"global_batch_tokens": global_batch_tokens}
+    sizes = defaults.resolve_sizes(wanted, place, question.seq_len)
     assumed = [*notes.length]
     if question.states_layout:
         question = question.resized(sizes.get("devices"), sizes.get("global_batch"))

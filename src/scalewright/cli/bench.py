@@ -274,10 +274,8 @@ def show_fit(answer: Mapping[str, Any]) -> None:
     from scalewright.plan.constants import facts
 
     shipped = {fact.name: fact for fact in facts()}
-    rows = [
-        (name, f"{shipped[name].value:.4g}", f"{value:.4g}", shipped[name].unit)
-        for name, value in answer["constants"].items()
-    ]
+    constants = answer["constants"].items()
+    rows = [(name, f"{shipped[name].value:.4g}", f"{value:.4g}", shipped[name].unit) for name, value in constants]
     print_table(("constant", "shipped", "fitted", "unit"), rows) if rows else print("no constant changed")
     held = answer["held_out"]
     if held["rows"]:

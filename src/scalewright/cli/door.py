@@ -188,8 +188,7 @@ def usage_error(error: Any) -> UserError:
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "scalewright"
     see = f"see `{path} --help`"
-    option = getattr(error, "option_name", None)
-    kind = type(error).__name__
+    kind, option = type(error).__name__, getattr(error, "option_name", None)
     if kind == "NoSuchOption":
         near = nearest(str(option), _options_of(context), 2)
         how = ("did you mean " + " or ".join(near) + "?") if near else see

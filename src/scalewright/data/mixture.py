@@ -109,10 +109,8 @@ class Positions:
 
     def dump(self) -> dict[str, object]:
         """Plain data, for state.json."""
-        segments = [
-            {"from": s.start, "weights": {str(number): weight for number, weight in s.weights.items()}}
-            for s in self.segments
-        ]
+        weights = [{str(number): weight for number, weight in s.weights.items()} for s in self.segments]
+        segments = [{"from": s.start, "weights": of} for s, of in zip(self.segments, weights, strict=True)]
         return {"sources": list(self.sources), "segments": segments}
 
     @classmethod

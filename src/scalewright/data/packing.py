@@ -182,7 +182,6 @@ def fill(store: TokenStore, segments: Segments, ids: Int64, seq_len: int, docume
     if not document_mask:
         positions = np.tile(np.arange(seq_len, dtype=np.int64), (rows, 1))
         return Batch(tokens, targets, positions, None, ids)
-
     row, length = segments.row, segments.length
     if not full:  # one more segment in each short row: the padding
         short = np.flatnonzero(filled <= seq_len)

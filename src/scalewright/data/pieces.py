@@ -118,10 +118,8 @@ def _ranges(file: InputFile, start: int, stop: int, target: int, split: str | No
     if stop <= start:
         return []
     count = max(1, round((stop - start) / target))
-    bounds = [start + (stop - start) * number // count for number in range(count + 1)]
-    return [
-        Part(file, first, last, last - first, first == start, last == stop, split) for first, last in pairwise(bounds)
-    ]
+    bounds = pairwise(start + (stop - start) * number // count for number in range(count + 1))
+    return [Part(file, first, last, last - first, first == start, last == stop, split) for first, last in bounds]
 
 
 def _character_start(file: InputFile, byte: int) -> int:
@@ -144,10 +142,6 @@ def _row_groups(file: InputFile, target: int) -> list[Part]:
         how = "write it again"
         raise UserError(f"not a readable parquet file: {str(error).splitlines()[0]}", file.path, how) from None
     groups = meta.num_row_groups
-    step = max(1, round(target * groups / file.size))
-    weight = file.size // max(groups, 1)
-    starts = range(0, groups, step)
-    return [
-        Part(file, start, min(start + step, groups), weight * min(step, groups - start), split=file.split)
-        for start in starts
-    ]
+    step, weight = max(1, round(target * groups / file.size)), file.size // max(groups, 1)
+    spans = [(start, min(start + step, groups)) for start in range(0, groups, step)]
+    return [Part(file, start, stop, weight * (stop - start), split=file.split) for start, stop in spans]

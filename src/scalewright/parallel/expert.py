@@ -176,9 +176,7 @@ class AllToAll:
         assert self.etp is not None
         # no -1: a rank may have no rows
         sums = parts.view(self.etp.size, self.shared[self.etp.index], parts.shape[-1]).sum(dim=0)
-        if bias is None:
-            return sums
-        return sums + bias[torch.split(self.experts, self.shared)[self.etp.index]]
+        return sums if bias is None else sums + bias[torch.split(self.experts, self.shared)[self.etp.index]]
 
 
 @dataclass(frozen=True)

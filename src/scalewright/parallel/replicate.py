@@ -56,7 +56,6 @@ class GradientBuckets:
         self.groups = {False: mesh.group("gradient")}
         if any(_is_expert(weight) for weight in weights):
             self.groups[True] = mesh.group("ehsdp")
-
         self.weights = weights
         self.overlap = overlap
         self.tied = frozenset(tied)
@@ -65,7 +64,6 @@ class GradientBuckets:
         self._next = 0  # the bucket that they start next
         self._ended: set[int] = set()  # stages that have run their last backward of the step
         self._started: set[int] = set()  # and stages whose buckets have been started
-
         together: dict[tuple[int, bool], list[Weight]] = {}
         for weight in weights.trained()[::-1]:  # the backward makes the last layer's gradients first
             together.setdefault((weight.stage, _is_expert(weight)), []).append(weight)

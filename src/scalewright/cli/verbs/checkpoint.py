@@ -130,15 +130,13 @@ def diff_checkpoints(first: Run, second: Run, json: Json = False) -> None:
         print_json({**paths, "equal": equal, "tensors_equal": not different, "settings": parts, "tensors": different})
     else:
         for part, values in parts.items():
-            shown = [
-                f"{key} {str(old)[:60]} -> {str(new)[:60]}".removeprefix(f"{part} ")
-                for key, (old, new) in values.items()
-            ]
+            changes = (f"{key} {str(old)[:60]} -> {str(new)[:60]}" for key, (old, new) in values.items())
+            shown = [change.removeprefix(f"{part} ") for change in changes]
             more = [f"{len(shown) - SHOWN} more (--json)"] if len(shown) > SHOWN else []
             print(printable(f"{part}: " + ", ".join(shown[:SHOWN] + more)))
         print(f"{len(rows) - len(different):,} of {len(rows):,} tensors are equal, bit for bit")
         table = [
-            [printable(row["name"]), _kind(row), decimal(row.get("largest")), decimal(row.get("relative"))]
+            [printable(row["name"]), _kind(row), *(decimal(row.get(key)) for key in ("largest", "relative"))]
             for row in different
         ]
         if table:

@@ -125,7 +125,5 @@ def read_counts(text: str) -> list[int]:
     first, last = numbers
     if first > last:
         raise UserError(f"scaling is '{text}'", "--scaling", f"write {last}..{first}")
-    counts = [first]
-    while counts[-1] * 2 <= last:
-        counts.append(counts[-1] * 2)
-    return counts if counts[-1] == last else [*counts, last]
+    doubled = [first << times for times in range((last // first).bit_length())]
+    return doubled if doubled[-1] == last else [*doubled, last]

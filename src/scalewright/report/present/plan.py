@@ -163,22 +163,21 @@ def _layouts(document: PlanDocument) -> Table:
     heads = ["", "layout", "step", "p10-p90", "tokens/s", "MFU", "memory", "risk"]
     heads += [aim(document)] if aim(document) else []
     marked = is_ours(document.best[0]) and any(map(untrainable, document.best))
-    rows, reasons = [], dict.fromkeys(filter(None, map(untrainable, document.best)))
+    rows: list[list[str]] = []
+    reasons: dict[str, list[str]] = {}
     for number, layout in enumerate(document.best, 1):
         read = layout.read
+        if untrainable(layout):
+            reasons.setdefault(untrainable(layout), []).append(str(number))
         band = between(short_time(layout.low), short_time(layout.high)) if layout.low and layout.high else ""
         cells = [str(number), one_line(layout.layout), short_time(layout.seconds), band,
                  count(read.number("tokens_per_s")), share(read.number("mfu")), gib(layout.peak_gib),
                  RISK_TERMS.get(read.text("risk"), "")]  # fmt: skip
         cells += [decimal(read.number("objective_value"), 4)] if len(heads) > 8 else []
         rows.append(cells + ([("not yet" if untrainable(layout) else "yes")] if marked else []))
-    note = "; ".join(f"`train` can't run {_numbers(document, reason)} yet: {reason}" for reason in reasons)
+    note = "; ".join(f"`train` can't run {', '.join(numbers)} yet: {why}" for why, numbers in reasons.items())
     heads += ["train"] if marked else []
     return Table(heads, rows, searched(document), note, few=FEW, spare=("p10-p90", "tokens/s"))
-
-
-def _numbers(document: PlanDocument, reason: str) -> str:
-    return ", ".join(str(number) for number, layout in enumerate(document.best, 1) if untrainable(layout) == reason)
 
 
 def yours_blocks(document: PlanDocument, yours: Estimate) -> Iterator[Block]:
