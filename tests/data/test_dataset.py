@@ -1,21 +1,15 @@
-"""The order is a pure function of (seed, index): the same for any ranks, after any stop, in any mixture.
-
-Batches made ahead: in order, at most so many, and no thread is left behind.
-"""
+"""The order is a pure function of (seed, index): the same for any ranks, after any stop, in any mixture."""
 
 from __future__ import annotations
 
 import json
 import math
-import threading
-import time
-from contextlib import closing
 
 import numpy as np
 import pytest
 
 from scalewright.data.batch import IGNORED, sample_ids_hash
-from scalewright.data.dataset import AHEAD, Prefetcher, TokenDataset, open_data
+from scalewright.data.dataset import TokenDataset, open_data
 from scalewright.data.prepare import prepare
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import DataSpec
@@ -134,69 +128,3 @@ def test_a_mixture_of_prepared_folders(tmp_path):
     other = prepared(tmp_path, "other", 900, vocab_size=310)
     with pytest.raises(UserError, match="different tokenizers"):
         open_data(DataSpec.parse({"train": [one, other]}), "train")
-
-
-class Counting:
-    """Notes which batches were asked for; the one at `fails` raises."""
-
-    def __init__(self, inner, fails=None):
-        self.inner, self.fails, self.asked = inner, fails, []
-
-    def batch(self, indices):
-        self.asked.append(indices[0])
-        if indices[0] == self.fails:
-            raise OSError("the disk is gone")
-        return self.inner.batch(indices)
-
-
-@pytest.fixture
-def data(tmp_path):
-    return TokenDataset([make_store(tmp_path, [9] * 30)], 8)
-
-
-def steps(count):
-    return (range(4 * step, 4 * step + 4) for step in range(count))
-
-
-def threads():
-    return [thread for thread in threading.enumerate() if thread.name == "scalewright-prefetch"]
-
-
-def test_same_batches_in_the_same_order(data):
-    with closing(Prefetcher(data, steps(20))) as batches:
-        found = list(batches)
-    assert len(found) == 20
-    for step, batch in enumerate(found):
-        assert np.array_equal(batch.tokens, data.batch(range(4 * step, 4 * step + 4)).tokens)
-    assert not threads()
-
-
-def test_no_further_ahead_than_asked(data):
-    counting = Counting(data)
-    with closing(Prefetcher(counting, steps(100))) as batches:
-        next(batches)
-        deadline = time.monotonic() + 10
-        while len(counting.asked) < AHEAD + 2 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        time.sleep(0.05)
-        assert len(counting.asked) == AHEAD + 2  # one taken, those waiting, one that waits for room
-    assert not threads()
-
-
-def test_an_error_comes_where_its_batch_would(data):
-    batches = Prefetcher(Counting(data, fails=8), steps(10))
-    assert [next(batches).sample_ids.shape for _ in range(2)] == [(4,), (4,)]
-    with pytest.raises(OSError, match="the disk is gone"):
-        next(batches)
-    with pytest.raises(StopIteration):
-        next(batches)
-    assert not threads()
-
-
-def test_closing_early_and_twice(data):
-    batches = Prefetcher(data, steps(10**9))
-    next(batches)
-    batches.close()
-    batches.close()
-    assert not threads()
-    assert list(batches) == []

@@ -10,19 +10,13 @@ Data have a fingerprint, apart from their path: a moved folder keeps it, other t
     prepared shards       hash of the checksums in their metadata.json      no token is read
     .npy, .bin, Megatron  hash of sizes, of some documents' offsets, of 64 KiB at either end of a file
 
-Cheap for terabytes, and not proof against somebody who changes tokens in the middle of a file on purpose. The next
-batches are made while the current one is used, by one thread, in the order of the index ranges given:
-
-    consumer   step 0 ······· step 1 ······· step 2
-    thread     │batch 1│batch 2│  waits      │batch 3│       at most AHEAD batches ahead
+Cheap for terabytes, and not proof against somebody who changes tokens in the middle of a file on purpose.
 """
 
 from __future__ import annotations
 
 import hashlib
-import queue
-import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from math import nan
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -200,12 +194,9 @@ def _same(values: Any) -> Any:
 
 
 def open_data(
-    spec: DataSpec | PythonRef,
-    split: Literal["train", "valid"],
-    seed: int = 0,
-    before: Positions | None = None,
+    spec: DataSpec | PythonRef, split: Literal["train", "valid"], seed: int = 0, before: Positions | None = None,
     samples: int = 0,
-) -> Dataset:
+) -> Dataset:  # fmt: skip
     """The data of one split: shuffled by `seed` for "train", in stored order for "valid".
 
     Training sources are mixed by weight; for a run that goes on after `samples` samples, each from its place in
@@ -272,65 +263,3 @@ def file_identity(path: Path) -> str:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:
         return "missing"
-
-
-AHEAD = 2  # batches
-_WAKE_S = 0.1  # how long a stopped thread may go on waiting for room in the queue
-
-
-class Prefetcher:
-    """An iterator over `dataset.batch(indices)` for each of `steps`, which raises its errors in place; to be closed.
-
-    >>> with closing(Prefetcher(data, (range(i * 8, i * 8 + 8) for i in range(100)))) as batches:
-    ...     for batch in batches: ...
-    """
-
-    def __init__(self, dataset: Dataset, steps: Iterable[Sequence[int] | range]) -> None:
-        self._dataset, self._steps = dataset, iter(steps)
-        self._queue: queue.Queue[Batch | BaseException | None] = queue.Queue(maxsize=AHEAD)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="scalewright-prefetch", daemon=True)
-        self._thread.start()
-
-    def __iter__(self) -> Iterator[Batch]:
-        return self
-
-    def __next__(self) -> Batch:
-        if self._stop.is_set():
-            raise StopIteration
-        item = self._queue.get()
-        if isinstance(item, Batch):
-            return item
-        self.close()
-        if item is None:
-            raise StopIteration
-        raise item
-
-    def close(self) -> None:
-        """Stops the thread and drops its batches; safe to call twice."""
-        self._stop.set()
-        while True:
-            try:
-                self._queue.get_nowait()
-            except queue.Empty:
-                break
-        if self._thread is not threading.current_thread():
-            self._thread.join()
-
-    def _work(self) -> None:
-        try:
-            for indices in self._steps:
-                if not self._put(self._dataset.batch(indices)):
-                    return
-            self._put(None)
-        except BaseException as error:
-            self._put(error)
-
-    def _put(self, item: Batch | BaseException | None) -> bool:
-        while not self._stop.is_set():
-            try:
-                self._queue.put(item, timeout=_WAKE_S)
-                return True
-            except queue.Full:
-                continue
-        return False

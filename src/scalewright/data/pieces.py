@@ -62,15 +62,13 @@ def cut_pieces(files: Sequence[InputFile], valid_fraction: float) -> list[Piece]
 
     for file in files:
         for part in _parts(file, target, valid_fraction if by_tail else 0.0):
-            if part.size >= target // 2:
+            large = part.size >= target // 2  # a piece of its own
+            if not large:
+                waiting.append(part)
+                weight += part.size
+            if large or weight >= target:
                 close(waiting)
-                close([part])
-                waiting, weight = [], 0
-                continue
-            waiting.append(part)
-            weight += part.size
-            if weight >= target:
-                close(waiting)
+                close([part] if large else [])
                 waiting, weight = [], 0
     close(waiting)
     return pieces

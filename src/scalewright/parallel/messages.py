@@ -54,12 +54,9 @@ class Messages:
         self.sent_bytes = 0  # of all steps; a measured step's are told apart in train/metrics/measured.py
 
     def start(
-        self,
-        shape: Sequence[int],
-        dtype: torch.dtype,
-        incoming: Mapping[int, int] | None = None,
+        self, shape: Sequence[int], dtype: torch.dtype, incoming: Mapping[int, int] | None = None,
         acknowledged: Mapping[int, Sequence[int]] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Before a step whose messages are all of one shape; posts the first receive from each peer.
 
         `incoming`: messages of the step from each peer (others are received without being posted ahead).
