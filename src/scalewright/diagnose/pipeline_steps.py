@@ -1,4 +1,4 @@
-"""A pipeline's recorded steps (`traces/pipeline-step-*.json`, parallel/timeline.py): bubble and stages' work.
+"""A pipeline's recorded steps (`traces/pipeline-step-*.json`, parallel/execute.py): bubble and stages' work.
 
     rank 0 | F0 F1 .  .  B0--- F2 B1--- .  B2---      measured
     rank 1 | .  F0 B0--- F1 B1--- F2 B2--- .  .       ideal: `simulate`, each action at its stage's median

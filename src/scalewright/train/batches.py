@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from scalewright.data.batch import IGNORED, Batch, sample_ids_hash
 from scalewright.data.dataset import Dataset, TokenDataset
 from scalewright.data.items import outside_vocabulary
-from scalewright.data.left_out import LeftOut
+from scalewright.data.mixture import LeftOut
 from scalewright.data.prefetch import Prefetcher
 from scalewright.parallel.inputs import Micro, micro_batches, wanted_by
 from scalewright.parallel.mesh import Mesh

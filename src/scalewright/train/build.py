@@ -19,7 +19,7 @@ import torch
 from scalewright.checkpoint.read import set_aside
 from scalewright.data.check import BackgroundCheck, unchecked
 from scalewright.data.dataset import Dataset, TokenDataset, open_data
-from scalewright.data.left_out import LeftOut
+from scalewright.data.mixture import LeftOut
 from scalewright.launch.rank import RankContext
 from scalewright.parallel.collectives import barrier, from_rank_zero
 from scalewright.parallel.execute import Loss

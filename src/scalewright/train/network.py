@@ -15,12 +15,11 @@ from scalewright.checkpoint.read import CheckpointReader, damage, find_checkpoin
 from scalewright.model.huggingface import HuggingFaceFolder
 from scalewright.model.init import init_box
 from scalewright.model.python import build_python_model
-from scalewright.parallel.blocks import find_blocks
 from scalewright.parallel.collectives import copy_from_rank_zero
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.offload_states import masters_device
 from scalewright.parallel.parallelize import Parallel, fill, parallelize
-from scalewright.parallel.stages import cut_stages
+from scalewright.parallel.stages import cut_stages, find_blocks
 from scalewright.parallel.weights import Source
 from scalewright.spec.errors import UserError
 from scalewright.spec.memory import is_sharded

@@ -45,13 +45,12 @@ from torch.utils.hooks import RemovableHandle
 
 from scalewright.launch.capture.injected.scalewright_recorder import collectives
 from scalewright.launch.settings import quiet_profiler
-from scalewright.parallel.blocks import find_blocks
 from scalewright.parallel.collectives import barrier
-from scalewright.parallel.execute import Recorder
+from scalewright.parallel.execute import ActionTimes, Recorder
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import Parallel
 from scalewright.parallel.pipeline import Pipeline
-from scalewright.parallel.timeline import ActionTimes
+from scalewright.parallel.stages import find_blocks
 from scalewright.parallel.timers import PHASES
 from scalewright.spec.schedule import Action, Schedule
 from scalewright.train.hangs.position import Groups

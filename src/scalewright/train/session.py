@@ -16,7 +16,7 @@ import torch
 from scalewright.checkpoint.format import committed
 from scalewright.checkpoint.read import CheckpointReader, set_aside
 from scalewright.data.dataset import Dataset
-from scalewright.data.left_out import LeftOut, Range
+from scalewright.data.mixture import LeftOut, Range
 from scalewright.evaluate.validate import validate
 from scalewright.parallel.collectives import all_sum, from_rank_zero, gather_json
 from scalewright.parallel.execute import Loss

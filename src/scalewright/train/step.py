@@ -41,7 +41,7 @@ from scalewright.parallel.inputs import Micro
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import Parallel
 from scalewright.parallel.stages import stages_of
-from scalewright.parallel.sums import sum_partial
+from scalewright.parallel.weights import sum_partial
 from scalewright.spec.guard import GuardSpec
 from scalewright.train.balance import Balance
 from scalewright.train.clipping import squared_part

@@ -36,14 +36,13 @@ from scalewright.checkpoint.format import OPTIMIZER
 from scalewright.checkpoint.read import CheckpointReader
 from scalewright.model.decoder import Decoder
 from scalewright.model.init import init_box
-from scalewright.parallel.blocks import blocks_of
 from scalewright.parallel.collectives import all_sum
 from scalewright.parallel.execute import Loss
 from scalewright.parallel.inputs import Micro
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.parallelize import Buffers, Parallel, fill
 from scalewright.parallel.recompute import apply_recompute
-from scalewright.parallel.stages import Stages, cut_stages, stages_of
+from scalewright.parallel.stages import Stages, blocks_of, cut_stages, stages_of
 from scalewright.parallel.weights import Source, Weight
 from scalewright.spec.deepspeed import Config
 from scalewright.spec.errors import UserError

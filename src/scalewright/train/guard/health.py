@@ -33,7 +33,7 @@ from torch import Tensor
 
 from scalewright.checkpoint.format import read_manifest
 from scalewright.checkpoint.read import newest_verified
-from scalewright.data.left_out import Range
+from scalewright.data.mixture import Range
 from scalewright.parallel.collectives import gather_json
 from scalewright.parallel.execute import Loss
 from scalewright.parallel.inputs import Micro
