@@ -16,11 +16,10 @@
     doubling          log2 n alpha + ...                     recursive doubling
     torus axis        B / two-way rate                       closed: both directions, (n-1)/n left out
 
-Psi: parameters; b: sequences of a micro-batch, s: their tokens, h: hidden size, t: tensor-parallel ranks; B:
-the whole tensor in bytes; rates are bytes/s one way unless said, delays seconds (Thakur et al. 2005;
-Rabenseifner 2004; scaling book, part 3). What passes on the wire counts, an all-reduce twice, without the
-share (n - 1) / n that is a rank's own where a paper leaves it out. Plans are priced by `spec/volumes.py` and
-`plan/cost/links.py`.
+Psi: parameters; b: sequences of a micro-batch, s: their tokens, h: hidden size, t: tensor-parallel ranks; B: the whole
+tensor in bytes; rates are bytes/s one way unless said, delays seconds (Thakur et al. 2005; Rabenseifner 2004; scaling
+book, part 3). What passes on the wire counts, an all-reduce twice, without the share (n - 1) / n that is a rank's own
+where a paper leaves it out. Plans are priced by `spec/volumes.py` and `plan/cost/links.py`.
 
 When communication binds: the batch, width and ways at which a sharding stops being bound by compute.
 
@@ -62,9 +61,8 @@ def ring_volume(kind: str, size: float, ranks: int) -> float:
 def zero_volume(psi: float, stage: int, micro_batches: int = 1) -> float:
     """Numbers that data parallelism sends in a step, by ZeRO stage.
 
-    Rajbhandari et al. 2020 §7.1-7.2 for one micro-batch: a reduce-scatter of gradients and an all-gather of
-    parameters; stage 3 gathers for forward and backward. With more, stages 2 and 3 reduce after each, and
-    stage 3 gathers for each.
+    Rajbhandari et al. 2020 §7.1-7.2 for one micro-batch: a reduce-scatter of gradients and an all-gather of parameters;
+    stage 3 gathers for forward and backward. With more, stages 2 and 3 reduce after each, and stage 3 gathers for each.
     """
     return psi * {0: 2, 1: 2, 2: 1 + micro_batches, 3: 3 * micro_batches}[stage]
 

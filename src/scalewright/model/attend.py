@@ -12,12 +12,11 @@ arXiv 2309.17453 §3.3), is one part more, of lse `sink` and out 0: it changes t
 
     - sum over queries of exp(sink - lse) (gradient of out . out)
 
-No tensor of all queries by all keys is made, forward or backward: where more than causality hides keys, a
-part is done tile by tile (visible.py), and a tile's mask is made for it and dropped. PyTorch's fused kernels
-are used where they take the case: the CPU's with or without a mask, a GPU's flash without one, in 16 bits.
-Else a tile's scores are made in fp32, of at most ROWS queries and about AT_ONCE numbers. A mask hides by a
-large finite number: a query that sees no key of a part has then an lse that merges to nothing, where -inf
-would give NaN or, from the CPU's kernel, 0.
+No tensor of all queries by all keys is made, forward or backward: where more than causality hides keys, a part is done
+tile by tile (visible.py), and a tile's mask is made for it and dropped. PyTorch's fused kernels are used where they
+take the case: the CPU's with or without a mask, a GPU's flash without one, in 16 bits. Else a tile's scores are made in
+fp32, of at most ROWS queries and about AT_ONCE numbers. A mask hides by a large finite number: a query that sees no key
+of a part has then an lse that merges to nothing, where -inf would give NaN or, from the CPU's kernel, 0.
 
     B batch  H query heads  G key-value heads  Q queries  T keys  K head dim  W of values: K but in MLA
 

@@ -5,8 +5,7 @@
 
     norm_position  pre: f(norm(x))     post: norm(f(x)) (OLMo-2)      both: norm(f(norm(x))) (Gemma 2, 3)
 
-A block is a pure function of x and the context: recomputing it gives the same bits, and it compiles and
-shards alone.
+A block is a pure function of x and the context: recomputing it gives the same bits, and it compiles and shards alone.
 
 Multi-token prediction: small modules behind the last block, each of which predicts one token further.
 
@@ -15,11 +14,10 @@ Multi-token prediction: small modules behind the last block, each of which predi
                                                                           head -> token i+2
     depth k       join([norm(embed(token i+k)), norm(h(k-1)_i)])          ... -> h(k)_i -> token i+k+1
 
-(DeepSeek-AI 2024, arXiv 2412.19437 §2.2, eq. 21-25.) Embedding and head are the model's own. Two conventions
-follow the published weights: `join` takes the embedding first (DeepSeek's and GLM-4.5's files, Megatron-LM,
-vLLM, transformers; eq. 21 writes it second), and every depth takes the hidden state after the norm of the
-depth before (Megatron-LM, transformers; vLLM at depth 1, and the files have no more). What is joined at i
-stands at position i.
+(DeepSeek-AI 2024, arXiv 2412.19437 §2.2, eq. 21-25.) Embedding and head are the model's own. Two conventions follow the
+published weights: `join` takes the embedding first (DeepSeek's and GLM-4.5's files, Megatron-LM, vLLM, transformers;
+eq. 21 writes it second), and every depth takes the hidden state after the norm of the depth before (Megatron-LM,
+transformers; vLLM at depth 1, and the files have no more). What is joined at i stands at position i.
 
 A module is a pure function of its two inputs and the forward's context. Ranks and groups appear nowhere.
 """

@@ -104,11 +104,10 @@ class Decoder(nn.Module):
     ) -> Any:
         """tokens [B, T] (later stages: hidden [B, T, D]) -> logits [B, T, V] (all but the last: hidden).
 
-        `positions` [B or 1, T]: null = 0..T-1 after the cached ones. `documents` [B, T]: tokens see only
-        those of their own number (a run of it); null = one document. `packing`: the same for a GPU's host.
-        `ahead` [depths, B, T]: the token that each prediction module takes at each place, in training, for
-        Predictions of all depths; null = the modules are left out. `product`: the last stage returns what it
-        makes of the head, in place of logits.
+        `positions` [B or 1, T]: null = 0..T-1 after the cached ones. `documents` [B, T]: tokens see only those of their
+        own number (a run of it); null = one document. `packing`: the same for a GPU's host. `ahead` [depths, B, T]: the
+        token that each prediction module takes at each place, in training, for Predictions of all depths; null = the
+        modules are left out. `product`: the last stage returns what it makes of the head, in place of logits.
         """
         hidden, context = self._run(tokens, positions, documents, cache, packing)
         if not self.last:

@@ -83,8 +83,7 @@ def named_tensors(model: ModelSpec) -> dict[str, TensorSpec]:
 def initialize(module: nn.Module, model: ModelSpec, seed: int) -> None:
     """Fills a decoder (or a cut of one) in place, tensor by tensor; parameters are whole, plain tensors.
 
-    On the meta device, call `module.to_empty(device=...)` first. Raises RunError for a parameter that the
-    spec lacks.
+    On the meta device, call `module.to_empty(device=...)` first. Raises RunError for a parameter that the spec lacks.
     """
     by_name = named_tensors(model)
     for name, parameter in module.named_parameters():

@@ -4,9 +4,8 @@
     load_model("my.yaml")                 the same for a model file
     load_model("path/to/hf-folder")       config.json + safetensors
 
-The module is made without memory, given memory once in the requested dtype and on the requested device,
-and filled tensor by tensor: never a second copy of the model. `serve/load.py` has the `load_model` that opens
-checkpoints, too.
+The module is made without memory, given memory once in the requested dtype and on the requested device, and filled
+tensor by tensor: never a second copy of the model. `serve/load.py` has the `load_model` that opens checkpoints, too.
 """
 
 from __future__ import annotations

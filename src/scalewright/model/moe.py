@@ -5,11 +5,10 @@
                   v                                                      token 1 -> 0, 1     expert  0 | 1 | 2
               rows [Nk,D] --experts--> [Nk,D] --back in order, weighted, summed over k--> [N,D]  (+ shared(x))
 
-(Shazeer et al. 2017, arXiv 1701.06538 §2; Fedus et al. 2021, 2101.03961 §2; DeepSeek-AI 2024, 2412.19437
-§2.1.2.) An expert takes as many tokens as are sent to it, unless training limits them (train/capacity.py).
-With `weigh_input` (Llama 4) it gives f(w x) in place of w f(x). Devices, ranks and groups appear nowhere:
-expert parallelism wraps the forward of `experts`, and of the whole where some are shared, tensor parallelism
-`routed` and `shared`.
+(Shazeer et al. 2017, arXiv 1701.06538 §2; Fedus et al. 2021, 2101.03961 §2; DeepSeek-AI 2024, 2412.19437 §2.1.2.) An
+expert takes as many tokens as are sent to it, unless training limits them (train/capacity.py). With `weigh_input`
+(Llama 4) it gives f(w x) in place of w f(x). Devices, ranks and groups appear nowhere: expert parallelism wraps the
+forward of `experts`, and of the whole where some are shared, tensor parallelism `routed` and `shared`.
 
     B batch  T tokens  N = B T  D hidden  E experts  k experts of a token  F hidden units of an expert
 """

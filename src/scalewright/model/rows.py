@@ -3,9 +3,8 @@
     q, k, v, first [B or 1, T] --attend_rows--> out, lse             kept: these, and nothing of T x T
     grad of out                --attend_rows_backward--> grads       a tile's mask and scores are made again
 
-Documents of packed rows, windows, ALiBi and caps take it; a plainly causal row takes PyTorch's own
-(attention.py). `first` is each token's first visible key (visible.py), in the place of a mask. Sinks come
-after the kernel (attend.py).
+Documents of packed rows, windows, ALiBi and caps take it; a plainly causal row takes PyTorch's own (attention.py).
+`first` is each token's first visible key (visible.py), in the place of a mask. Sinks come after the kernel (attend.py).
 
 It is registered as an operator: compiled blocks hold it as one node, recomputation keeps or repeats it like
 PyTorch's kernels, and a dry run counts its outputs but, as of any kernel, not what it allocates for a tile.

@@ -185,9 +185,8 @@ def _attention(m: ModelSpec, s: Sizes, fqn: str, layer: int, block_input: float)
 def _mla(m: ModelSpec, mla: MLA, s: Sizes, fqn: str, layer: int) -> Iterator[Operator]:
     """Latent attention: both down projections are whole on every tp rank, the up projections are split.
 
-    A key is a part of kv_up's output beside a copy of the rotated one: with fused kernels the copy alone is
-    kept more. PyTorch keeps joined keys; of plain rows on a CPU values too are copies, as wide as keys, of
-    what then goes.
+    A key is a part of kv_up's output beside a copy of the rotated one: with fused kernels the copy alone is kept more.
+    PyTorch keeps joined keys; of plain rows on a CPU values too are copies, as wide as keys, of what then goes.
     """
     d, fqn, heads = m.hidden_size, f"{fqn}.attention", ceil_div(m.num_attention_heads, s.tp)
     latent, rope = mla.kv_lora_rank, mla.qk_rope_head_dim

@@ -6,10 +6,9 @@
     sent after          0           1           2           0           1
     applied after             0           1           2           0           1
 
-Fragment k of n is sent after the steps (k + 1) inner_steps / n, and every inner_steps from there on; it is
-applied `overlap` steps later. A run's last step applies what is under way, and then synchronizes the rest at
-once, so that a run that has ended is one model. All of it is a pure function of the step: a resume needs no
-counter.
+Fragment k of n is sent after the steps (k + 1) inner_steps / n, and every inner_steps from there on; it is applied
+`overlap` steps later. A run's last step applies what is under way, and then synchronizes the rest at once, so that a
+run that has ended is one model. All of it is a pure function of the step: a resume needs no counter.
 
 (Douillard et al. 2023, arXiv 2311.08105, algorithm 1; fragments, overlap, mixing: Streaming DiLoCo, Douillard
 et al. 2025, arXiv 2501.18512, algorithm 2. outer_lr 1 and outer_momentum 0 is LocalSGD: Stich 2019.)

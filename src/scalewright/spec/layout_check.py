@@ -8,8 +8,7 @@
     recompute       not with a backward in two halves; every k-th of at least k layers; inputs fit the budget
     offload         of parameters needs zero_stage 3: only what is sharded can be fetched piece by piece
 
-Every error names the two values in conflict and a fix (`layout_fix.py`) with which all checks
-pass.
+Every error names the two values in conflict and a fix (`layout_fix.py`) with which all checks pass.
 
 Fixes of an invalid layout: changes that are tried, the nearest first, and offered in the fewest words.
 

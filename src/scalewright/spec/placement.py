@@ -36,9 +36,8 @@ Box = tuple[tuple[int, ...], tuple[int, ...]]
 class Split:
     """One cut of a tensor along `dim`, over the ranks of `axis`, into `parts` of ceil(size / parts).
 
-    With fewer parts than ranks, neighbouring ranks hold copies (KV heads under a larger tp). `even`: every
-    rank's local tensor has the full ceil(size / parts), padded; else the last parts are smaller or empty,
-    as `torch.chunk` cuts.
+    With fewer parts than ranks, neighbouring ranks hold copies (KV heads under a larger tp). `even`: every rank's local
+    tensor has the full ceil(size / parts), padded; else the last parts are smaller or empty, as `torch.chunk` cuts.
     """
 
     axis: str
@@ -145,8 +144,7 @@ def _pp_ranks(stages: Iterable[int], layout: Layout) -> tuple[int, ...]:
 def box(placement: Placement, coords: Mapping[str, int], sizes: Mapping[str, int]) -> Box:
     """The rank's part of the true tensor: (offsets, sizes), clipped; a size of 0 means empty.
 
-    `coords` and `sizes` are the rank's index and the number of ranks along every axis (`Grid.coords`,
-    `Grid.size_of`).
+    `coords` and `sizes` are the rank's index and the number of ranks along every axis (`Grid.coords`, `Grid.size_of`).
     """
     offsets = [0] * len(placement.tensor.shape)
     ends = list(placement.tensor.shape)
@@ -213,8 +211,7 @@ def balanced_layers(model: ModelSpec, stages: int) -> tuple[int, ...]:
 def balance(cost: list[float], stages: int) -> tuple[int, ...]:
     """Cuts a row of costs into `stages` runs of at least one, so that the largest cost is minimal.
 
-    Among equal cuts the most even one: early stages hold the most activations, and shouldn't hold the most
-    layers too.
+    Among equal cuts the most even one: early stages hold the most activations, and shouldn't hold the most layers too.
 
     best[s][n] = min over k of best[s-1][k] and items k..n, by (largest run, sum of the runs' squares)
     """

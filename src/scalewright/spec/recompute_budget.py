@@ -4,11 +4,10 @@
     maximise   sum of FLOPs(S)                                        not redone in the backward
     so that    bytes(block input) + sum of bytes(S) <= budget x bytes that `none` keeps
 
-A kept output costs its bytes; everything else (norms, rotary turns, activations) is redone from the kept ones
-and costs memory traffic, hardly FLOPs. A block has at most some fifteen products, so that
-extending a Pareto front of sets (bytes, FLOPs) gives the exact optimum. Budget 1 keeps all that
-`none` keeps, 0 the block's input alone (`full`). The trainer executes (`parallel/recompute.py`) the same choice
-that the planner prices.
+A kept output costs its bytes; everything else (norms, rotary turns, activations) is redone from the kept ones and costs
+memory traffic, hardly FLOPs. A block has at most some fifteen products, so that extending a Pareto front of sets
+(bytes, FLOPs) gives the exact optimum. Budget 1 keeps all that `none` keeps, 0 the block's input alone (`full`). The
+trainer executes (`parallel/recompute.py`) the same choice that the planner prices.
 """
 
 from __future__ import annotations

@@ -211,8 +211,7 @@ def _lasting_gathers(rank: Rank) -> Number:
 def outer_steps(
     numbers: Number, islands: Number, inner_steps: Number, wire_bytes: Number, narrow: Number
 ) -> Iterator[Transfer]:
-    """One fragment of `numbers` (a rank's own) of islands that meet every `inner_steps` steps: a
-    step's share.
+    """One fragment of `numbers` (a rank's own) of islands that meet every `inner_steps` steps: a step's share.
 
     Replicas that are islands have nothing of `data_parallel` over dp_replicate.
     """
