@@ -95,11 +95,9 @@ class HuggingFaceFolder:
         box = self._read_box(location, offsets, sizes)
         for copy in location.copies:
             if copy in self._home and not torch.equal(self._read_box(location, offsets, sizes, copy), box):
-                raise UserError(
-                    f"'{copy}' differs from '{location.name}', and prediction modules share the model's here",
-                    str(self.folder),
-                    "set mtp_layers to 0 in the model (num_nextn_predict_layers in config.json)",
-                )
+                problem = f"'{copy}' differs from '{location.name}', and prediction modules share the model's here"
+                how = "set mtp_layers to 0 in the model (num_nextn_predict_layers in config.json)"
+                raise UserError(problem, str(self.folder), how)
         return box
 
     def _read_box(
@@ -161,11 +159,9 @@ class HuggingFaceFolder:
         """Raises UserError when the folder's tensor has another shape."""
         shape = tuple(self._files[self._home[key]].get_slice(key).get_shape())
         if shape != expected:
-            raise UserError(
-                f"tensor '{key}' has shape {shape}, and config.json makes it {expected}",
-                str(self.folder / self._home[key]),
-                "use the config.json that belongs to these weights",
-            )
+            problem = f"tensor '{key}' has shape {shape}, and config.json makes it {expected}"
+            how = "use the config.json that belongs to these weights"
+            raise UserError(problem, str(self.folder / self._home[key]), how)
 
 
 def _stored(box: list[slice], location: Location) -> tuple[slice, ...]:
@@ -199,11 +195,8 @@ def weight_files(folder: Path) -> list[str]:
         return [SINGLE]
     pickled = sorted(folder.glob("*.bin")) + sorted(folder.glob("*.pt")) + sorted(folder.glob("*.pth"))
     if pickled:
-        raise UserError(
-            f"'{pickled[0].name}' is a pickle, which can run code when it is loaded",
-            str(folder),
-            "convert it to safetensors first",
-        )
+        how = "convert it to safetensors first"
+        raise UserError(f"'{pickled[0].name}' is a pickle, which can run code when it is loaded", str(folder), how)
     raise UserError(f"no weights: neither {SINGLE} nor {INDEX}", str(folder), "check the path")
 
 

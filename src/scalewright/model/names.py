@@ -300,11 +300,8 @@ def _location(spec: ModelSpec, table: FamilyNames, name: str, shape: tuple[int, 
     whole = table.modules.get(f"{module}.{kind}")  # a parameter with a name of its own
     theirs = whole or table.modules.get(module)
     if theirs is None:
-        raise UserError(
-            f"family '{spec.family}' has no Hugging Face name for '{module}'",
-            spec.name,
-            "set `family` to one whose models have this part",
-        )
+        how = "set `family` to one whose models have this part"
+        raise UserError(f"family '{spec.family}' has no Hugging Face name for '{module}'", spec.name, how)
     full = theirs.replace("{n}", layer) + ("" if whole else f".{kind}")
     others = tuple(new + full[len(old) :] for old, new in table.prefixes if full.startswith(old))
     if table.stacks != "none" and module.startswith("mlp.experts."):

@@ -62,18 +62,13 @@ def find_logits(output: Any, shape: tuple[int, ...] | None = None) -> Tensor:
     elif isinstance(output, (tuple, list)) and output:
         logits = output[0]
     if not isinstance(logits, Tensor):
-        raise UserError(
-            f"the model's forward gave {_kind(output)}",
-            "model",
-            "return logits [B, T, V], a tuple that begins with them, a dict or an object that has 'logits'",
-        )
+        how = "return logits [B, T, V], a tuple that begins with them, a dict or an object that has 'logits'"
+        raise UserError(f"the model's forward gave {_kind(output)}", "model", how)
     if not logits.is_floating_point() or logits.dim() != 3 or (shape and tuple(logits.shape[:2]) != shape):
         expected = f"[{shape[0]}, {shape[1]}, V]" if shape and len(shape) == 2 else "[B, T, V]"
-        raise UserError(
-            f"the model's logits are {str(logits.dtype).removeprefix('torch.')} {list(logits.shape)}",
-            "model",
-            f"give real numbers of shape {expected}: one row of V for every token of the input",
-        )
+        problem = f"the model's logits are {str(logits.dtype).removeprefix('torch.')} {list(logits.shape)}"
+        how = f"give real numbers of shape {expected}: one row of V for every token of the input"
+        raise UserError(problem, "model", how)
     return logits
 
 

@@ -69,11 +69,8 @@ def _frequencies(
     if kind == "yarn":
         trained = scaling.original_context or context
         return _yarn(theta, size, scaling, trained, exponents), scaling.stretch
-    raise UserError(
-        f"rope scaling '{kind}' is counted but doesn't run yet",
-        "rope.scaling.kind",
-        "use linear, dynamic, yarn or llama3",
-    )
+    how = "use linear, dynamic, yarn or llama3"
+    raise UserError(f"rope scaling '{kind}' is counted but doesn't run yet", "rope.scaling.kind", how)
 
 
 def _dynamic(

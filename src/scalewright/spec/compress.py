@@ -65,23 +65,14 @@ def check_compress(compress: Compress, layout: Layout, *, islands: bool = False)
         return
     where, written = "train.compress", word(compress)
     if layout.zero_stage:
-        raise UserError(
-            f"{written} compresses gradients of whole replicas; zero_stage {layout.zero_stage} shards them",
-            where,
-            "use layout.zero_stage=0, or train.compress=none",
-        )
+        problem = f"{written} compresses gradients of whole replicas; zero_stage {layout.zero_stage} shards them"
+        raise UserError(problem, where, "use layout.zero_stage=0, or train.compress=none")
     if layout.dp * layout.cp == (layout.dp_replicate if islands else 1):
-        raise UserError(
-            f"{written} has nothing to compress: no other rank holds the same weights",
-            where,
-            "use train.compress=none, or more devices",
-        )
+        how = "use train.compress=none, or more devices"
+        raise UserError(f"{written} has nothing to compress: no other rank holds the same weights", where, how)
     if layout.precision == "fp16" and isinstance(compress, LowRank):
-        raise UserError(
-            "powersgd carries an error from step to step, and fp16's loss scale changes between them",
-            where,
-            "use layout.precision=bf16, or train.compress=bf16",
-        )
+        problem = "powersgd carries an error from step to step, and fp16's loss scale changes between them"
+        raise UserError(problem, where, "use layout.precision=bf16, or train.compress=bf16")
 
 
 def applicable(compress: Compress, layout: Layout, *, islands: bool = False) -> Compress:

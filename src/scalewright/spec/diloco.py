@@ -44,11 +44,8 @@ class DilocoSpec(Spec):
     @model_validator(mode="after")
     def _check(self) -> DilocoSpec:
         if self.inner_steps % self.fragments:
-            raise UserError(
-                f"fragments {self.fragments} does not divide inner_steps {self.inner_steps}",
-                "diloco",
-                f"use inner_steps {-(-self.inner_steps // self.fragments) * self.fragments}",
-            )
+            how = f"use inner_steps {-(-self.inner_steps // self.fragments) * self.fragments}"
+            raise UserError(f"fragments {self.fragments} does not divide inner_steps {self.inner_steps}", "diloco", how)
         if self.overlap >= self.inner_steps:
             raise UserError(
                 f"overlap {self.overlap} is not less than inner_steps {self.inner_steps}: a fragment would "
@@ -114,20 +111,11 @@ def check_diloco(diloco: DilocoSpec | None, layout: Layout, layers: int | None) 
     if diloco is None:
         return
     if layout.dp_replicate == 1:
-        raise UserError(
-            "diloco makes an island of every replica, and dp_replicate is 1",
-            "diloco",
-            "set layout.dp_replicate to the number of islands, or diloco: null",
-        )
+        how = "set layout.dp_replicate to the number of islands, or diloco: null"
+        raise UserError("diloco makes an island of every replica, and dp_replicate is 1", "diloco", how)
     if offloads_optimizer(layout) or offloads_parameters(layout):
-        raise UserError(
-            f"offload: {layout.offload} keeps weights in host memory, and diloco joins them on devices",
-            "layout.offload",
-            "use offload: none or activations, or diloco: null",
-        )
+        problem = f"offload: {layout.offload} keeps weights in host memory, and diloco joins them on devices"
+        raise UserError(problem, "layout.offload", "use offload: none or activations, or diloco: null")
     if layers is not None and diloco.fragments > layers + 2:
-        raise UserError(
-            f"fragments {diloco.fragments} is more than the model's {layers} layers, embedding and head",
-            "diloco",
-            f"use fragments {layers + 2} at most",
-        )
+        problem = f"fragments {diloco.fragments} is more than the model's {layers} layers, embedding and head"
+        raise UserError(problem, "diloco", f"use fragments {layers + 2} at most")

@@ -129,9 +129,7 @@ class LaunchSpec(Spec):
     @model_validator(mode="after")
     def _time_to_save(self) -> LaunchSpec:
         if self.limit_s is not None and self.limit_s <= self.save_before_s:
-            raise UserError(
-                f"time_limit {self.time_limit} is no longer than save_before_s {self.save_before_s}",
-                "launch",
-                "the run would leave after its first step: set save_before_s to what a save takes",
-            )
+            problem = f"time_limit {self.time_limit} is no longer than save_before_s {self.save_before_s}"
+            how = "the run would leave after its first step: set save_before_s to what a save takes"
+            raise UserError(problem, "launch", how)
         return self

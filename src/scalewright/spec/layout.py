@@ -108,18 +108,12 @@ class Layout(Spec):
                 f"use devices {max(1, round(self.devices / product)) * product}{alone}",
             )
         if self.dp % self.dp_replicate:
-            raise UserError(
-                f"dp_replicate {self.dp_replicate} does not divide dp {self.dp} (devices / (tp x pp x cp))",
-                "layout",
-                f"use dp_replicate {nearest_divisor(self.dp, self.dp_replicate)}",
-            )
+            problem = f"dp_replicate {self.dp_replicate} does not divide dp {self.dp} (devices / (tp x pp x cp))"
+            raise UserError(problem, "layout", f"use dp_replicate {nearest_divisor(self.dp, self.dp_replicate)}")
         expert_ranks = self.dp_shard * self.cp * self.tp
         if expert_ranks % (self.ep * self.etp):
-            raise UserError(
-                f"ep {self.ep} x etp {self.etp} does not divide dp_shard x cp x tp = {expert_ranks}",
-                "layout",
-                f"use ep {nearest_divisor(expert_ranks, self.ep)} and etp 1",
-            )
+            problem = f"ep {self.ep} x etp {self.etp} does not divide dp_shard x cp x tp = {expert_ranks}"
+            raise UserError(problem, "layout", f"use ep {nearest_divisor(expert_ranks, self.ep)} and etp 1")
         samples = self.micro_batch * self.dp
         if self.global_batch % samples:
             raise UserError(
@@ -133,11 +127,8 @@ class Layout(Spec):
         if self.pp == 1 and self.virtual_stages > 1:
             chunked = _is_chunked(self.schedule)
             key = f"schedule {self.schedule}" if chunked else f"virtual_stages {self.virtual_stages}"
-            raise UserError(
-                f"{key} needs a pipeline but pp is 1",
-                "layout",
-                "use schedule 1f1b and virtual_stages 1" + ("" if self.devices % 2 else ", or pp 2"),
-            )
+            how = "use schedule 1f1b and virtual_stages 1" + ("" if self.devices % 2 else ", or pp 2")
+            raise UserError(f"{key} needs a pipeline but pp is 1", "layout", how)
         return self
 
     def stated(self) -> dict[str, object]:

@@ -248,11 +248,8 @@ class ModelSpec(Spec):
                 latent = mla if isinstance(mla, MLA) else MLA.parse(mla, "model.mla")
                 data["head_dim"] = latent.qk_nope_head_dim + latent.qk_rope_head_dim
             elif hidden % heads:
-                raise UserError(
-                    f"hidden_size {hidden} is not divisible by num_attention_heads {heads}",
-                    "model",
-                    f"use hidden_size {max(1, round(hidden / heads)) * heads}, or set head_dim",
-                )
+                how = f"use hidden_size {max(1, round(hidden / heads)) * heads}, or set head_dim"
+                raise UserError(f"hidden_size {hidden} is not divisible by num_attention_heads {heads}", "model", how)
             else:
                 data["head_dim"] = hidden // heads
         if data.get("positions") == "learned" and not data.get("learned_positions"):

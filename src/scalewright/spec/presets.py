@@ -201,11 +201,8 @@ def fetch_config(repository: str, timeout_s: float = 20.0) -> dict[str, object]:
     except urllib.error.HTTPError as error:
         raise _refused(error.code, where) from None
     except (OSError, ValueError) as error:
-        raise UserError(
-            f"cannot fetch config.json: {getattr(error, 'reason', None) or error}",
-            where,
-            "check the network, or download config.json yourself and give its path",
-        ) from None
+        how = "check the network, or download config.json yourself and give its path"
+        raise UserError(f"cannot fetch config.json: {getattr(error, 'reason', None) or error}", where, how) from None
     if not isinstance(content, dict):
         raise UserError("its config.json is not a JSON object", where, "give another model")
     return content

@@ -141,11 +141,9 @@ class TimeoutsSpec(Spec):
     @model_validator(mode="after")
     def _order(self) -> TimeoutsSpec:
         if self.steady_s > self.start_s:
-            raise UserError(
-                f"steady_s {self.steady_s:g} is longer than start_s {self.start_s:g}",
-                "train.timeouts",
-                f"the start takes longest: set steady_s to at most {self.start_s:g}",
-            )
+            problem = f"steady_s {self.steady_s:g} is longer than start_s {self.start_s:g}"
+            how = f"the start takes longest: set steady_s to at most {self.start_s:g}"
+            raise UserError(problem, "train.timeouts", how)
         return self
 
 

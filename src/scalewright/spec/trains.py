@@ -22,11 +22,8 @@ def check_trains(model: ModelSpec, layout: Layout, seq_len: int | None) -> None:
     check_axes(layout)
     check_layout(layout, model, seq_len, train=True)
     if seq_len and model.positions == "learned" and seq_len > model.learned_positions:
-        raise UserError(
-            f"seq_len {seq_len} is more than the model's {model.learned_positions} learned positions",
-            "data",
-            f"use seq_len {model.learned_positions}",
-        )
+        problem = f"seq_len {seq_len} is more than the model's {model.learned_positions} learned positions"
+        raise UserError(problem, "data", f"use seq_len {model.learned_positions}")
 
 
 def why_not_trained(model: ModelSpec, layout: Layout, seq_len: int) -> str | None:

@@ -30,11 +30,8 @@ def import_object(ref: str) -> Callable[..., Any]:
         try:
             target: Any = _running_script(module_name) or importlib.import_module(module_name)
         except Exception as error:
-            raise UserError(
-                f"cannot import '{module_name}': {type(error).__name__}: {error}",
-                f"python: {ref}",
-                "install it, or put it into the working directory",
-            ) from error
+            problem = f"cannot import '{module_name}': {type(error).__name__}: {error}"
+            raise UserError(problem, f"python: {ref}", "install it, or put it into the working directory") from error
     for part in name.split("."):
         if not hasattr(target, part):
             raise UserError(
@@ -62,11 +59,8 @@ def _running_script(module_name: str) -> ModuleType | None:
 def check_trusted(ref: str, where: str, trust_code: bool) -> None:
     """Raises UserError unless the user trusts the file that names this code."""
     if not trust_code:
-        raise UserError(
-            f"this names code of its own, '{ref[:80]}', and using it would run that code",
-            where,
-            "add --trust-code if you trust where it comes from (trust_code=True in Python)",
-        )
+        how = "add --trust-code if you trust where it comes from (trust_code=True in Python)"
+        raise UserError(f"this names code of its own, '{ref[:80]}', and using it would run that code", where, how)
 
 
 @contextmanager

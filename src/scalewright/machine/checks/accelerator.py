@@ -120,8 +120,7 @@ def _width(gpus: list[dict[str, str]]) -> Finding | None:
         return None
     first = gpus[int(narrow[0])]
     what = f"GPU {', '.join(narrow)} has fewer PCIe lanes than it could ({first[now]} of {first[most]})"
-    fix = "use a full slot, or reseat the card, if copies to the GPU are slow"
-    return Finding(GROUP, "pcie", "note", what, fix)
+    return Finding(GROUP, "pcie", "note", what, "use a full slot, or reseat the card, if copies to the GPU are slow")
 
 
 def _used(gpus: list[dict[str, str]]) -> Finding | None:
@@ -147,8 +146,7 @@ def torch_devices(torch: Any | None, gpus: list[dict[str, str]] | None, environ:
         if hidden is not None and hidden.strip() in {"", "-1"}:
             return [Finding(GROUP, "devices", "problem", what, "CUDA_VISIBLE_DEVICES hides them: unset it")]
         if torch.version.cuda is None and torch.version.hip is None:
-            fix = "it is the CPU build: install torch with CUDA"
-            return [Finding(GROUP, "devices", "problem", what, fix)]
+            return [Finding(GROUP, "devices", "problem", what, "it is the CPU build: install torch with CUDA")]
         fix = f"it needs a driver for CUDA {torch.version.cuda}: update the driver, or take an older build"
         return [Finding(GROUP, "devices", "problem", what, fix)]
     return [Finding(GROUP, "devices", "note", "no GPU that torch can use: training runs on the CPU")]

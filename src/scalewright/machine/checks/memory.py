@@ -28,8 +28,7 @@ def memory(processor: Processor) -> Finding:
         what += f"; a container's limit of {gib(usable)} ends a process that passes it"
         return Finding(GROUP, "memory", "note", what, "raise the limit, or plan for it", data)
     if free < 0.1 * processor.memory_bytes or free < 2**30:
-        fix = "stop what else runs: a run that meets the end is killed"
-        return Finding(GROUP, "memory", "warn", what, fix, data)
+        return Finding(GROUP, "memory", "warn", what, "stop what else runs: a run that meets the end is killed", data)
     return Finding(GROUP, "memory", "ok", what, data=data)
 
 
@@ -39,8 +38,7 @@ def swap() -> Finding:
 
     usage = psutil.swap_memory()
     if not usage.total:
-        what = "no swap: a run that needs more memory fails at once, and says so"
-        return Finding(GROUP, "swap", "ok", what)
+        return Finding(GROUP, "swap", "ok", "no swap: a run that needs more memory fails at once, and says so")
     what = f"{gib(usage.used)} of {gib(usage.total)} swap in use"
     if usage.used > 0.25 * usage.total:
         fix = "free memory first, or turn it off while training: sudo swapoff -a"
@@ -59,8 +57,7 @@ def shared_memory(path: Path = Path("/dev/shm")) -> Finding:
         fix = "start the container with --shm-size=8g or --ipc=host"
         return Finding(GROUP, "shared memory", "warn", what, fix, data)
     if free < SMALL_SHARED // 4:
-        fix = f"remove what ended processes left in {path}"
-        return Finding(GROUP, "shared memory", "warn", what, fix, data)
+        return Finding(GROUP, "shared memory", "warn", what, f"remove what ended processes left in {path}", data)
     return Finding(GROUP, "shared memory", "ok", what, data=data)
 
 

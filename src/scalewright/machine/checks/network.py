@@ -54,8 +54,7 @@ def hostname(environ: Mapping[str, str]) -> Finding:
     try:
         addresses = resolve(name)
     except OSError as error:
-        what = f"the host's name '{name}' doesn't resolve: {error}"
-        return Finding(GROUP, "gloo interface", "warn", what, fix)
+        return Finding(GROUP, "gloo interface", "warn", f"the host's name '{name}' doesn't resolve: {error}", fix)
     match = interface_of(addresses)
     if match is None:
         # 127.0.1.1 is Debian's entry for the host's own name: on the loopback interface, listed nowhere.
@@ -112,8 +111,7 @@ def loopback() -> Finding:
                 arrived = accepted.recv(1) == b"x"
     except OSError as error:
         fix = "allow connections to 127.0.0.1 in the firewall or sandbox: local workers need them"
-        what = f"no port of 127.0.0.1 can be opened and reached: {error}"
-        return Finding(GROUP, "loopback", "problem", what, fix)
+        return Finding(GROUP, "loopback", "problem", f"no port of 127.0.0.1 can be opened and reached: {error}", fix)
     if not arrived:
         what = "what is sent over 127.0.0.1 doesn't arrive"
         return Finding(GROUP, "loopback", "problem", what, "check the firewall")

@@ -87,6 +87,5 @@ def backends(torch: Any | None) -> Finding | None:
         return Finding(GROUP, "distributed", "problem", what, fix, there)
     if torch.cuda.is_available() and not there["nccl"]:
         what = f"backends: {names}; GPUs without NCCL"
-        fix = "install a build of torch with NCCL (Linux)"
-        return Finding(GROUP, "distributed", "warn", what, fix, there)
+        return Finding(GROUP, "distributed", "warn", what, "install a build of torch with NCCL (Linux)", there)
     return Finding(GROUP, "distributed", "ok", f"backends: {names}", data=there)

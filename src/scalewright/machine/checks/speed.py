@@ -43,8 +43,7 @@ def matmul(torch: Any | None, device: str) -> list[Finding]:
 
 def copies(device: str) -> Finding:
     measured = copy_rate(device, seconds=0.1)
-    what = f"{metric(measured.per_s, 'B/s')} ({measured.how})"
-    return Finding(GROUP, "copy", "ok", what, data=asdict(measured))
+    return Finding(GROUP, "copy", "ok", f"{metric(measured.per_s, 'B/s')} ({measured.how})", data=asdict(measured))
 
 
 def bf16(device: str) -> Finding:

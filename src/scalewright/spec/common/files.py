@@ -84,11 +84,8 @@ def write_signed(path: str | Path, text: str, force: bool = False) -> None:
 def check_replaceable(path: Path, force: bool = False) -> None:
     """Raises UserError when `write_signed` would refuse to write; called before long work."""
     if not force and path.exists() and not is_signed(path):
-        raise UserError(
-            "the file is there already, and isn't as `--out` wrote it",
-            str(path),
-            "give another name, or --force to replace it",
-        )
+        how = "give another name, or --force to replace it"
+        raise UserError("the file is there already, and isn't as `--out` wrote it", str(path), how)
 
 
 def is_signed(path: Path) -> bool:

@@ -95,11 +95,8 @@ def inside(folder: Path, name: str) -> Path:
         raise UserError(f"{name!r} is a link that leads nowhere", str(folder), "copy the file there") from None
     blobs = root.parent.parent / "blobs" if root.parent.name == "snapshots" else root
     if not (target.is_relative_to(root) or target.is_relative_to(blobs)):
-        raise UserError(
-            f"{name!r} is a link to {target}, outside its folder",
-            str(folder),
-            "copy the file there if it belongs to it",
-        )
+        how = "copy the file there if it belongs to it"
+        raise UserError(f"{name!r} is a link to {target}, outside its folder", str(folder), how)
     if target.exists() and not target.is_file():
         raise UserError(f"{name!r} is not a regular file", str(folder), "don't use this folder")
     return path

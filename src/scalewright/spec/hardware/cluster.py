@@ -85,19 +85,13 @@ class ClusterSpec(Spec):
         sizes = [level.size for level in self.levels]
         inner = [size for size in sizes[:-1] if size is not None]
         if len(inner) != len(sizes) - 1 or inner != sorted(set(inner)) or (sizes[-1] or 2**60) <= max(inner, default=0):
-            raise UserError(
-                f"level sizes are {sizes}",
-                "levels",
-                "list them from the inside out, each larger; only the last may be null",
-            )
+            how = "list them from the inside out, each larger; only the last may be null"
+            raise UserError(f"level sizes are {sizes}", "levels", how)
         outermost, total = sizes[-1], self.devices
         if outermost is not None and (total is None or total > outermost):
             size = "any number of nodes" if total is None else f"{total} devices"
-            raise UserError(
-                f"{size}, but no level joins more than {outermost}",
-                "levels",
-                f"add a fabric, or set nodes: {max(1, outermost // self.devices_per_node)}",
-            )
+            how = f"add a fabric, or set nodes: {max(1, outermost // self.devices_per_node)}"
+            raise UserError(f"{size}, but no level joins more than {outermost}", "levels", how)
         return self
 
     @property
@@ -127,11 +121,8 @@ class ClusterSpec(Spec):
         """Raises UserError when the cluster has fewer devices than that."""
         if self.devices is not None and devices > self.devices:
             have = f"{self.devices} device" + ("s" if self.devices > 1 else "")
-            raise UserError(
-                f"{devices} devices are asked for, but {self.name} has {have}",
-                "cluster",
-                f"ask for at most {self.devices}, or give a cluster with more nodes and a fabric",
-            )
+            how = f"ask for at most {self.devices}, or give a cluster with more nodes and a fabric"
+            raise UserError(f"{devices} devices are asked for, but {self.name} has {have}", "cluster", how)
 
     def effective_levels(self) -> tuple[Level, ...]:
         """The levels, with measured rates in place of published ones where there are any."""

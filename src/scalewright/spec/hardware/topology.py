@@ -141,11 +141,8 @@ def build_levels(device: DeviceSpec, per_node: int, link: Link | None, fabric: F
         levels.append(level("domain", link.kind, link.domain, link.bytes_per_s, facts, **shape))
     if per_node > (levels[-1].size or 1):
         if device.host_bytes_per_s is None:
-            raise UserError(
-                f"the link that joins {per_node} {device.name} in a node is not known",
-                "cluster",
-                "give a link, or levels",
-            )
+            how = "give a link, or levels"
+            raise UserError(f"the link that joins {per_node} {device.name} in a node is not known", "cluster", how)
         levels.append(level("node", "pcie", per_node, device.host_bytes_per_s, facts))
     if fabric:
         levels.append(level("fabric", fabric.kind, None, fabric.bytes_per_s, fabric.source, latency_s=fabric.latency_s))
