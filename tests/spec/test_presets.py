@@ -9,6 +9,8 @@ import io
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Iterable
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,8 @@ from scalewright.spec.base import write_yaml
 from scalewright.spec.errors import UserError
 from scalewright.spec.huggingface import RUNS, read_huggingface, to_huggingface, why_not_running
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.presets import load_model_spec, model_presets, preset, stored_elements
-from scalewright.spec.tensors import count
+from scalewright.spec.presets import load_model_spec, model_presets, preset
+from scalewright.spec.tensors import count, tensors
 
 ALL = list(model_presets())
 UNITS = {"M": 1e6, "B": 1e9, "T": 1e12}
@@ -74,6 +76,24 @@ def test_active_is_the_published_one(name: str) -> None:
     }[known.published.active_counts]
     # 3%: two digits are published, without their convention (the preset has the one that fits)
     assert active == pytest.approx(printed(known.published.active or "")[0], rel=0.03)
+
+
+def stored_elements(spec: ModelSpec, extra: Iterable[str]) -> int:
+    """Elements that a Hub repository stores: parameters, and those that `Published.hub_extra` names.
+
+    `mtp`: multi-token-prediction layers; `embedding`, `head`: copies of those that such a layer has;
+    `fp8_scales`: one number for each 128 x 128 block of the linear weights (DeepSeek-V3's format).
+    """
+    extra, counted = set(extra), count(spec)
+    total = counted.total + (counted.mtp if "mtp" in extra else 0)
+    total += counted.embedding * (("embedding" in extra) + ("head" in extra))
+    if "fp8_scales" in extra:
+        for tensor in tensors(spec, mtp="mtp" in extra):
+            unscaled = tensor.role in ("embedding", "head", "router") or tensor.name.endswith(".join.weight")
+            if len(tensor.shape) > 1 and not unscaled:
+                *experts, out, into = tensor.shape
+                total += prod(experts) * -(-out // 128) * -(-into // 128)
+    return total
 
 
 @pytest.mark.parametrize("name", [n for n in ALL if preset(n).published.hub])

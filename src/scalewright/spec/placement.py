@@ -73,7 +73,8 @@ def _place(tensor: TensorSpec, layout: Layout, kv_heads: int, stage_of: Mapping[
     splits = list(_model_splits(tensor, layout, kv_heads))
     copies, grad_sum = ["dp_replicate"], []
     shard_axis = "efsdp" if expert else "fsdp"
-    shard_size = _efsdp(layout) if expert else layout.dp_shard * layout.cp
+    dense_shards = layout.dp_shard * layout.cp
+    shard_size = dense_shards * layout.tp // (layout.ep * layout.etp) if expert else dense_shards
     if layout.zero_stage == 0:
         copies.append(shard_axis)
     elif shard_size > 1 and is_sharded(layout):
@@ -117,10 +118,6 @@ def _model_splits(tensor: TensorSpec, layout: Layout, kv_heads: int) -> Iterable
             yield Split("tp", 0, min(layout.tp, kv_heads))
 
 
-def _efsdp(layout: Layout) -> int:
-    return layout.dp_shard * layout.cp * layout.tp // (layout.ep * layout.etp)
-
-
 def _stages(tensor: TensorSpec, layout: Layout, stage_of: Mapping[int, int]) -> tuple[int, ...]:
     last = layout.stages - 1
     if tensor.layer < 0:
@@ -146,9 +143,21 @@ def box(placement: Placement, coords: Mapping[str, int], sizes: Mapping[str, int
 
     `coords` and `sizes` are the rank's index and the number of ranks along every axis (`Grid.coords`, `Grid.size_of`).
     """
-    offsets = [0] * len(placement.tensor.shape)
-    ends = list(placement.tensor.shape)
-    spans = list(placement.tensor.shape)  # padded length that the next cut divides
+    offsets, ends, _ = _cut(placement, coords, sizes)
+    return tuple(offsets), tuple(end - start for start, end in zip(offsets, ends, strict=True))
+
+
+def local_shape(placement: Placement, coords: Mapping[str, int], sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape of the tensor that the rank allocates: its box plus the padding of even cuts."""
+    return tuple(_cut(placement, coords, sizes)[2])
+
+
+def _cut(
+    placement: Placement, coords: Mapping[str, int], sizes: Mapping[str, int]
+) -> tuple[list[int], list[int], list[int]]:
+    """A rank's offsets and ends in the true tensor, and its padded lengths, which each cut divides further."""
+    offsets, ends = [0] * len(placement.tensor.shape), list(placement.tensor.shape)
+    spans = list(placement.tensor.shape)
     for split in placement.splits:
         part = coords[split.axis] * split.parts // sizes[split.axis]
         length = -(-spans[split.dim] // split.parts)
@@ -156,17 +165,7 @@ def box(placement: Placement, coords: Mapping[str, int], sizes: Mapping[str, int
         offsets[split.dim] = min(start, ends[split.dim])
         ends[split.dim] = min(start + length, ends[split.dim])
         spans[split.dim] = length if split.even else max(0, min(length, spans[split.dim] - part * length))
-    return tuple(offsets), tuple(end - start for start, end in zip(offsets, ends, strict=True))
-
-
-def local_shape(placement: Placement, coords: Mapping[str, int], sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """The shape of the tensor that the rank allocates: its box plus the padding of even cuts."""
-    shape = list(placement.tensor.shape)
-    for split in placement.splits:
-        part = coords[split.axis] * split.parts // sizes[split.axis]
-        length = -(-shape[split.dim] // split.parts)
-        shape[split.dim] = length if split.even else max(0, min(length, shape[split.dim] - part * length))
-    return tuple(shape)
+    return offsets, ends, spans
 
 
 def pad(placement: Placement, coords: Mapping[str, int], sizes: Mapping[str, int]) -> tuple[int, ...]:
@@ -252,10 +251,5 @@ def _best_cuts(cost: tuple[float, ...], stage: int) -> _Cuts:
 
 def _stage_of_layer(model: ModelSpec, layout: Layout) -> dict[int, int]:
     """The stage of every layer; what is numbered after the last layer is on the last stage."""
-    stage_of, layer = {}, 0
-    for stage, count in enumerate(stage_layers(model, layout)):
-        for _ in range(count):
-            stage_of[layer] = stage
-            layer += 1
-    stage_of[model.num_hidden_layers] = layout.stages - 1
-    return stage_of
+    stages = [stage for stage, count in enumerate(stage_layers(model, layout)) for _ in range(count)]
+    return dict(enumerate(stages)) | {model.num_hidden_layers: layout.stages - 1}

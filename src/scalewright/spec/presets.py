@@ -2,16 +2,11 @@
 
     llama-3.1-8b                    a preset (`scalewright presets models`), its Hugging Face id, or an alias
     path/to/config.json, a folder   a Hugging Face config
-    hf:org/name                     its config.json, the only file that is fetched
+    hf:org/name, hf:org/name@v1     its config.json, the only file that is fetched; @ a branch, tag or commit
     model.yaml, {a dict}            this package's own keys, or a config.json's
 
 Presets are data (`spec/presets/models/*.yaml`): mostly the config.json of a family, with the parameter counts
 that its makers published. A test compares every count with them.
-
-One small file from the Hugging Face Hub: a model's config.json, over https, by the standard library.
-
-hf:org/name            the main branch
-hf:org/name@revision   a branch, tag or commit
 """
 
 from __future__ import annotations
@@ -19,10 +14,9 @@ from __future__ import annotations
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +27,6 @@ from scalewright.spec.common.untrusted import inside, parse_json, read_json
 from scalewright.spec.errors import UserError, reason, unknown
 from scalewright.spec.huggingface import read_huggingface
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.tensors import count, tensors
 
 FOLDER = Path(__file__).parent / "presets" / "models"
 
@@ -107,32 +100,12 @@ def preset(name: str) -> Preset:
     return Preset(name, spec, Published(**published), entry.get("hf_id"), tuple(entry.get("aliases", ())))
 
 
-def stored_elements(spec: ModelSpec, extra: Iterable[str]) -> int:
-    """Elements that a Hub repository stores: parameters, and those that `Published.hub_extra` names.
-
-    `mtp`: multi-token-prediction layers; `embedding`, `head`: copies of those that such a layer has;
-    `fp8_scales`: one number for each 128 x 128 block of the linear weights (DeepSeek-V3's format).
-    """
-    extra, counted = set(extra), count(spec)
-    total = counted.total + (counted.mtp if "mtp" in extra else 0)
-    total += counted.embedding * (("embedding" in extra) + ("head" in extra))
-    if "fp8_scales" in extra:
-        for tensor in tensors(spec, mtp="mtp" in extra):
-            unscaled = tensor.role in ("embedding", "head", "router") or tensor.name.endswith(".join.weight")
-            if len(tensor.shape) > 1 and not unscaled:
-                *experts, out, into = tensor.shape
-                total += prod(experts) * -(-out // 128) * -(-into // 128)
-    return total
-
-
 @lru_cache(maxsize=1)
-def _entries() -> dict[str, dict[str, Any]]:
+def _entries() -> dict[str, Mapping[str, Any]]:
     """The presets' data by id; read with libyaml where installed, which is ten times faster."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    entries: dict[str, dict[str, Any]] = {}
-    for path in sorted(FOLDER.glob("*.yaml")):
-        entries |= yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
-    return entries
+    texts = [path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("*.yaml"))]
+    return {name: entry for text in texts for name, entry in yaml.load(text, Loader=loader).items()}
 
 
 @lru_cache(maxsize=1)
@@ -149,10 +122,11 @@ def _names() -> dict[str, str]:
 def _from_path(path: Path) -> ModelSpec:
     """A config.json, a folder that holds one (or a checkpoint's manifest), or a YAML file of our own keys."""
     if path.is_dir():
-        if (path / "config.json").is_file():
-            return _from_keys(_read_json(inside(path, "config.json")), str(path / "config.json"), path.resolve().name)
-        if (path / "manifest.json").is_file():
-            return _from_keys(_read_json(inside(path, "manifest.json")).get("model"), str(path / "manifest.json"), None)
+        config, manifest = path / "config.json", path / "manifest.json"
+        if config.is_file():
+            return _from_keys(_read_json(inside(path, config.name)), str(config), path.resolve().name)
+        if manifest.is_file():
+            return _from_keys(_read_json(inside(path, manifest.name)).get("model"), str(manifest), None)
         raise UserError("this folder holds no config.json", str(path), "give the folder of a Hugging Face model")
     if path.suffix == ".json":
         name = path.resolve().parent.name if path.name == "config.json" else path.stem

@@ -87,13 +87,10 @@ class DataSpec(Spec):
 
 
 def _sources(value: Any) -> Any:
-    if value is None:
-        return ()
-    if isinstance(value, (str, dict)):
-        value = [value]
-    if isinstance(value, (list, tuple)):
-        return tuple({"path": item} if isinstance(item, str) else item for item in value)
-    return value
+    items = [] if value is None else [value] if isinstance(value, (str, dict)) else value
+    if not isinstance(items, (list, tuple)):
+        return value
+    return tuple({"path": item} if isinstance(item, str) else item for item in items)
 
 
 MOST_RATE = 1e6  # of rates and weights of a loss: a factor above any use, and far below overflow
@@ -316,7 +313,8 @@ class RunSpec(Spec):
         if isinstance(self.data, DataSpec):
             sources = {key: [source.bare() for source in getattr(self.data, key)] for key in ("train", "valid")}
             lists = {key: bare[0] if len(bare) == 1 else bare for key, bare in sources.items() if bare}
-            keys["data"] = {**lists, "seq_len": self.data.seq_len, **_rest(keys["data"])}
+            rest = {key: value for key, value in keys["data"].items() if key not in ("train", "valid", "seq_len")}
+            keys["data"] = {**lists, "seq_len": self.data.seq_len, **rest}
         return keys
 
     @property
@@ -345,10 +343,6 @@ class RunSpec(Spec):
         return self.stated_seq_len or 1024
 
 
-def _rest(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in data.items() if key not in ("train", "valid", "seq_len")}
-
-
 def load_run(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> RunSpec:
     """The run that a file and `key=value` overrides describe; raises UserError.
 
@@ -374,8 +368,7 @@ def apply_override(data: Mapping[str, Any], override: str) -> None:
         if child is None:
             child = node[part] = {}
         if not isinstance(child, dict):
-            raise UserError(
-                f"'{part}' in '{key}' holds {child!r}, not keys", "command line", f"set {part}=... as a whole"
-            )
+            problem = f"'{part}' in '{key}' holds {child!r}, not keys"
+            raise UserError(problem, "command line", f"set {part}=... as a whole")
         node = child
     node[last] = parse_yaml(text, f"value of {key}")
