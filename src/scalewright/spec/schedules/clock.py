@@ -39,9 +39,8 @@ class StageCost:
     @property
     def backward(self) -> float:
         """Seconds of a backward that isn't split."""
-        if self.whole_backward is not None:
-            return self.whole_backward
-        return self.backward_input + self.backward_weight
+        parts = self.backward_input + self.backward_weight
+        return parts if self.whole_backward is None else self.whole_backward
 
 
 Cost = StageCost | Sequence[StageCost] | Callable[[Action], float]
@@ -77,12 +76,11 @@ class Timing:
     @property
     def active(self) -> tuple[float, ...]:
         """Seconds from each rank's first computation to the end of its last (as Qi et al. 2023 count)."""
-        return tuple(self._active(rank) for rank in range(self.schedule.ranks))
-
-    def _active(self, rank: int) -> float:
-        actions = self.schedule.actions[rank]
-        spans = [span for action, span in zip(actions, self.spans[rank], strict=True) if action.kind in COMPUTE]
-        return max(end for _, end in spans) - min(start for start, _ in spans)
+        seconds = []
+        for actions, spans in zip(self.schedule.actions, self.spans, strict=True):
+            computed = [span for action, span in zip(actions, spans, strict=True) if action.kind in COMPUTE]
+            seconds.append(max(end for _, end in computed) - min(start for start, _ in computed))
+        return tuple(seconds)
 
 
 def simulate(
@@ -97,13 +95,8 @@ def simulate(
     how long a message occupies its link (0: it arrives at once). `overlapped` is the time of a forward and a
     backward that are computed together (`Action.overlap`); without it they run one after the other.
     """
-    clock = _Clock(
-        schedule,
-        _seconds(cost),
-        send if callable(send) else lambda _: send,
-        overlapped if overlapped is None or callable(overlapped) else lambda _forward, _backward: overlapped,
-    )
-    return clock.run()
+    together = overlapped if overlapped is None or callable(overlapped) else lambda _forward, _backward: overlapped
+    return _Clock(schedule, _seconds(cost), send if callable(send) else lambda _: send, together).run()
 
 
 def _seconds(cost: Cost) -> Callable[[Action], float]:
@@ -169,8 +162,7 @@ class _Clock:
         """Runs the rank's next action; False when it must wait for a message."""
         start = end = self.now[rank]
         if action.kind in RECEIVES:
-            link = self.links[action.peer, rank]
-            if not link:
+            if not (link := self.links[action.peer, rank]):
                 return False
             end = self._receive(rank, action, start, link.popleft())
         elif action.kind in SENDS:
@@ -183,11 +175,8 @@ class _Clock:
     def _receive(self, rank: int, action: Action, now: float, sent: _Sent) -> float:
         """Takes a message off its link and returns when the rank goes on."""
         if sent.receive != (action.kind, action.stage, action.micro):
-            kind, stage, micro = sent.receive
-            raise Deadlock(
-                f"schedule {self.schedule.kind}: rank {rank} expects {_name(action)} "
-                f"but {kind} of stage {stage}, micro-batch {micro} is next"
-            )
+            coming = "{} of stage {}, micro-batch {}".format(*sent.receive)
+            raise Deadlock(f"schedule {self.schedule.kind}: rank {rank} expects {_name(action)} but {coming} is next")
         self.ready.add((action.kind.removeprefix("receive_"), action.stage, action.micro))
         link, spans = (action.peer, rank), self.spans[action.peer]
         begun = max(spans[sent.position][0], self.free[link], self.posted[link])
