@@ -50,13 +50,6 @@ def recompute_flops(
     layers = range(model.num_hidden_layers) if layers is None else layers
     s = sizes(layout, seq_len)
 
-    def of_block(layer: int, core_only: bool) -> float:
-        return sum(
-            o.flops_causal if causal else o.flops
-            for o in block.block(model, s, layer)
-            if o.kind == "attention" or not core_only
-        )
-
     total = 0.0
     for group in by_kind(model, layers):
         rerun = sum(is_rerun(kind, layer - layers.start) for layer in group)
@@ -64,5 +57,6 @@ def recompute_flops(
             choice = choose(model, s, group[0], kind.budget)
             total += len(group) * (choice.flops_causal if causal else choice.flops)
         elif rerun:
-            total += rerun * of_block(group[0], kind == "selective")
+            redone = [o for o in block.block(model, s, group[0]) if o.kind == "attention" or kind != "selective"]
+            total += rerun * sum(o.flops_causal if causal else o.flops for o in redone)
     return total

@@ -54,6 +54,8 @@ def least_budget(model: ModelSpec, layout: Layout, seq_len: int) -> float:
 
 # -- the knapsack ---------------------------------------------------------------------------------
 
+_Set = tuple[float, float, tuple[Operator, ...]]  # bytes and FLOPs of outputs that are kept
+
 
 @lru_cache(maxsize=4096)
 def choose(model: ModelSpec, s: Sizes, layer: int, budget: float) -> Choice:
@@ -63,17 +65,16 @@ def choose(model: ModelSpec, s: Sizes, layer: int, budget: float) -> Choice:
     costly = [o for o in ops if o.flops]
     if budget >= 1:
         return Choice(frozenset(_name(o) for o in costly), True, none, none, 0.0, 0.0)
-    front: list[tuple[float, float, tuple[Operator, ...]]] = [(0.0, 0.0, ())]
+    front: list[_Set] = [(0.0, 0.0, ())]
     for operator in _candidates(s, ops):
-        price = _price(operator)
+        # attention's core comes with the logarithms of its softmax
+        price = operator.saved if operator.kind in ("attention", "scan") else operator.written
         extended = [(b + price, f + operator.flops_causal, (*kept, operator)) for b, f, kept in front]
         front = _best(front + [c for c in extended if inputs + c[0] <= budget * none])
     size, _, kept = front[-1]
     redone = [o for o in costly if o not in kept]
-    return Choice(
-        frozenset(_name(o) for o in kept), False, inputs + size, none,
-        sum(o.flops for o in redone), sum(o.flops_causal for o in redone),
-    )  # fmt: skip
+    names, causal = frozenset(_name(o) for o in kept), sum(o.flops_causal for o in redone)
+    return Choice(names, False, inputs + size, none, sum(o.flops for o in redone), causal)
 
 
 def _candidates(s: Sizes, ops: tuple[Operator, ...]) -> list[Operator]:
@@ -86,14 +87,9 @@ def _candidates(s: Sizes, ops: tuple[Operator, ...]) -> list[Operator]:
     return candidates[:-1] if ops[-1].kind == "residual" and ops[-2] is candidates[-1] else candidates
 
 
-def _price(operator: Operator) -> float:
-    """Bytes of keeping an operator's output; attention's core comes with the logarithms of its softmax."""
-    return operator.saved if operator.kind in ("attention", "scan") else operator.written
-
-
-def _best(sets: list[tuple[float, float, tuple[Operator, ...]]]) -> list[tuple[float, float, tuple[Operator, ...]]]:
+def _best(sets: list[_Set]) -> list[_Set]:
     """The Pareto front: sets that save more FLOPs than all smaller sets, by rising bytes."""
-    front: list[tuple[float, float, tuple[Operator, ...]]] = []
+    front: list[_Set] = []
     for candidate in sorted(sets, key=lambda c: (c[0], -c[1])):
         if not front or candidate[1] > front[-1][1]:
             front.append(candidate)

@@ -11,7 +11,7 @@ others. The result is the shape within 2% of the size whose proportions are near
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -35,7 +35,7 @@ class Style:
     head_dim: int | None = None  # null: 64 below 1.5B parameters, 128 above
     tied_below: float = 0.0  # parameters below which embedding and head share a matrix
     fixed_mlp: bool = False  # the config.json has no key for another ratio
-    keys: dict[str, Any] = field(default_factory=dict)
+    keys: Mapping[str, Any] = field(default_factory=dict)
 
 
 @lru_cache(maxsize=1)
@@ -60,15 +60,14 @@ def new_preset(params: float, like: str = "llama", vocab: int = 65536) -> ModelS
         raise UserError(f"params {params:g} and vocab {vocab} must be positive", "presets new", "give other numbers")
     family = _family(like)
     style = styles()[family]
-    candidates = [
-        pair for hidden in _widths(params, style) for pair in _candidates(family, style, params, vocab, hidden)
-    ]
+    widths = _widths(params, style)
+    candidates = [shape for width in widths for shape in _candidates(family, style, params, vocab, width)]
     if not candidates:
         smallest = count(_make(family, style, params, vocab, 64, 1, 64)).total
         how = f"the smallest with vocab {vocab} has {smallest:,}" if smallest > params else "try a size nearby"
         raise UserError(f"no {family} shape has {params:g} parameters to within 2%", "presets new", how)
-    _, (hidden, layers, mlp) = min(candidates)
-    return _make(family, style, params, vocab, hidden, layers, mlp)
+    _, sizes = min(candidates)
+    return _make(family, style, params, vocab, *sizes)
 
 
 def _family(like: str) -> str:
