@@ -27,11 +27,8 @@ from scalewright.spec.errors import Finding, Severity
 Gpus = list[dict[str, str]] | None
 Check = tuple[str, str, Callable[[], Finding | Iterable[Finding] | None]]
 MARKS: dict[Severity, tuple[str, str]] = {
-    "ok": ("✓", "green"),
-    "note": ("·", "cyan"),
-    "warn": ("!", "yellow"),
-    "problem": ("✗", "bold red"),
-}
+    "ok": ("✓", "green"), "note": ("·", "cyan"), "warn": ("!", "yellow"), "problem": ("✗", "bold red")
+}  # fmt: skip
 
 
 def examine(folder: Path = Path("."), environ: Mapping[str, str] | None = None, measure: bool = True) -> Report:
@@ -136,8 +133,7 @@ def render(report: Report, width: int = 100, colour: bool = False) -> str:
 
 
 def _verdict(report: Report) -> Text:
-    counts = report.dump()["counts"]
-    problems, warnings = counts["problem"], counts["warn"]
+    problems, warnings = report.counts["problem"], report.counts["warn"]
     checks = len(report.findings) if report.looks is None else report.looks
     took = f" ({checks} checks in {report.seconds:.1f} s)"
     if problems:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -61,13 +62,12 @@ def torch_timings(
     `meet` is called before each: all processes time the same kernel at the same time.
     """
     clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
-    curves: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    curves: defaultdict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for case in torch_cases(torch, precision):
         forward, backward = times(case, seconds, clock, meet)
-        curves.setdefault((case.what, "forward"), []).append((case.size, forward))
+        curves[case.what, "forward"].append((case.size, forward))
         if backward is not None:
-            size = case.backward_size or case.size
-            curves.setdefault((case.what, "backward"), []).append((size, backward))
+            curves[case.what, "backward"].append((case.backward_size or case.size, backward))
     for (what, phase), points in curves.items():
         yield curve(what, points, phase, None if what in ALIKE else precision)
 
@@ -100,14 +100,12 @@ def times(
     row = [first, *(case.make() for _ in range(max(2, many) - 1))]
     _row(row, clock)
     meet()
-    forward: list[float] = []
-    backward: list[float] = []
+    runs: list[tuple[float, float]] = []
     end = time.perf_counter() + seconds
-    while len(forward) < 2 or (time.perf_counter() < end and len(forward) < most):
-        ahead, back = _row(row, clock)
-        forward.append(ahead / len(row))
-        backward.append(back / len(row))
-    return quick(forward), None if first[1] is None else quick(backward)
+    while len(runs) < 2 or (time.perf_counter() < end and len(runs) < most):
+        runs.append(_row(row, clock))
+    forward, backward = (quick([run / len(row) for run in times]) for times in zip(*runs, strict=True))
+    return forward, None if first[1] is None else backward
 
 
 def _row(row: Sequence[Instance], clock: Clock) -> tuple[float, float]:
@@ -286,15 +284,15 @@ def numpy_timings(seconds: float) -> Iterator[dict[str, object]]:
         case = Case("", 0.0, touched, lambda: (partial(call, *(random(*shape) for shape in shapes)), None))
         return times(case, seconds)[0]
 
-    points: dict[str, list[tuple[float, float]]] = {}
+    points: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
     for rows, k, n in PRODUCTS:
-        points.setdefault("linear", []).append((2.0 * rows * k * n, seconds_of(np.matmul, (rows, k), (k, n))))
+        points["linear"].append((2.0 * rows * k * n, seconds_of(np.matmul, (rows, k), (k, n))))
     for size in ELEMENTS:
         once, moved = seconds_of(np.add, (size,), (size,)), seconds_of(np.tanh, (size,))
-        points.setdefault("add", []).append((float(size), once))
-        points.setdefault("optimizer", []).append((float(size), 6 * once))
+        points["add"].append((float(size), once))
+        points["optimizer"].append((float(size), 6 * once))
         for what in MOVES:
-            points.setdefault(what, []).append((8.0 * size, moved))
+            points[what].append((8.0 * size, moved))
     points["attention"] = points["linear"]
     for what, kernel_points in points.items():
         precision = None if what in ALIKE else "fp32"

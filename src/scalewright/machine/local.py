@@ -97,14 +97,8 @@ def _one_node(device: DeviceSpec, count: int) -> ClusterSpec:
 
 
 def _level(name: str, kind: str, size: int, rate: float, source: str) -> dict[str, object]:
-    return {
-        "name": name,
-        "kind": kind,
-        "size": size,
-        "bytes_per_s": rate,
-        "latency_s": LATENCY[kind][0],
-        "source": source,
-    }
+    sizes = {"size": size, "bytes_per_s": rate, "latency_s": LATENCY[kind][0]}
+    return {"name": name, "kind": kind, **sizes, "source": source}
 
 
 def _measured_device(kind: str, where: str, precisions: tuple[str, ...]) -> dict[str, object]:
@@ -123,39 +117,31 @@ def _measured_device(kind: str, where: str, precisions: tuple[str, ...]) -> dict
 def _cpu_device(devices: int, rates: dict[str, object]) -> DeviceSpec:
     """This CPU, or the share of it that each of `devices` processes has, with rates as measured."""
     processor = read_processor()
-    model = processor.model
-    return DeviceSpec.parse(
-        {
-            "id": "cpu",
-            "name": model,
-            "vendor": next((name for name in CPU_VENDORS if name.lower() in model.lower()), "unknown"),
-            "memory_bytes": processor.usable_memory_bytes / devices,
-            "multiprocessors": max(1, processor.usable_cores // devices),
-            "notes": [
-                f"{processor.usable_cores} of {processor.logical_cores} cores usable",
-                "instruction sets: " + (", ".join(processor.flags) or "none that matter here"),
-            ],
-            **rates,
-        },
-        "local",
-    )
+    model, usable = processor.model, processor.usable_cores
+    flags = ", ".join(processor.flags) or "none that matter here"
+    keys = {
+        "id": "cpu",
+        "name": model,
+        "vendor": next((name for name in CPU_VENDORS if name.lower() in model.lower()), "unknown"),
+        "memory_bytes": processor.usable_memory_bytes / devices,
+        "multiprocessors": max(1, usable // devices),
+        "notes": [f"{usable} of {processor.logical_cores} cores usable", f"instruction sets: {flags}"],
+    }
+    return DeviceSpec.parse(keys | rates, "local")
 
 
 def _apple_device(torch: Any) -> DeviceSpec:
     """Apple's GPU, which shares the machine's memory."""
     processor = read_processor()
-    return DeviceSpec.parse(
-        {
-            "id": "apple-gpu",
-            "name": f"{processor.model} GPU",
-            "vendor": "Apple",
-            "family": "apple",
-            "memory_bytes": processor.memory_bytes,
-            "memory_bytes_reported": int(torch.mps.recommended_max_memory()) or None,
-            **_measured_device("mps", "mps", ("fp32", "bf16", "fp16")),
-        },
-        "local",
-    )
+    keys = {
+        "id": "apple-gpu",
+        "name": f"{processor.model} GPU",
+        "vendor": "Apple",
+        "family": "apple",
+        "memory_bytes": processor.memory_bytes,
+        "memory_bytes_reported": int(torch.mps.recommended_max_memory()) or None,
+    }
+    return DeviceSpec.parse(keys | _measured_device("mps", "mps", ("fp32", "bf16", "fp16")), "local")
 
 
 def _gpu_cluster(torch: Any) -> ClusterSpec:
@@ -175,19 +161,16 @@ def _gpu_cluster(torch: Any) -> ClusterSpec:
 def _unknown_gpu(torch: Any, facts: Any) -> DeviceSpec:
     """A GPU that the table doesn't hold, or a slice of one: everything measured."""
     letters = "".join(letter if letter.isalnum() else "-" for letter in facts.name.lower())
-    return DeviceSpec.parse(
-        {
-            "id": "-".join(part for part in letters.split("-") if part) or "gpu",
-            "name": facts.name,
-            "vendor": "AMD" if torch.version.hip else "NVIDIA",
-            "memory_bytes": facts.total_memory,
-            "memory_bytes_reported": facts.total_memory,
-            "host_bytes_per_s": _host_rate(torch),
-            "multiprocessors": facts.multi_processor_count,
-            **_measured_device("gpu", "cuda:0", GPU_PRECISIONS),
-        },
-        "local",
-    )
+    keys = {
+        "id": "-".join(part for part in letters.split("-") if part) or "gpu",
+        "name": facts.name,
+        "vendor": "AMD" if torch.version.hip else "NVIDIA",
+        "memory_bytes": facts.total_memory,
+        "memory_bytes_reported": facts.total_memory,
+        "host_bytes_per_s": _host_rate(torch),
+        "multiprocessors": facts.multi_processor_count,
+    }
+    return DeviceSpec.parse(keys | _measured_device("gpu", "cuda:0", GPU_PRECISIONS), "local")
 
 
 def _host_rate(torch: Any, size: int = 1 << 27) -> float:

@@ -66,11 +66,8 @@ class Bf16Speed:
     @property
     def fast(self) -> bool:
         """Whether bf16 is worth it here: faster by the margin, in most rounds, and no product slower."""
-        return (
-            self.overall >= BF16_MARGIN
-            and self.agreement >= BF16_AGREEMENT
-            and min(self.forward, self.input_gradient, self.weight_gradient) >= 1
-        )
+        none_slower = min(self.forward, self.input_gradient, self.weight_gradient) >= 1
+        return self.overall >= BF16_MARGIN and self.agreement >= BF16_AGREEMENT and none_slower
 
     def __bool__(self) -> bool:
         return self.fast

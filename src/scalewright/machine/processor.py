@@ -81,10 +81,10 @@ def _sysctl(name: str) -> str:
     if platform.system() != "Darwin":
         return ""
     try:
-        done = subprocess.run(["sysctl", "-n", name], capture_output=True, text=True, timeout=2, check=False)
+        done = subprocess.run(["sysctl", "-n", name], capture_output=True, text=True, timeout=2, check=True)
+        return done.stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def _cpuinfo(root: Path, *keys: str) -> str:

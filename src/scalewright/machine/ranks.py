@@ -44,8 +44,7 @@ def _curves(
     torch: Any, rank: int, world: int, store: str, seconds: float, precisions: list[str]
 ) -> Iterator[dict[str, object]]:
     if world > 1:
-        name = "lo" if sys.platform == "linux" else "lo0"
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
         method = f"file://{store}" if sys.platform != "win32" else f"file:///{store}"
         torch.distributed.init_process_group("gloo", init_method=method, rank=rank, world_size=world)
         torch.distributed.barrier()

@@ -18,14 +18,12 @@ take the case: the CPU's with or without a mask, a GPU's flash without one, in 1
 fp32, of at most ROWS queries and about AT_ONCE numbers. A mask hides by a large finite number: a query that sees no key
 of a part has then an lse that merges to nothing, where -inf would give NaN or, from the CPU's kernel, 0.
 
+On a CPU oneDNN makes a kernel for every shape of a 16-bit product that it meets, in about a quarter of a millisecond,
+and keeps the last 1,024 of them, at 0.3 to 1 MiB each. Sizes that depend on data (documents of a row, tokens of an
+expert) are therefore rounded up, with zeros that change no sum, and kernels are met again. What is left of other sizes,
+such as prompts', `keep_few_kernels` bounds (launch/settings.py).
+
     B batch  H query heads  G key-value heads  Q queries  T keys  K head dim  W of values: K but in MLA
-
-Products of few shapes, where each new one costs: 16-bit products on a CPU.
-
-oneDNN makes a kernel for every shape of a 16-bit product that it meets, in about a quarter of a millisecond,
-and keeps the last 1,024 of them, at 0.3 to 1 MiB each. Sizes that depend on data (documents of a row, tokens
-of an expert) are therefore rounded up, with zeros that change no sum, and kernels are met again. What is left
-of other sizes, such as prompts', `keep_few_kernels` bounds (launch/settings.py).
 """
 
 from __future__ import annotations
@@ -68,8 +66,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, part: Part, scores: Scores) -> tuple
     """
     if part.visible is None and _is_fused(q, scores):
         return _attend(q, k, v, part.causal, None, scores)
-    visible, plan = _plan(q, k, part, scores)
-    wide = _wide(q.dtype)
+    (visible, plan), wide = _plan(q, k, part, scores), _wide(q.dtype)
     out = q.new_zeros(q.shape[0], q.shape[2], q.shape[1], v.shape[-1]).transpose(1, 2)
     lse = torch.full(q.shape[:3], hidden_score(wide), dtype=wide, device=q.device)
     for tile in plan:
@@ -86,8 +83,7 @@ def attend_backward(
     """This part's share of the gradients of q, k and v; `out` and `lse` are those of all parts together."""
     if part.visible is None and _is_fused(q, scores):
         return _attend_backward(grad_output, q, k, v, out, lse, part.causal, None, scores)
-    visible, plan = _plan(q, k, part, scores)
-    wide = _wide(q.dtype)
+    (visible, plan), wide = _plan(q, k, part, scores), _wide(q.dtype)
     grad_q = torch.zeros_like(q)
     grad_k, grad_v = torch.zeros_like(k, dtype=wide), torch.zeros_like(v, dtype=wide)
     for tile in plan:

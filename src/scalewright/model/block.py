@@ -6,8 +6,7 @@
     norm_position  pre: f(norm(x))     post: norm(f(x)) (OLMo-2)      both: norm(f(norm(x))) (Gemma 2, 3)
 
 A block is a pure function of x and the context: recomputing it gives the same bits, and it compiles and shards alone.
-
-Multi-token prediction: small modules behind the last block, each of which predicts one token further.
+So is a module of multi-token prediction, behind the last block, each of which predicts one token further:
 
     depth 0       hidden h0_i [D] of token i, after the final norm        head -> token i+1
     depth 1       join([norm(embed(token i+1)), norm(h0_i)])              one block -> norm -> h1_i
@@ -18,8 +17,6 @@ Multi-token prediction: small modules behind the last block, each of which predi
 published weights: `join` takes the embedding first (DeepSeek's and GLM-4.5's files, Megatron-LM, vLLM, transformers;
 eq. 21 writes it second), and every depth takes the hidden state after the norm of the depth before (Megatron-LM,
 transformers; vLLM at depth 1, and the files have no more). What is joined at i stands at position i.
-
-A module is a pure function of its two inputs and the forward's context. Ranks and groups appear nowhere.
 """
 
 from __future__ import annotations
@@ -48,7 +45,7 @@ class Block(nn.Module):
         shared = spec.residual == "parallel_shared"
         self.parallel = spec.residual != "sequential"
         self.attention_norm = build_norm(spec, d) if pre else None
-        self.attention = build_attention(spec, layer)
+        self.attention = LatentAttention(spec, layer) if spec.mla else Attention(spec, layer)
         self.attention_post_norm = build_norm(spec, d) if post else None
         self.mlp_norm = build_norm(spec, d) if pre and not shared else None
         self.mlp = MoE(spec) if spec.is_moe(layer) else MLP(spec)
@@ -67,11 +64,6 @@ class Block(nn.Module):
         if self.mlp_post_norm is not None:
             fed = self.mlp_post_norm(fed)
         return x + attended + fed if self.parallel else x + fed
-
-
-def build_attention(spec: ModelSpec, layer: int) -> nn.Module:
-    """The layer's attention: of heads with keys of their own, or of a latent (`spec.mla`)."""
-    return LatentAttention(spec, layer) if spec.mla else Attention(spec, layer)
 
 
 class Predictions(NamedTuple):

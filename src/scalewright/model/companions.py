@@ -171,8 +171,7 @@ def _tokens(tokenizer: Path) -> dict[str, int]:
 
 def _write_card(path: Path, card: str) -> None:
     """The card before that of the model that training began from, whose YAML header stays first."""
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    header, body = "", text
+    header, body = "", (text := path.read_text(encoding="utf-8") if path.is_file() else "")
     if text.startswith("---\n") and (end := text.find("\n---\n", 3)) > 0:
         header, body = text[: end + 5] + "\n", text[end + 5 :]
     began = f"\n# The model that it began from\n\n{body.strip()}\n" if body.strip() else ""

@@ -67,31 +67,26 @@ class Context:
 
 def make_context(
     spec: ModelSpec,
+    x: Tensor,
     length: int,
-    *,
-    device: torch.device,
-    dtype: torch.dtype,
     heads: range,
-    batch: int = 1,
     positions: Tensor | None = None,
     documents: Tensor | None = None,
     cache: Cache | None = None,
     packing: Packing | None = None,
     compiled: bool = False,
 ) -> Context:
-    """The context of a forward over `batch` rows of `length` tokens; `heads`: the query heads of this rank.
+    """The context of a forward over x [B, T, D], rows of `length` tokens; `heads`: the query heads of this rank.
 
     `packing`: the documents as the host has them, without which a GPU's kernels can't skip what they hide.
     `compiled`: the blocks are.
     """
     before = cache.length if cache is not None else 0
     if positions is None:
-        positions = torch.arange(before, before + length, device=device)[None]
+        positions = torch.arange(before, before + length, device=x.device)[None]
     seen = cache.add_documents(documents) if cache is not None else documents
-    views = _Views(
-        spec, before, length, batch, device, dtype, heads,
-        seen if documents is not None else None, packing, cache is not None, compiled,
-    )  # fmt: skip
+    seen = seen if documents is not None else None
+    views = _Views(spec, before, length, len(x), x.device, x.dtype, heads, seen, packing, cache is not None, compiled)
     full = sliding = views.make(None)
     if spec.sliding_window is not None and any(spec.window_pattern) and before + length > spec.sliding_window:
         sliding = views.make(spec.sliding_window)

@@ -109,7 +109,7 @@ class Decoder(nn.Module):
         token that each prediction module takes at each place, in training, for Predictions of all depths; null = the
         modules are left out. `product`: the last stage returns what it makes of the head, in place of logits.
         """
-        hidden, context = self._run(tokens, positions, documents, cache, packing)
+        hidden, context = self._run(*self.enter(tokens, positions, documents, cache, packing))
         if not self.last:
             return hidden
         made = self.logits(hidden, product)
@@ -130,7 +130,7 @@ class Decoder(nn.Module):
         packing: Packing | None = None,
     ) -> Tensor:
         """As `forward` without the head: hidden [B, T, D], after the final norm in the last stage."""
-        return self._run(tokens, positions, documents, cache, packing)[0]
+        return self._run(*self.enter(tokens, positions, documents, cache, packing))[0]
 
     def draft(
         self,
@@ -157,14 +157,12 @@ class Decoder(nn.Module):
 
         With a `product`, what it returns, without the cap.
         """
-        if self.head is not None and self.head.weight is not None:
-            out = self.head(hidden, None, product)
+        head = self.head
+        if head is not None and head.weight is not None:
+            out = head(hidden, None, product)
         else:
             tied: Tensor = self._embedding().weight  # type: ignore[assignment]
-            if self.head is not None:
-                out = self.head(hidden, tied, product)
-            else:
-                out = (product or F.linear)(hidden, tied, None)
+            out = (product or F.linear)(hidden, tied, None) if head is None else head(hidden, tied, product)
         return out if product is not None else soft_cap(out, self.spec.logit_softcap)
 
     def context(
@@ -177,34 +175,14 @@ class Decoder(nn.Module):
         packing: Packing | None = None,
     ) -> Context:
         """The values that all blocks share, with the device and dtype of x [B, T, D]."""
-        return make_context(
-            self.spec,
-            length,
-            device=x.device,
-            dtype=x.dtype,
-            heads=self.heads,
-            batch=x.shape[0],
-            positions=positions,
-            documents=documents,
-            cache=cache,
-            packing=packing,
-            compiled=self.compiled,
-        )
+        return make_context(self.spec, x, length, self.heads, positions, documents, cache, packing, self.compiled)
 
-    def _run(
-        self,
-        tokens: Tensor,
-        positions: Tensor | None,
-        documents: Tensor | None,
-        cache: Cache | None,
-        packing: Packing | None,
-    ) -> tuple[Tensor, Context]:
+    def _run(self, x: Tensor, context: Context) -> tuple[Tensor, Context]:
         """The hidden state, after the final norm in the last stage, and what its blocks shared."""
-        x, context = self.enter(tokens, positions, documents, cache, packing)
         for block in self.layers.values():
             x = block(x, context)
-        if cache is not None:
-            cache.advance(context.positions.shape[1])
+        if context.cache is not None:
+            context.cache.advance(context.positions.shape[1])
         return x if self.norm is None else self.norm(x), context
 
     def enter(

@@ -79,12 +79,8 @@ def has_varlen() -> bool:
 
 def takes_segments(q: Tensor, scores: Scores, sinks: Tensor | None) -> bool:
     """Whether FlashAttention takes these queries [B, H, T, K]."""
-    plain = scores.cap is None and sinks is None
-    return plain and q.is_cuda and q.dtype in HALF and _fits(q.shape[-1])
-
-
-def _fits(width: int) -> bool:
-    return width % 8 == 0 and width <= WIDEST
+    plain, width = scores.cap is None and sinks is None, q.shape[-1]
+    return plain and q.is_cuda and q.dtype in HALF and width % 8 == 0 and width <= WIDEST
 
 
 def attend_segments(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scale: float) -> Tensor:

@@ -56,13 +56,10 @@ class LatentAttention(nn.Module):
     def forward(self, x: Tensor, context: Context) -> Tensor:
         rope = context.local_rope if self.sliding else context.rope
         q, (c, r) = self._queries(x, rope), self._latents(x, rope)
-        cache = context.cache
-        if cache is None:
-            out = self._expanded(q, c, r, context)
-        else:
-            first = cache.length == 0
-            all_c, all_r = cache.update(self.layer, c[:, None], r[:, None])
-            out = self._expanded(q, c, r, context) if first else self._absorbed(q, all_c, all_r, context)
+        cache, first = context.cache, context.cache is None or context.cache.length == 0
+        latents = (c[:, None], r[:, None])
+        latents = latents if cache is None else cache.update(self.layer, *latents)
+        out = self._expanded(q, c, r, context) if first else self._absorbed(q, *latents, context)
         return self.o(out.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def _queries(self, x: Tensor, rope: Tables | None) -> Tensor:

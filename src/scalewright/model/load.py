@@ -76,11 +76,11 @@ class FreshWeights:
 @torch.no_grad()
 def build(reader: TensorReader, dtype: str = "float32", device: str = "cpu", *, mtp: bool = True) -> Decoder:
     """A decoder filled from a reader, in evaluation mode; `mtp`: with its prediction modules."""
-    module_dtype, module_device = torch_dtype(dtype), torch_device(device)
+    kind, place = torch_dtype(dtype), torch_device(device)
     spec = reader.spec if mtp else reader.spec.replace(mtp_layers=0)
     with torch.device("meta"):
-        module = Decoder(spec).to(module_dtype)
-    module.to_empty(device=module_device)
+        module = Decoder(spec).to(kind)
+    module.to_empty(device=place)
     for name, parameter in module.named_parameters():
         parameter.copy_(reader.read(name))
     return module.eval()

@@ -52,9 +52,7 @@ class MoE(nn.Module):
         """x [B, T, D] -> what the shared experts make of it, which takes every token."""
         assert self.shared is not None
         shared: Tensor = self.shared(x)
-        if self.shared_gate is not None:
-            shared = torch.sigmoid(self.shared_gate(x)) * shared
-        return shared
+        return shared if self.shared_gate is None else torch.sigmoid(self.shared_gate(x)) * shared
 
     def routed(self, x: Tensor) -> Tensor:
         """x [B, T, D] -> the weighted sum of its tokens' experts [B, T, D]."""
@@ -99,7 +97,9 @@ class Experts(nn.Module):
 
         On a GPU without grouped products the counts are copied to the host.
         """
-        sizes = None if self._by_grouped_kernel(rows) else on_host([counts], [len(rows)])[0]
+        aligned = all(size % 8 == 0 for size in self.up.weight.shape[1:])
+        grouped = rows.is_cuda and rows.dtype == torch.bfloat16 and aligned  # what torch's grouped product takes
+        sizes = None if grouped else on_host([counts], [len(rows)])[0]
         if sizes is None or not costs_by_shape(rows):
             return self._apply_to(rows, counts, sizes)
         even = [even_rows(size) for size in sizes]
@@ -115,11 +115,6 @@ class Experts(nn.Module):
         hidden = hidden_units(self.kind, gate, self.up(rows, counts, sizes))
         out: Tensor = self.down(hidden, counts, sizes)
         return out
-
-    def _by_grouped_kernel(self, rows: Tensor) -> bool:
-        """Whether torch's grouped product takes these; else one product for each expert, in turn."""
-        aligned = all(size % 8 == 0 for size in self.up.weight.shape[1:])
-        return rows.is_cuda and rows.dtype == torch.bfloat16 and aligned
 
 
 class Stack(nn.Module):
@@ -140,9 +135,7 @@ class Stack(nn.Module):
         if sizes is None:
             ends = counts.cumsum(0).to(torch.int32)
             out: Tensor = grouped_mm(rows, self.weight.transpose(-2, -1), offs=ends)
-            if bias is None:
-                return out
-            return out + bias.repeat_interleave(counts, dim=0, output_size=len(rows))
+            return out if bias is None else out + bias.repeat_interleave(counts, dim=0, output_size=len(rows))
         biases = [None] * len(sizes) if bias is None else bias.unbind()
         parts = zip(torch.split(rows, sizes), self.weight.unbind(), biases, strict=True)
         return torch.cat([F.linear(part, weight, bias) for part, weight, bias in parts])

@@ -85,15 +85,12 @@ def _attend_rows_backward(
     if grad_output.stride(-1) != 1:
         grad_output = grad_output.contiguous()
     grads = attend_backward(grad_output, q, k, v, out, lse, part, Scores(scale, cap))
-    if sinks is None:
-        return *grads, q.new_empty(0)
-    return *grads, sinks_gradient(grad_output, out, lse, sinks)
+    return *grads, q.new_empty(0) if sinks is None else sinks_gradient(grad_output, out, lse, sinks)
 
 
 def _part(queries: int, first: Tensor, host: Tensor | None, slopes: Tensor | None) -> Part:
     """All keys, and the last tokens as queries."""
-    length = first.shape[1]
-    start = length - queries
+    start, length = first.shape[1] - queries, first.shape[1]
     known = first if first.device.type == "cpu" else host
     span = Span(np.arange(start, length), np.arange(length), None if known is None else known.numpy()[:, start:])
     index = torch.arange(length, device=first.device)

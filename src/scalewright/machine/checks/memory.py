@@ -18,16 +18,13 @@ SMALL_SHARED = 2**30  # containers start with 64 MiB; NCCL and data workers pass
 def memory(processor: Processor) -> Finding:
     """How much there is, how much is free, and what a container allows."""
     free, usable = processor.memory_available_bytes, processor.usable_memory_bytes
-    data = {
-        "memory_bytes": processor.memory_bytes,
-        "available_bytes": free,
-        "limit_bytes": processor.memory_limit_bytes,
-    }
-    what = f"{gib(free)} free of {gib(processor.memory_bytes)}"
-    if processor.memory_limit_bytes is not None:
+    total, limit = processor.memory_bytes, processor.memory_limit_bytes
+    data = {"memory_bytes": total, "available_bytes": free, "limit_bytes": limit}
+    what = f"{gib(free)} free of {gib(total)}"
+    if limit is not None:
         what += f"; a container's limit of {gib(usable)} ends a process that passes it"
         return Finding(GROUP, "memory", "note", what, "raise the limit, or plan for it", data)
-    if free < 0.1 * processor.memory_bytes or free < 2**30:
+    if free < 0.1 * total or free < 2**30:
         return Finding(GROUP, "memory", "warn", what, "stop what else runs: a run that meets the end is killed", data)
     return Finding(GROUP, "memory", "ok", what, data=data)
 

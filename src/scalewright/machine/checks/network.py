@@ -45,8 +45,7 @@ def interface_of(addresses: list[str]) -> tuple[str, str] | None:
 
 def hostname(environ: Mapping[str, str]) -> Finding:
     """Whether the host's name resolves to an address of its own, and to which interface that belongs."""
-    chosen = environ.get("GLOO_SOCKET_IFNAME")
-    if chosen:
+    if chosen := environ.get("GLOO_SOCKET_IFNAME"):
         what = f"GLOO_SOCKET_IFNAME={chosen} decides; the host's name doesn't matter"
         return Finding(GROUP, "gloo interface", "ok", what)
     name = socket.gethostname()

@@ -15,11 +15,9 @@ GROUP = "speed"
 
 def main_device(torch: Any | None) -> str:
     """Where a run would compute: cuda:0, mps or cpu."""
-    if torch is not None and torch.cuda.is_available():
-        return "cuda:0"
-    if torch is not None and torch.backends.mps.is_available():
-        return "mps"
-    return "cpu"
+    if torch is None:
+        return "cpu"
+    return "cuda:0" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def matmul(torch: Any | None, device: str) -> list[Finding]:
