@@ -19,9 +19,7 @@
 Psi: parameters; b: sequences of a micro-batch, s: their tokens, h: hidden size, t: tensor-parallel ranks; B: the whole
 tensor in bytes; rates are bytes/s one way unless said, delays seconds (Thakur et al. 2005; Rabenseifner 2004; scaling
 book, part 3). What passes on the wire counts, an all-reduce twice, without the share (n - 1) / n that is a rank's own
-where a paper leaves it out. Plans are priced by `spec/volumes.py` and `plan/cost/links.py`.
-
-When communication binds: the batch, width and ways at which a sharding stops being bound by compute.
+where a paper leaves it out. Plans are priced by `spec/volumes.py` and `plan/cost/links.py`. Compute binds while
 
     alpha = peak / link rate             FLOPs per byte of the links, `roofline.ridge_point`
     data parallel, FSDP                  tokens a device      > alpha / axes
@@ -29,8 +27,8 @@ When communication binds: the batch, width and ways at which a sharding stops be
     both                                 tokens a device      > alpha² / (Mx My F), X = sqrt(B N Mx / (F My))
 
 F: width of the MLP, B: tokens of the batch, N: devices, X: FSDP ways; Mx, My: torus axes that each has.
-Austin et al., How To Scale Your Model, part 5 (16 bits; overlap as good as it gets); Hugging Face's
-playbook, appendix A3. On a torus the book's rates are an axis's both ways together, on GPUs one way.
+(Austin et al., How To Scale Your Model, part 5, 16 bits, overlap as good as it gets; Hugging Face's playbook, appendix
+A3.) On a torus the book's rates are an axis's both ways together, on GPUs one way.
 """
 
 from __future__ import annotations
@@ -119,14 +117,12 @@ def ring_seconds(kind: str, size: float, ranks: int, bytes_per_s: float = inf, h
 
     With an endless rate it is the delays alone, n - 1 hops each way.
     """
-    unit = np.ones(1)
     from scalewright.plan.cost.links import Wires, all_reduce, gather
 
-    links = Wires(
-        domain=ranks * unit, fast=bytes_per_s * unit, fast_delay=hop_seconds * unit,
-        slow=bytes_per_s * unit, slow_delay=hop_seconds * unit, start=0.0, hop=hop_seconds,
-    )  # fmt: skip
-    price = {"all_reduce": all_reduce}.get(kind, gather)
+    unit = np.ones(1)
+    rate, delay = bytes_per_s * unit, hop_seconds * unit
+    links = Wires(ranks * unit, fast=rate, fast_delay=delay, slow=rate, slow_delay=delay, start=0.0, hop=hop_seconds)
+    price = all_reduce if kind == "all_reduce" else gather
     return float(price(size * unit, ranks * unit, unit, links)[0])
 
 

@@ -91,7 +91,6 @@ load_cluster = find_cluster  # its name in the Python API
 
 
 def _one_node(device: DeviceSpec, count: int) -> ClusterSpec:
-    """A node of `count` GPUs and no network."""
     alone = device.replace(network_bytes_per_s=None)
     return ClusterSpec.parse({"name": "local", "device": alone, "devices_per_node": count, "nodes": 1})
 

@@ -124,9 +124,6 @@ def widened(v: Tensor, width: int) -> Tensor:
     return F.pad(v, (0, width - v.shape[-1])) if v.shape[-1] < width else v
 
 
-# -- tiles -----------------------------------------------------------------------------------------
-
-
 def _plan(q: Tensor, k: Tensor, part: Part, scores: Scores) -> tuple[Visible, list[Tile]]:
     """The tiles of a part, and what its masks are made of."""
     visible = part.visible or _unmasked(q.shape[2], k.shape[2], part.causal, q.device)
@@ -214,7 +211,6 @@ def _attend_backward(
     grad_output: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
     causal: bool, mask: Tensor | None, scores: Scores,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """One tile's share of the gradients."""
     width = v.shape[-1]
     by_flash = mask is None and _by_flash(q, scores)
     if by_flash or _by_cpu_kernel(q, scores):

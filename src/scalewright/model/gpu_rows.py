@@ -95,9 +95,6 @@ def attend_segments(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scale: 
     return torch.unflatten(out, 0, (batch, -1))[..., :width].transpose(1, 2)
 
 
-# -- FlexAttention ---------------------------------------------------------------------------------
-
-
 def block_mask(first: Tensor) -> Any:
     """FlexAttention's BlockMask of whole rows, from each token's first visible key [B or 1, T].
 

@@ -149,7 +149,6 @@ class HuggingFaceFolder:
         return packed
 
     def _check(self, key: str, expected: tuple[int, ...]) -> None:
-        """Raises UserError when the folder's tensor has another shape."""
         shape = tuple(self._files[self._home[key]].get_slice(key).get_shape())
         if shape != expected:
             problem = f"tensor '{key}' has shape {shape}, and config.json makes it {expected}"
@@ -290,7 +289,6 @@ class _Stacks:
 
 
 def _join(parts: Parts, stacks: _Stacks, dtype: torch.dtype) -> Tensor:
-    """One tensor of theirs out of ours."""
     first = parts[0][1]
     out = torch.empty(first.shape, dtype=dtype)
     theirs = (out.transpose(-2, -1) if first.transposed else out).movedim(first.rows_dim, 0)

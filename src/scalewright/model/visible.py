@@ -151,7 +151,6 @@ def _keys(span: Span, first: NDArray[Any], start: int, end: int) -> slice:
 
 
 def _kind(span: Span, first: NDArray[Any], start: int, end: int) -> Literal["all", "causal", "masked"]:
-    """How much of a tile is visible."""
     query, key = span.query[start:end], span.key[_keys(span, first, start, end)]
     if not len(key) or first[end - 1] > key[0]:
         return "masked"

@@ -152,7 +152,6 @@ def _keys_at(cls: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
 
 
 def _specs_in(field: FieldInfo) -> list[type[BaseModel]]:
-    """The specs that a field may hold."""
     return [t for t in _types_in(field.annotation) if isinstance(t, type) and issubclass(t, BaseModel)]
 
 

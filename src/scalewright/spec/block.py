@@ -137,9 +137,6 @@ def _mixer(m: ModelSpec, s: Sizes, fqn: str, layer: int, mixer: Mixer, block_inp
     return _mla(m, m.mla, s, fqn, layer) if m.mla else _attention(m, s, fqn, layer, block_input)
 
 
-# -- attention ------------------------------------------------------------------------------------
-
-
 def attention_pairs(seq_len: int, window: int | None, chunks: bool = False) -> int:
     """Pairs of query and key under a causal mask: sum over i = 1..T of min(i, window).
 
@@ -247,9 +244,6 @@ def _is_ruled(m: ModelSpec, s: Sizes, layer: int) -> bool:
     hides = s.documents or (window is not None and s.seq_len > window)
     capped = m.attention_softcap is not None or m.attention_sinks
     return hides or capped or m.positions == "alibi"
-
-
-# -- MLP and experts ------------------------------------------------------------------------------
 
 
 def _mlp(m: ModelSpec, s: Sizes, fqn: str, layer: int, size: int, keeps: float = 0.0) -> Iterator[Operator]:

@@ -51,9 +51,8 @@ def read_compress(value: Any) -> Any:
         return LowRank.parse(value, where="train.compress")
     if isinstance(value, LowRank) or value in WORDS:
         return value
-    raise UserError(
-        f"it is {value!r}", "train.compress", f"use one of {', '.join(WORDS)}, or {{powersgd: {{rank: 4}}}}"
-    )
+    how = f"use one of {', '.join(WORDS)}, or {{powersgd: {{rank: 4}}}}"
+    raise UserError(f"it is {value!r}", "train.compress", how)
 
 
 def check_compress(compress: Compress, layout: Layout, *, islands: bool = False) -> None:

@@ -47,12 +47,9 @@ class DilocoSpec(Spec):
             how = f"use inner_steps {-(-self.inner_steps // self.fragments) * self.fragments}"
             raise UserError(f"fragments {self.fragments} does not divide inner_steps {self.inner_steps}", "diloco", how)
         if self.overlap >= self.inner_steps:
-            raise UserError(
-                f"overlap {self.overlap} is not less than inner_steps {self.inner_steps}: a fragment would "
-                "be sent again before it is applied",
-                "diloco",
-                f"use overlap {self.inner_steps - 1} at most",
-            )
+            problem = f"overlap {self.overlap} is not less than inner_steps {self.inner_steps}"
+            why = "a fragment would be sent again before it is applied"
+            raise UserError(f"{problem}: {why}", "diloco", f"use overlap {self.inner_steps - 1} at most")
         return self
 
     @property
@@ -94,9 +91,7 @@ class DilocoSpec(Spec):
     def sent(self, step: int) -> list[int]:
         """The fragments that are sent after a step."""
         gap = self.inner_steps // self.fragments
-        if step < 1 or step % gap:
-            return []
-        return [(step // gap - 1) % self.fragments]
+        return [(step // gap - 1) % self.fragments] if step >= 1 and step % gap == 0 else []
 
     def applied(self, step: int, last: int) -> list[int]:
         """The fragments that are applied after a step of a run whose last step is `last`."""

@@ -25,6 +25,7 @@ from math import ceil
 from typing import Any
 
 from scalewright.spec.errors import UserError
+from scalewright.spec.grid import chunks
 from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery, nearest_divisor
 from scalewright.spec.memory import offloads_parameters
 from scalewright.spec.model import ModelSpec
@@ -32,7 +33,6 @@ from scalewright.spec.placement import stage_layers
 from scalewright.spec.recompute_budget import least_budget
 from scalewright.spec.schedules.build import find_problem as find_schedule_problem
 from scalewright.spec.schedules.kinds import find_kind
-from scalewright.spec.zigzag import chunks
 
 
 def check_layout(layout: Layout, model: ModelSpec, seq_len: int | None = None, *, train: bool = False) -> None:
@@ -49,9 +49,6 @@ def check_layout(layout: Layout, model: ModelSpec, seq_len: int | None = None, *
 def is_legal(layout: Layout, model: ModelSpec, seq_len: int | None = None) -> bool:
     """Whether `check_layout` accepts the layout; faster where it doesn't, as no fix is looked for."""
     return _first_problem(Case(layout, model, seq_len, False)) is None
-
-
-# -- tensor and expert parallelism ----------------------------------------------------------------
 
 
 def _tensor(case: Case) -> Problem | None:
@@ -96,14 +93,9 @@ def _experts(case: Case) -> Problem | None:
             lambda: [({"ep": size} for size in (divisor, *near(ep, moe.num_experts)) if size != ep)],
         )
     if moe.moe_intermediate_size % etp:
-        return Problem(
-            f"moe_intermediate_size {moe.moe_intermediate_size} is not divisible by etp {etp}",
-            lambda: [({"etp": size} for size in near(etp, etp - 1))],
-        )
+        what = f"moe_intermediate_size {moe.moe_intermediate_size} is not divisible by etp {etp}"
+        return Problem(what, lambda: [({"etp": size} for size in near(etp, etp - 1))])
     return None
-
-
-# -- pipeline -------------------------------------------------------------------------------------
 
 
 def _stages(case: Case) -> Problem | None:
@@ -167,9 +159,6 @@ def _stage_layers(case: Case) -> Problem | None:
     return Problem(conflict, lambda: [[{"stage_layers": None}]]) if conflict else None
 
 
-# -- sequence, offload, recomputation -------------------------------------------------------------
-
-
 def _sequence(case: Case) -> Problem | None:
     layout, model, seq_len = case.layout, case.model, case.seq_len
     if layout.cp > 1 and layout.cp_kind == "ulysses" and model.num_attention_heads % (layout.tp * layout.cp):
@@ -205,11 +194,9 @@ def _recompute(case: Case) -> Problem | None:
     plain = find_kind(layout.schedule).whole
     if case.train and layout.pp > 1 and plain is not None and layout.recompute != "none":
         virtual = layout.virtual_stages if plain == "interleaved" else 1
-        return Problem(
-            f"schedule {layout.schedule} splits each backward in two and recompute {_kind(layout)} "
-            "would run the blocks again for both",
-            lambda: [[{"schedule": plain, "virtual_stages": virtual}], [{"recompute": "none"}]],
-        )
+        reruns = f"recompute {_kind(layout)} would run the blocks again for both"
+        what = f"schedule {layout.schedule} splits each backward in two and {reruns}"
+        return Problem(what, lambda: [[{"schedule": plain, "virtual_stages": virtual}], [{"recompute": "none"}]])
     return None
 
 
@@ -219,10 +206,8 @@ def _recompute_size(case: Case) -> Problem | None:
         most = max(stage_layers(model, layout))
         if kind.every > most:
             owner = "a stage has" if layout.pp > 1 else "the model has"
-            return Problem(
-                f"recompute {_kind(layout)} is more than the {most} layers that {owner}",
-                lambda: [[{"recompute": {"every": most}}], [{"recompute": "none"}]],
-            )
+            what = f"recompute {_kind(layout)} is more than the {most} layers that {owner}"
+            return Problem(what, lambda: [[{"recompute": {"every": most}}], [{"recompute": "none"}]])
     if isinstance(kind, RecomputeBudget) and kind.budget > 0:
         least = least_budget(model, layout, case.seq_len or model.context)
         if kind.budget < least:

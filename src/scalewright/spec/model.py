@@ -263,7 +263,6 @@ class ModelSpec(Spec):
         return self
 
     def _problems(self) -> Iterator[tuple[str, str]]:
-        """What is wrong, and how to fix it."""
         heads, kv = self.num_attention_heads, self.kv_heads
         if heads % kv:
             best = min((n for n in range(1, heads + 1) if heads % n == 0), key=lambda n: abs(n - kv))

@@ -91,9 +91,6 @@ def sizes(
     return Sizes(layout.micro_batch, seq_len, *axes, width, attention, kernels, documents)
 
 
-# -- products, norms, activations ------------------------------------------------------------------
-
-
 def matmul(
     m: ModelSpec, s: Sizes, name: str, layer: int, rows: int, out: int, into: int,
     *, kind: OperatorKind = "linear", weights: tuple[TensorSpec, ...] | None = None, groups: int = 1,

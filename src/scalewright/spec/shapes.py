@@ -106,8 +106,7 @@ def _candidates(
     for layers in range(1, max(1, deepest) + 1):
         if layers > 8 and layers % 2:  # even depths cut into pipeline stages
             continue
-        exact = (params - base - layers * per_layer) / (layers * per_step)
-        steps = usual if style.fixed_mlp else max(1, round(exact))
+        steps = usual if style.fixed_mlp else max(1, round((params - base - layers * per_layer) / (layers * per_step)))
         total = base + layers * (per_layer + steps * per_step)
         ratio = abs(math.log(steps / usual))
         if abs(total / params - 1) <= TOLERANCE and ratio < 0.35:

@@ -34,14 +34,12 @@ def import_object(ref: str) -> Callable[..., Any]:
             raise UserError(problem, f"python: {ref}", "install it, or put it into the working directory") from error
     for part in name.split("."):
         if not hasattr(target, part):
-            raise UserError(
-                f"module '{module_name}' has no '{name}'", f"python: {ref}", "check the name after the colon"
-            )
+            how = "check the name after the colon"
+            raise UserError(f"module '{module_name}' has no '{name}'", f"python: {ref}", how)
         target = getattr(target, part)
     if not callable(target):
-        raise UserError(
-            f"'{ref}' is {type(target).__name__}, which can't be called", "python", "name a function or a class"
-        )
+        problem = f"'{ref}' is {type(target).__name__}, which can't be called"
+        raise UserError(problem, "python", "name a function or a class")
     return target  # type: ignore[no-any-return]
 
 

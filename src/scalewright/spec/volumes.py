@@ -97,7 +97,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Shards:
-    """Experts, which fewer ranks share than share dense tensors."""
+    """Tensors that the same ranks share: experts, which fewer share, or the others."""
 
     ranks: Number = 1  # of FSDP, that share a tensor
     groups: tuple[Group, ...] = ()
@@ -156,19 +156,14 @@ class Rank:
     experts: Shards = Shards()
 
 
-# -- data parallel --------------------------------------------------------------------------------
-
-
 def data_parallel(rank: Rank) -> Iterator[Transfer]:
     """Gradients of replicas; or FSDP's gathers and reductions, and the sums between replicas of shards."""
-    for kind, size, count in rank.buckets:
-        yield Transfer("gradient", kind, size, count, "backward")
-    for group in rank.groups:
-        yield from _sharded(rank, group, "fsdp", rank.fsdp)
-    for kind, size, count in rank.experts.buckets:
-        yield Transfer("expert", kind, size, count, "backward")
-    for group in rank.experts.groups:
-        yield from _sharded(rank, group, "efsdp", rank.experts.ranks)
+    dense, experts = Shards(rank.fsdp, rank.groups, rank.buckets), rank.experts
+    for shards, replicas, sharing in ((dense, "gradient", "fsdp"), (experts, "expert", "efsdp")):
+        for kind, size, count in shards.buckets:
+            yield Transfer(replicas, kind, size, count, "backward")
+        for group in shards.groups:
+            yield from _sharded(rank, group, sharing, shards.ranks)
 
 
 def _sharded(rank: Rank, group: Group, axis: str, ranks: Number) -> Iterator[Transfer]:
@@ -206,9 +201,6 @@ def outer_steps(
     yield Transfer("islands", "all_reduce", numbers * FP32, share * (1 - narrow), "nothing")
     yield Transfer("islands", "all_to_all", padded * wire_bytes, share * narrow, "nothing")
     yield Transfer("islands", "all_gather", padded * wire_bytes, share * narrow, "nothing")
-
-
-# -- tensor parallel ------------------------------------------------------------------------------
 
 
 def tensor_parallel(rank: Rank) -> Iterator[Transfer]:

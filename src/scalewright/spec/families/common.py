@@ -38,9 +38,8 @@ class ModelFamily:
         given = {self.aliases.get(key, key): value for key, value in config.items()}
         for key, only in self.refused.items():
             if given.get(key) not in (None, only):
-                raise UserError(
-                    f"{key} {given[key]!r} is not supported for {self.name}", "config.json", f"only {only!r} is"
-                )
+                problem = f"{key} {given[key]!r} is not supported for {self.name}"
+                raise UserError(problem, "config.json", f"only {only!r} is")
         nested = (rope_parameters(given, kind) for kind in ("full_attention", "sliding_attention"))
         for part in () if self.partial_rotary else (given, *nested):
             if (fraction := part.get("partial_rotary_factor")) not in (None, 1.0):
@@ -121,15 +120,9 @@ def experts(c: Config, size: str = "intermediate_size", **other: Any) -> Keys:
 
 def grouped_experts(c: Config, **other: Any) -> Keys:
     """DeepSeek's mixture: small experts, chosen by group, whose sum is scaled."""
-    return experts(
-        c,
-        "moe_intermediate_size",
-        normalize_top_k=bool(c["norm_topk_prob"]),
-        routed_scale=c["routed_scaling_factor"],
-        groups=c["n_group"] or 1,
-        top_groups=c["topk_group"] or 1,
-        **other,
-    )
+    groups = {"groups": c["n_group"] or 1, "top_groups": c["topk_group"] or 1}
+    weights = {"normalize_top_k": bool(c["norm_topk_prob"]), "routed_scale": c["routed_scaling_factor"]}
+    return experts(c, "moe_intermediate_size", **weights, **groups, **other)
 
 
 # -- sliding windows ------------------------------------------------------------------------------

@@ -58,7 +58,6 @@ def _read_v3(c: Config) -> Keys:
 
 
 def _write(m: ModelSpec) -> Keys:
-    """What both versions' files have."""
     if m.mla is None or m.moe is None:
         raise UserError(f"a {m.family} model has latent attention and experts", "model", "use another family")
     own = {**common.write_rope(m), "attention_bias": m.qkv_bias, **m.mla.dump(), **write_grouped_experts(m)}

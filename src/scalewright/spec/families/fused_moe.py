@@ -13,14 +13,8 @@ from scalewright.spec.families.llama import gated, rope_layers
 from scalewright.spec.families.moe import mixture, write_experts
 from scalewright.spec.model import ModelSpec
 
-GPT_OSS_YARN: Keys = {
-    "rope_type": "yarn",
-    "factor": 32.0,
-    "beta_fast": 32.0,
-    "beta_slow": 1.0,
-    "truncate": False,
-    "original_max_position_embeddings": 4096,
-}
+GPT_OSS_YARN: Keys = {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}
+GPT_OSS_YARN |= {"original_max_position_embeddings": 4096}
 CLAMPED_SWIGLU: Keys = {"hidden_act": "silu", "swiglu_alpha": 1.702, "swiglu_limit": 7.0}
 
 

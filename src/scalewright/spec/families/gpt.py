@@ -105,35 +105,16 @@ def _read_falcon(c: Config) -> Keys:
     }
 
 
+LAYERS = {"n_layer": "num_hidden_layers", "n_head": "num_attention_heads"}
+GPT2_NAMES = LAYERS | {"n_embd": "hidden_size", "n_inner": "intermediate_size"}
+GPT2_NAMES |= {"n_positions": "max_position_embeddings"}
+GPT2_ONLY: Keys = {"scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False}
+BLOOM_NAMES = LAYERS | {"n_embed": "hidden_size", "seq_length": "max_position_embeddings"}
+BLOOM_ONLY: Keys = {"apply_residual_connection_post_layernorm": False}
 FALCON_NAMES = {"n_embed": "hidden_size", "ffn_hidden_size": "intermediate_size", "num_kv_heads": "num_key_value_heads"}
 FAMILIES = (
-    ModelFamily(
-        "gpt2",
-        _read_gpt2,
-        "GPT2LMHeadModel",
-        _write_gpt2,
-        aliases={
-            "n_embd": "hidden_size",
-            "n_inner": "intermediate_size",
-            "n_positions": "max_position_embeddings",
-            "n_head": "num_attention_heads",
-            "n_layer": "num_hidden_layers",
-        },
-        refused={"scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False},
-    ),
+    ModelFamily("gpt2", _read_gpt2, "GPT2LMHeadModel", _write_gpt2, aliases=GPT2_NAMES, refused=GPT2_ONLY),
     ModelFamily("gpt_neox", _read_neox, "GPTNeoXForCausalLM", _write_neox, partial_rotary=True),
-    ModelFamily(
-        "bloom",
-        _read_bloom,
-        "BloomForCausalLM",
-        _write_bloom,
-        aliases={
-            "n_embed": "hidden_size",
-            "n_layer": "num_hidden_layers",
-            "n_head": "num_attention_heads",
-            "seq_length": "max_position_embeddings",
-        },
-        refused={"apply_residual_connection_post_layernorm": False},
-    ),
+    ModelFamily("bloom", _read_bloom, "BloomForCausalLM", _write_bloom, aliases=BLOOM_NAMES, refused=BLOOM_ONLY),
     ModelFamily("falcon", _read_falcon, aliases=FALCON_NAMES),
 )

@@ -202,22 +202,15 @@ def _read_grok1(c: Config) -> Keys:
     }
 
 
+DBRX_NAMES = {"d_model": "hidden_size", "n_heads": "num_attention_heads", "n_layers": "num_hidden_layers"}
+DBRX_NAMES |= {"max_seq_len": "max_position_embeddings"}
 FAMILIES = (
     ModelFamily("mixtral", _read_mixtral, "MixtralForCausalLM", _write_mixtral, aliases=EXPERTS),
     ModelFamily("qwen2_moe", _read_qwen2_moe, "Qwen2MoeForCausalLM", _write_qwen2_moe, aliases=EXPERTS),
     ModelFamily("qwen3_moe", _read_qwen3_moe, "Qwen3MoeForCausalLM", _write_qwen3_moe, aliases=EXPERTS),
     ModelFamily("qwen3_next", _read_qwen3_next, aliases=EXPERTS, partial_rotary=True),
     ModelFamily("olmoe", _read_olmoe, "OlmoeForCausalLM", _write_olmoe, aliases=EXPERTS),
-    ModelFamily(
-        "dbrx",
-        _read_dbrx,
-        aliases={
-            "d_model": "hidden_size",
-            "n_heads": "num_attention_heads",
-            "n_layers": "num_hidden_layers",
-            "max_seq_len": "max_position_embeddings",
-        },
-    ),
+    ModelFamily("dbrx", _read_dbrx, aliases=DBRX_NAMES),
     ModelFamily(
         "glm4_moe", _read_glm4_moe, "Glm4MoeForCausalLM", _write_glm4_moe, partial_rotary=True, aliases=PREDICTING
     ),

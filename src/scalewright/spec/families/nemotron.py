@@ -77,20 +77,11 @@ def _experts(c: Config, dense: list[int]) -> Keys:
     )
 
 
-WITHOUT_BIAS = ("use_bias", "mlp_bias", "attention_bias", "mamba_proj_bias")
+NAMES = {"layer_types": "layers_block_type", "mamba_n_groups": "n_groups", "mamba_chunk_size": "chunk_size", **EXPERTS}
+NAMES |= {"mamba_d_conv": "conv_kernel", "mamba_conv_bias": "use_conv_bias"}
+BIASES = ("use_bias", "mlp_bias", "attention_bias", "mamba_proj_bias")
+ONLY: Keys = {**dict.fromkeys(BIASES, False), "sliding_window": None}
 FAMILIES = (
     ModelFamily("nemotron", _read_nemotron, partial_rotary=True),
-    ModelFamily(
-        "nemotron_h",
-        _read_nemotron_h,
-        aliases={
-            "layer_types": "layers_block_type",
-            **EXPERTS,
-            "mamba_n_groups": "n_groups",
-            "mamba_d_conv": "conv_kernel",
-            "mamba_conv_bias": "use_conv_bias",
-            "mamba_chunk_size": "chunk_size",
-        },
-        refused={**dict.fromkeys(WITHOUT_BIAS, False), "sliding_window": None},
-    ),
+    ModelFamily("nemotron_h", _read_nemotron_h, aliases=NAMES, refused=ONLY),
 )

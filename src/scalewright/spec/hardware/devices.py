@@ -144,7 +144,6 @@ def fold(name: str) -> str:
 
 @lru_cache(maxsize=1)
 def _ids_by_name() -> dict[str, str]:
-    """Ids by folded id or alias; raises ValueError for one that two devices have."""
     names = [(name, device.id) for device in devices() for name in (device.id, *device.aliases)]
     return once((fold(name), key) for name, key in names)
 
@@ -191,7 +190,6 @@ def _plain(name: str) -> str:
 
 @lru_cache(maxsize=1)
 def _ids_by_driver_name() -> dict[str, str]:
-    """Ids by plain name."""
     return once((_plain(name), device.id) for device in devices() for name in device.driver_names)
 
 

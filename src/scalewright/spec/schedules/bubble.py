@@ -143,8 +143,6 @@ def _holds(kind: str, ranks: int, micros: int, cost: StageCost, overlapped: floa
     return common_end and (overlapped is None or w <= f == i)
 
 
-# -- columns --------------------------------------------------------------------------------------
-
 Column = np.ndarray | float
 
 

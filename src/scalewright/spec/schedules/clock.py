@@ -100,7 +100,6 @@ def simulate(
 
 
 def _seconds(cost: Cost) -> Callable[[Action], float]:
-    """Seconds of a computation, as a function of the action."""
     if callable(cost):
         return cost
     if isinstance(cost, StageCost):
