@@ -51,9 +51,7 @@ def ring_volume(kind: str, size: float, ranks: int) -> float:
     (n - 1) / n of it for each pass, two passes for an all-reduce; a broadcast or a message passes whole
     (Thakur et al. 2005; nccl-tests divides by the same to get its bus bandwidth).
     """
-    if kind in ("broadcast", "send"):
-        return size
-    return PASSES[kind] * size * (ranks - 1) / ranks
+    return size if kind in ("broadcast", "send") else PASSES[kind] * size * (ranks - 1) / ranks
 
 
 def zero_volume(psi: float, stage: int, micro_batches: int = 1) -> float:
@@ -137,9 +135,7 @@ def torus_gather_seconds(size: float, ways: int, bytes_per_s: float, wraps: bool
     Closed, pieces go both ways round, and the book leaves out (n-1)/n. Open, the end's piece has all n - 1
     hops before it, one way.
     """
-    if wraps:
-        return size / (2 * bytes_per_s)
-    return ring_seconds("all_gather", size, ways, bytes_per_s)
+    return size / (2 * bytes_per_s) if wraps else ring_seconds("all_gather", size, ways, bytes_per_s)
 
 
 def torus_delay_seconds(ways: int, hop_seconds: float, wraps: bool = True) -> float:
@@ -284,8 +280,7 @@ def fsdp_layer_times(
 
     Weights in 16 bits; `bytes_per_s` of one axis of the torus, both ways (scaling book, part 5).
     """
-    flops = 2 * matmul_flops(tokens, hidden, width) / devices
-    gathered = 2 * tensor_bytes((hidden, width), 2)
+    flops, gathered = 2 * matmul_flops(tokens, hidden, width) / devices, 2 * tensor_bytes((hidden, width), 2)
     return LayerTimes(compute_seconds(flops, peak), gathered / (bytes_per_s * axes))
 
 

@@ -37,6 +37,8 @@ COLD_BYTES, MOST = 32e6, 32  # what a row of kernels touches together, and how m
 TURN_S = 0.05  # what a row of forwards and backwards may take, where that leaves at least two of them
 QUARTILE = 0.25  # whatever else runs can only add to a time
 ALIKE = ("add", "optimizer", "watched")  # the same whatever a run computes in
+Curve = dict[str, Any]  # plain data of a TimingCurve
+Point = tuple[float, float]  # a size and its seconds
 Clock = Callable[[], float]
 Forward = Callable[[], Any]
 Backward = Callable[[Any], Any]
@@ -54,15 +56,13 @@ class Case:
     backward_size: float | None = None
 
 
-def torch_timings(
-    torch: Any, precision: str, seconds: float, meet: Callable[[], Any] = lambda: None
-) -> Iterator[dict[str, Any]]:
+def torch_timings(torch: Any, precision: str, seconds: float, meet: Forward = lambda: None) -> Iterator[Curve]:
     """Every kernel's curves in `precision`, as plain data for `TimingCurve`; each case takes about `seconds`.
 
     `meet` is called before each: all processes time the same kernel at the same time.
     """
     clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
-    curves: defaultdict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    curves: defaultdict[tuple[str, str], list[Point]] = defaultdict(list)
     for case in torch_cases(torch, precision):
         forward, backward = times(case, seconds, clock, meet)
         curves[case.what, "forward"].append((case.size, forward))
@@ -72,9 +72,7 @@ def torch_timings(
         yield curve(what, points, phase, None if what in ALIKE else precision)
 
 
-def curve(
-    what: str, points: Sequence[tuple[float, float]], phase: str = "forward", precision: str | None = None
-) -> dict[str, object]:
+def curve(what: str, points: Sequence[Point], phase: str = "forward", precision: str | None = None) -> Curve:
     """Points as a curve that never falls: a larger size can't be faster, so its time bounds the smaller's."""
     sizes, seconds = zip(*sorted(points), strict=True)
     falling = np.minimum.accumulate(np.array(seconds)[::-1])[::-1]
@@ -90,7 +88,7 @@ def quick(seconds: Sequence[float]) -> float:
 
 
 def times(
-    case: Case, seconds: float, clock: Clock = time.perf_counter, meet: Callable[[], Any] = lambda: None, most: int = 20
+    case: Case, seconds: float, clock: Clock = time.perf_counter, meet: Forward = lambda: None, most: int = 20
 ) -> tuple[float, float | None]:
     """Seconds of a forward and of a backward, among their like."""
     first = case.make()
@@ -269,7 +267,7 @@ def _watched(torch: Any) -> Callable[[], Any]:
 MOVES = ("norm", "layer_norm", "gated", "activation", "rope", "residual", "embedding", "loss")
 
 
-def numpy_timings(seconds: float) -> Iterator[dict[str, object]]:
+def numpy_timings(seconds: float) -> Iterator[Curve]:
     """Products and passes over memory in numpy; backwards are taken for twice their forwards.
 
     Messages aren't timed by it: `ranks.py` adds what a stream over the loopback interface does.
@@ -284,7 +282,7 @@ def numpy_timings(seconds: float) -> Iterator[dict[str, object]]:
         case = Case("", 0.0, touched, lambda: (partial(call, *(random(*shape) for shape in shapes)), None))
         return times(case, seconds)[0]
 
-    points: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
+    points: defaultdict[str, list[Point]] = defaultdict(list)
     for rows, k, n in PRODUCTS:
         points["linear"].append((2.0 * rows * k * n, seconds_of(np.matmul, (rows, k), (k, n))))
     for size in ELEMENTS:

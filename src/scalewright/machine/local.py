@@ -77,14 +77,11 @@ def _timed_rates(timings: Timings) -> dict[str, object]:
     if add is None:
         raise UserError("these timings lack sums of numbers (add)", "local", "probe this machine again")
     where = f"each of {timings.processes} processes of {timings.threads} threads at once"
-    return {
-        "kind": "cpu",
-        "peaks": {name: rate for name, rate in peaks.items() if rate},
-        "peak_source": "measured",
-        # a sum in place reads two numbers of 4 bytes and writes one
-        "memory_bytes_per_s": 12.0 * add.sizes[-1] / add.seconds[-1],
-        "sources": [f"measured: fastest product and largest sum, {where}; {timings.how} {timings.when}".strip()],
-    }
+    sources = [f"measured: fastest product and largest sum, {where}; {timings.how} {timings.when}".strip()]
+    rate = 12.0 * add.sizes[-1] / add.seconds[-1]  # a sum in place reads two numbers of 4 bytes and writes one
+    peaks = {name: peak for name, peak in peaks.items() if peak}
+    measured = {"peaks": peaks, "peak_source": "measured", "memory_bytes_per_s": rate}
+    return {"kind": "cpu", **measured, "sources": sources}
 
 
 load_cluster = find_cluster  # its name in the Python API
@@ -104,13 +101,10 @@ def _measured_device(kind: str, where: str, precisions: tuple[str, ...]) -> dict
     """The peaks, bandwidth and sources of a device that nobody publishes."""
     rates = {name: rate for name in precisions if (rate := matmul_rate(name, where, PROBE_S)) is not None}
     copy = copy_rate(where, PROBE_S / 2)
-    return {
-        "kind": kind,
-        "peaks": {precision: rate.per_s for precision, rate in rates.items()},
-        "peak_source": "measured",
-        "memory_bytes_per_s": copy.per_s,
-        "sources": [f"measured: {rate.what}, {rate.how}" for rate in (*rates.values(), copy)],
-    }
+    peaks = {precision: rate.per_s for precision, rate in rates.items()}
+    sources = [f"measured: {rate.what}, {rate.how}" for rate in (*rates.values(), copy)]
+    measured = {"peaks": peaks, "peak_source": "measured", "memory_bytes_per_s": copy.per_s}
+    return {"kind": kind, **measured, "sources": sources}
 
 
 def _cpu_device(devices: int, rates: dict[str, object]) -> DeviceSpec:

@@ -152,8 +152,7 @@ def _set_beginning(path: Path, bos: tuple[int, ...]) -> bool:
 
 def end_of_text(tokenizer: Path) -> tuple[str, int] | tuple[None, None]:
     """The token that ends a text by a tokenizer.json and the config beside it, or by its name, and its id."""
-    words = _tokens(tokenizer)
-    configured = token_name(json_object(tokenizer.parent / CONFIG), "eos_token")
+    words, configured = _tokens(tokenizer), token_name(json_object(tokenizer.parent / CONFIG), "eos_token")
     name = next((name for name in (configured, *END_NAMES) if name in words), None)
     return (name, words[name]) if name is not None else (None, None)
 

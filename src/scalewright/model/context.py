@@ -23,11 +23,10 @@ from torch import Tensor
 
 from scalewright.model.cache import Cache
 from scalewright.model.gpu_rows import HALF, Packing, Segments, block_mask, bounds_of, has_varlen
-from scalewright.model.rope import rotary_tables
+from scalewright.model.rope import Tables, rotary_tables
 from scalewright.model.visible import added_mask, first_keys, is_visible, local_slopes
 from scalewright.spec.model import ModelSpec
 
-Tables = tuple[Tensor, Tensor]
 FEW = 16  # queries after a cache, for whose scores a mask is small
 
 

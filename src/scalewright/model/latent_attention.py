@@ -23,9 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from scalewright.model.attention import Core
-from scalewright.model.context import Context, Tables
+from scalewright.model.context import Context
 from scalewright.model.norm import RMSNorm
-from scalewright.model.rope import rotate
+from scalewright.model.rope import Tables, rotate
 from scalewright.spec.model import ModelSpec
 
 NORM_EPS = 1e-6  # of both latents, in every published model, whatever the other norms add

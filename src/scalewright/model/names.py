@@ -272,8 +272,7 @@ def _location(spec: ModelSpec, table: FamilyNames, name: str, shape: tuple[int, 
     elif module.startswith("mtp."):
         _, index, module = module.split(".", 2)
         layer = str(spec.num_hidden_layers + int(index))
-        inside = module.startswith("block.")
-        module = module.removeprefix("block.") if inside else f"mtp.{module}"
+        module = module.removeprefix("block.") if module.startswith("block.") else f"mtp.{module}"
     whole = table.modules.get(f"{module}.{kind}")  # a parameter with a name of its own
     theirs = whole or table.modules.get(module)
     if theirs is None:
@@ -285,10 +284,8 @@ def _location(spec: ModelSpec, table: FamilyNames, name: str, shape: tuple[int, 
         return _stack(full, others, module, shape, table.stacks)
     sharing = [m for m, t in table.modules.items() if t == theirs]
     rows = _rows(spec, module, sharing, table.fused, shape[0])
-    flip = table.transposed and len(shape) == 2 and bool(layer)
-    stored = (rows.total, *shape[1:])
-    experts = shape[0] if "{e}" in full else 0
-    if experts:
+    flip, stored = table.transposed and len(shape) == 2 and bool(layer), (rows.total, *shape[1:])
+    if experts := shape[0] if "{e}" in full else 0:
         stored, rows = shape[1:], FusedRows(0, shape[1], shape[1], shape[1])
     copies = _copies(spec, module) if kind == "weight" else ()
     return Location(full, shape, stored[::-1] if flip else stored, rows, flip, others, experts, copies=copies)
@@ -303,9 +300,7 @@ def _stack(name: str, others: tuple[str, ...], module: str, shape: tuple[int, ..
         rows = FusedRows(number * size, size, size, 2 * size)
     else:
         rows = FusedRows(number, 1, 2, 2 * size)
-    flip = len(shape) == 3
-    stored = (shape[0], *shape[2:], rows.total)
-    return Location(name, shape, stored, rows, flip, others, stacked=True)
+    return Location(name, shape, (shape[0], *shape[2:], rows.total), rows, len(shape) == 3, others, stacked=True)
 
 
 def _rows(spec: ModelSpec, module: str, sharing: list[str], fused: str, size: int) -> FusedRows:

@@ -24,10 +24,10 @@ from torch import Tensor
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import RopeScaling
 
+Tables = tuple[Tensor, Tensor]
 
-def rotary_tables(
-    positions: Tensor, theta: float, size: int, scaling: RopeScaling | None, context: int
-) -> tuple[Tensor, Tensor]:
+
+def rotary_tables(positions: Tensor, theta: float, size: int, scaling: RopeScaling | None, context: int) -> Tables:
     """cos and sin of all angles, fp32 [B, T, 1, R/2], for positions [B, T]; `context`: the trained length."""
     frequencies, stretch = _frequencies(positions, theta, size, scaling, context)
     angles = positions.to(torch.float32)[:, :, None, None] * frequencies

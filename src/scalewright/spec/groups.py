@@ -8,14 +8,10 @@
     Gloo    every member has a socket for every other one, and GLOO_FILES beside: a group of n costs
             each of its ranks n - 1 + GLOO_FILES file descriptors
 
-Axes that join the same ranks share their groups, but for those in APART. Two axes have all their groups in
-common or none: both cut the world into copies of one set of ranks, each moved on to the first rank that is
-left, and there is one way to do that.
-
-`control` joins all ranks over Gloo. In a world above FLAT ranks it is a tree of two levels, with some
+Axes that join the same ranks share their groups, but for those in APART. Two axes have all their groups in common or
+none: both cut the world into copies of one set of ranks, each moved on to the first rank that is left, and there is one
+way to do that. `control` joins all ranks over Gloo. In a world above FLAT ranks it is a tree of two levels, with some
 2 sqrt(N) sockets for a rank in place of N - 1: rows of consecutive ranks, and the first rank of each row.
-
-The sizes and bandwidths of collectives, as nccl-tests define them.
 
     algorithm bandwidth = S / t            S: bytes, by the collective as below; t: seconds
     bus bandwidth       = S / t * factor   comparable with a link's rate, whatever the number of ranks n
@@ -26,9 +22,7 @@ all_gather       the gathered output                  (n - 1) / n
 reduce_scatter   the whole input                      (n - 1) / n
 all_to_all       all that a rank sends, its own part  (n - 1) / n
 broadcast        the buffer                           1
-send_recv        the message to the next rank         1
-
-Source: nccl-tests, doc/PERFORMANCE.md.
+send_recv        the message to the next rank         1       (nccl-tests, doc/PERFORMANCE.md)
 """
 
 from __future__ import annotations

@@ -175,10 +175,8 @@ def _sequence(case: Case) -> Problem | None:
     owners = [f"cp {layout.cp}"] if layout.cp > 1 else []
     owners += [f"sp over tp {layout.tp}"] if layout.sp else [f"routers on tp {layout.tp}"] if routes else []
     without: Fixes = [{"sp": False}] if layout.sp and not routes else []
-    return Problem(
-        f"seq_len {seq_len} is not divisible by the {split} parts that {' and '.join(owners)} cut it into",
-        lambda: [[{"seq_len": nearest}, {"seq_len": nearest + split}], without],
-    )
+    what = f"seq_len {seq_len} is not divisible by the {split} parts that {' and '.join(owners)} cut it into"
+    return Problem(what, lambda: [[{"seq_len": nearest}, {"seq_len": nearest + split}], without])
 
 
 def _offload(case: Case) -> Problem | None:

@@ -152,9 +152,7 @@ def local_shape(placement: Placement, coords: Mapping[str, int], sizes: Mapping[
     return tuple(_cut(placement, coords, sizes)[2])
 
 
-def _cut(
-    placement: Placement, coords: Mapping[str, int], sizes: Mapping[str, int]
-) -> tuple[list[int], list[int], list[int]]:
+def _cut(placement: Placement, coords: Mapping[str, int], sizes: Mapping[str, int]) -> tuple[list[int], ...]:
     """A rank's offsets and ends in the true tensor, and its padded lengths, which each cut divides further."""
     offsets, ends = [0] * len(placement.tensor.shape), list(placement.tensor.shape)
     spans = list(placement.tensor.shape)

@@ -79,11 +79,8 @@ class DataSpec(Spec):
     def missing(self) -> list[str]:
         """The training sources that don't exist; a source may be a path without its suffix."""
         paths = {source.path: Path(source.path).expanduser() for source in self.train}
-        return [
-            source
-            for source, path in paths.items()
-            if not any(Path(f"{path}{suffix}").exists() for suffix in ("", ".bin", ".idx"))
-        ]
+        suffixes = ("", ".bin", ".idx")
+        return [source for source, path in paths.items() if not any(Path(f"{path}{end}").exists() for end in suffixes)]
 
 
 def _sources(value: Any) -> Any:

@@ -80,8 +80,7 @@ def read_sweep(arguments: Sequence[str]) -> tuple[list[str], list[Point]]:
         how = "list values with commas, such as optimizer.lr=1e-4,3e-4"
         raise UserError("no key has more than one value", "sweep", how)
     points = [dict(zip(swept, values, strict=True)) for values in product(*swept.values())]
-    labels = _labels(points)
-    return fixed, [Point(label, values) for label, values in zip(labels, points, strict=True)]
+    return fixed, list(map(Point, _labels(points), points))
 
 
 def _labels(points: Sequence[dict[str, str]]) -> list[str]:

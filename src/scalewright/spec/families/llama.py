@@ -17,11 +17,8 @@ from scalewright.spec.model import ModelSpec
 
 def gated(c: Config) -> Keys:
     """A gated MLP without biases, and rotary positions."""
-    return {
-        **common.shape(c),
-        "mlp_type": common.mlp_type(c["hidden_act"]),
-        "rope": common.rope(c, c.get("default_theta", 10000.0)),
-    }
+    positions = common.rope(c, c.get("default_theta", 10000.0))
+    return {**common.shape(c), "mlp_type": common.mlp_type(c["hidden_act"]), "rope": positions}
 
 
 def _read_llama(c: Config) -> Keys:
@@ -71,9 +68,8 @@ def _write_late_windows(m: ModelSpec) -> Keys:
 
 def _read_smollm3(c: Config) -> Keys:
     has_rope, without = rope_layers(c)
-    window = (
-        common.by_layer_types(c, [not t for t in has_rope]) if c["use_sliding_window"] else common.windows((), None)
-    )
+    slides = c["use_sliding_window"]
+    window = common.by_layer_types(c, [not turns for turns in has_rope]) if slides else common.windows((), None)
     return {**gated(c), **common.biases(c), **window, "mlp_bias": c["mlp_bias"], "rope_every_not": without}
 
 

@@ -235,23 +235,19 @@ class _Clock:
     def _offer(self, action: Action) -> None:
         """Marks the results of a computation as ready on its own rank."""
         schedule, stage, micro = self.schedule, action.stage, action.micro
-        if action.kind == "forward":
-            self.ready.add(("kept", stage, micro))
-            self._pass(("activation", schedule.after(stage), micro), stage)
-        elif action.kind in ("backward", "backward_input"):
-            self.ready.discard(("kept", stage, micro))
-            self._pass(("gradient", schedule.before(stage), micro), stage)
-            if action.kind == "backward_input":
-                self.ready.add(("input part", stage, micro))
-        else:
+        if action.kind == "backward_weight":
             self.ready.discard(("input part", stage, micro))
-
-    def _pass(self, result: tuple[str, int | None, int], stage: int) -> None:
-        """Marks a result as ready for a neighbour stage on the same rank (others receive it as a message)."""
-        kind, neighbour, micro = result
-        rank_of = self.schedule.rank_of
-        if neighbour is not None and rank_of[neighbour] == rank_of[stage]:
-            self.ready.add((kind, neighbour, micro))
+            return
+        if action.kind == "forward":
+            result, neighbour = "activation", schedule.after(stage)
+            self.ready.add(("kept", stage, micro))
+        else:
+            result, neighbour = "gradient", schedule.before(stage)
+            self.ready.discard(("kept", stage, micro))
+        if action.kind == "backward_input":
+            self.ready.add(("input part", stage, micro))
+        if neighbour is not None and schedule.rank_of[neighbour] == schedule.rank_of[stage]:
+            self.ready.add((result, neighbour, micro))  # other ranks receive it as a message
 
 
 def _name(action: Action) -> str:
