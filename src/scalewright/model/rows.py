@@ -49,16 +49,9 @@ def attend_rows(
 
 @torch.library.custom_op("scalewright::attend_rows", mutates_args=())
 def _attend_rows(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    first: Tensor,
-    host: Tensor | None,
-    slopes: Tensor | None,
-    sinks: Tensor | None,
-    scale: float,
-    cap: float | None,
-) -> tuple[Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, first: Tensor, host: Tensor | None, slopes: Tensor | None, sinks: Tensor | None,
+    scale: float, cap: float | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     part = _part(q.shape[2], first, host, slopes)
     out, lse = attend(q, k, v, part, Scores(scale, cap))
     if sinks is not None:
@@ -68,19 +61,9 @@ def _attend_rows(
 
 @torch.library.custom_op("scalewright::attend_rows_backward", mutates_args=())
 def _attend_rows_backward(
-    grad_output: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    first: Tensor,
-    host: Tensor | None,
-    slopes: Tensor | None,
-    sinks: Tensor | None,
-    scale: float,
-    cap: float | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    grad_output: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, first: Tensor, host: Tensor | None,
+    slopes: Tensor | None, sinks: Tensor | None, scale: float, cap: float | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     part = _part(q.shape[2], first, host, slopes)
     if grad_output.stride(-1) != 1:
         grad_output = grad_output.contiguous()

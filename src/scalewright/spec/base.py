@@ -9,13 +9,13 @@ alone would read it as text).
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
-from pydantic.fields import FieldInfo
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError, model_validator
 
 from scalewright.spec.common.files import write_whole
 from scalewright.spec.common.formatting import printable
@@ -24,6 +24,16 @@ from scalewright.spec.errors import UserError, nearest, reason
 from scalewright.spec.scalars import narrowed
 
 S = TypeVar("S", bound="Spec")
+
+
+def from_keys(prepare: Callable[[Any, Any], Any]) -> Any:
+    """A validator of a spec: what `prepare(cls, keys)` makes of a copy of its keys, before they are parsed."""
+
+    def validate(cls: Any, data: Any) -> Any:
+        return prepare(cls, dict(data)) if isinstance(data, dict) else data
+
+    validator: Any = classmethod(validate)
+    return model_validator(mode="before")(validator)
 
 
 class Spec(BaseModel):
@@ -86,9 +96,10 @@ def _first_problem(cls: type[Spec], error: ValidationError, where: str) -> UserE
         key = str(problem["loc"][-1])
         known = _keys_at(cls, problem["loc"][:-1])
         synonym = SYNONYMS.get(key.lower())
-        section, fields = path.removesuffix(key), cls.model_fields.items()  # `train.` of train.step
-        parts = [part for part, field in fields for spec in _specs_in(field) if (synonym or key) in spec.model_fields]
-        near = [f"{section}{synonym}"] if synonym in known else [f"{part}.{synonym or key}" for part in parts]
+        section, wanted = path.removesuffix(key), synonym or key  # `train.` of train.step
+        specs = [(part, spec) for part, field in cls.model_fields.items() for spec in _specs_in(field.annotation)]
+        below = [f"{part}.{wanted}" for part, spec in specs if wanted in spec.model_fields]
+        near = [f"{section}{synonym}"] if synonym in known else below
         near = near or [f"{section}{name}" for name in nearest(key, known)]
         meant = "did you mean " + " or ".join(f"'{name}'" for name in near) + "?"
         return UserError(f"unknown key '{path}'", where, meant if near else "known keys are " + ", ".join(known))
@@ -144,20 +155,17 @@ def _keys_at(cls: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
         if isinstance(part, int) or _is_type_tag(part):
             continue
         field = current.model_fields.get(part)
-        nested = _specs_in(field) if field else []
+        nested = _specs_in(field.annotation) if field else []
         if not nested:
             return []
         current = nested[0]
     return list(current.model_fields)
 
 
-def _specs_in(field: FieldInfo) -> list[type[BaseModel]]:
-    return [t for t in _types_in(field.annotation) if isinstance(t, type) and issubclass(t, BaseModel)]
-
-
-def _types_in(annotation: Any) -> list[Any]:
-    arguments = getattr(annotation, "__args__", ())
-    return [annotation] if not arguments else [t for a in arguments for t in _types_in(a)]
+def _specs_in(annotation: Any) -> list[type[BaseModel]]:
+    if arguments := getattr(annotation, "__args__", ()):
+        return [spec for argument in arguments for spec in _specs_in(argument)]
+    return [annotation] if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []
 
 
 # The parser in C is ten times as fast; wheels of PyYAML have it, some distributions' builds don't.

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from scalewright.spec.base import Spec
+from scalewright.spec.base import Spec, from_keys
 from scalewright.spec.errors import UserError
 
 # swiglu_clamped: gpt-oss; model/mlp.py has its formula and constants
@@ -233,12 +233,9 @@ class ModelSpec(Spec):
     deltanet: DeltaNet | None = None
     mtp_layers: int = Field(0, ge=0, le=10_000)  # modules of multi-token prediction; `total` leaves them out
 
-    @model_validator(mode="before")
-    @classmethod
+    @from_keys
     def _derive(cls, data: Any) -> Any:
         """Fills the nulls, so that a resolved spec has none."""
-        if not isinstance(data, dict):
-            return data
         data = {key: value for key, value in data.items() if value != "" or key not in ("name", "family")}
         heads, hidden = data.get("num_attention_heads"), data.get("hidden_size")
         if data.get("num_key_value_heads") is None:

@@ -65,10 +65,9 @@ class Optimizer:
 
     def state_bytes(self, tensor: TensorSpec, elements: int) -> int:
         """Bytes of all states of a tensor, of which a rank holds so many numbers."""
-        by_matrix = self.outer_states is not None
         if self.outer_states is not None and not is_matrix(tensor):
             return FP32 * len(self.outer_states) * elements + self.step_bytes
-        counter = 0 if by_matrix else self.step_bytes
+        counter = self.step_bytes if self.outer_states is None else 0
         if prod(tensor.shape) < self.least:
             return FP32 * len(self.states) * elements + counter
         scales = -(-elements // self.block) if self.block else 0

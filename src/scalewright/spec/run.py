@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from scalewright.spec.base import Spec, parse_yaml, read_yaml
+from scalewright.spec.base import Spec, from_keys, parse_yaml, read_yaml
 from scalewright.spec.compress import Compress, read_compress
 from scalewright.spec.deepspeed import check_options
 from scalewright.spec.diloco import DilocoSpec
@@ -60,12 +60,8 @@ class DataSpec(Spec):
     packing: bool = True
     document_mask: bool = True
 
-    @model_validator(mode="before")
-    @classmethod
+    @from_keys
     def _bare_paths(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        data = dict(data)
         for key in ("train", "valid"):
             if key in data:
                 data[key] = _sources(data[key])
@@ -165,16 +161,14 @@ class TrainSpec(Spec):
     timeouts: TimeoutsSpec = TimeoutsSpec()
     guard: GuardSpec = GuardSpec()
 
-    @model_validator(mode="before")
-    @classmethod
+    @from_keys
     def _one_length(cls, data: Any) -> Any:
-        if isinstance(data, dict):
-            if data.get("steps") is not None and data.get("tokens") is not None:
-                raise UserError("steps and tokens are both given", "train", "keep one of them")
-            if data.get("steps") is None and data.get("tokens") is None:
-                data = {**data, "steps": 1000}
-            if "compress" in data:
-                data = {**data, "compress": read_compress(data["compress"])}
+        if data.get("steps") is not None and data.get("tokens") is not None:
+            raise UserError("steps and tokens are both given", "train", "keep one of them")
+        if data.get("steps") is None and data.get("tokens") is None:
+            data["steps"] = 1000
+        if "compress" in data:
+            data["compress"] = read_compress(data["compress"])
         return data
 
 
@@ -211,13 +205,9 @@ class TrackSpec(Spec):
     tensorboard: bool = False
     wandb: bool | WandbSpec = False
 
-    @model_validator(mode="before")
-    @classmethod
+    @from_keys
     def _pick_branches(cls, data: Any) -> Any:
         """Parses each union as one branch, so that an error is about that branch."""
-        if not isinstance(data, dict):
-            return data
-        data = dict(data)
         branches: dict[str, type[Spec]] = {"mlflow": MlflowSpec, "wandb": WandbSpec}
         for key, spec in branches.items():
             value = data.get(key)
@@ -273,13 +263,9 @@ class RunSpec(Spec):
     allow_changes: tuple[Literal["data", "tokenizer", "seed", "model"], ...] = ()  # on a resume
     environment: dict[str, Any] | None = None  # written by `train`: versions, git state, machine of the run
 
-    @model_validator(mode="before")
-    @classmethod
+    @from_keys
     def _pick_branches(cls, data: Any) -> Any:
         """Parses each union with `{python: ...}` as one branch, so that an error is about that branch."""
-        if not isinstance(data, dict):
-            return data
-        data = dict(data)
         branches: dict[str, type[Spec]] = {"model": ModelSpec, "data": DataSpec, "optimizer": OptimizerSpec}
         for key, spec in branches.items():
             if isinstance(data.get(key), dict):

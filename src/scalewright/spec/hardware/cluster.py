@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from scalewright.spec.base import Spec, read_yaml
+from scalewright.spec.base import Spec, from_keys, read_yaml
 from scalewright.spec.errors import UserError, unknown
 from scalewright.spec.hardware import topology
 from scalewright.spec.hardware.device_families import FAMILIES, OTHER
@@ -43,16 +43,12 @@ class ClusterSpec(Spec):
     price_per_device_hour: float | None = Field(None, ge=0)
     notes: tuple[str, ...] = ()
 
-    @model_validator(mode="before")
-    @classmethod
+    @from_keys
     def _derive(cls, data: Any) -> Any:
         """Turns `device: NAME` and `link`/`fabric` into the device's facts and levels."""
-        if not isinstance(data, dict):
-            return data
         if "device" not in data:
             how = "add `device: NAME`, or start from a preset with `like: NAME`"
             raise UserError("a cluster needs a device", "device", how)
-        data = dict(data)
         device = data["device"] = _device(data["device"])
         data.setdefault("name", device.id)
         if data.get("devices_per_node") is None:
