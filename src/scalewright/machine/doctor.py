@@ -36,10 +36,8 @@ def examine(folder: Path = Path("."), environ: Mapping[str, str] | None = None, 
 
     `measure: False` leaves out the rates (a second). Never raises for what it finds.
     """
-    start = time.perf_counter()
-    quiet = mark()
-    torch = load_torch()
-    versions = software.versions(torch)
+    start, quiet = time.perf_counter(), mark()
+    versions = software.versions(torch := load_torch())
     gpus: Gpus = None
     findings: list[Finding] = []
     try:

@@ -53,12 +53,9 @@ def guarded(group: str, name: str, check: Callable[[], Finding | Iterable[Findin
     try:
         findings = check()
     except Exception as error:  # a look at a machine must never stop the examination
-        reason = str(error).splitlines()[0][:120] if str(error) else ""
-        detail = type(error).__name__ + (f": {reason}" if reason else "")
+        detail = ": ".join([type(error).__name__, *(line[:120] for line in str(error).splitlines()[:1] if line)])
         return [Finding(group, name, "note", f"cannot tell here ({detail})")]
-    if findings is None:
-        return []
-    return [findings] if isinstance(findings, Finding) else list(findings)
+    return [findings] if isinstance(findings, Finding) else list(findings or ())
 
 
 def gib(count: float) -> str:

@@ -47,10 +47,7 @@ def _local(devices: int) -> ClusterSpec:
 
 
 def timed_cluster(devices: int, timings: Timings | None = None) -> ClusterSpec:
-    """This machine's CPU, shared by so many processes, with what its kernels and messages take.
-
-    `timings`: as given, or probed (or remembered). Peak, memory and link rates are read off them.
-    """
+    """This machine's CPU, shared by so many processes, with rates read off `timings` (null: probed, or remembered)."""
     timings = timings or cpu_timings(devices)
     device = _cpu_device(devices, _timed_rates(timings))
     how, link = f"{timings.how} {timings.when}".strip() or "timed", _best_rate(timings, "send")

@@ -75,10 +75,7 @@ def probe(
     patience: float = PATIENCE,
     python: Sequence[str] = (sys.executable,),
 ) -> Timings:
-    """Starts the processes and waits for their curves; raises RunError when one of them fails.
-
-    `python`: the words that start Python, where something goes before it.
-    """
+    """Starts the processes by the words of `python`, and waits for their curves; raises RunError when one fails."""
     load = _load()
     with scratch_folder("probe") as folder:
         command = [*python, "-m", "scalewright.machine.ranks"]

@@ -44,8 +44,7 @@ class Attention(nn.Module):
         self.v = nn.Linear(d, kv, bias=spec.qkv_bias)
         self.q_norm = build_qk_norm(spec, layer, spec.num_attention_heads)
         self.k_norm = build_qk_norm(spec, layer, spec.kv_heads)
-        sinks = torch.zeros(spec.num_attention_heads)
-        self.sinks = nn.Parameter(sinks) if spec.attention_sinks else None
+        self.sinks = nn.Parameter(torch.zeros(spec.num_attention_heads)) if spec.attention_sinks else None
         self.core = Core(spec, self.sliding)
         self.o = nn.Linear(query, d, bias=spec.o_bias)
 

@@ -40,9 +40,8 @@ class Block(nn.Module):
 
     def __init__(self, spec: ModelSpec, layer: int) -> None:
         super().__init__()
-        d = spec.hidden_size
+        d, shared = spec.hidden_size, spec.residual == "parallel_shared"
         pre, post = spec.norm_position in ("pre", "both"), spec.norm_position in ("post", "both")
-        shared = spec.residual == "parallel_shared"
         self.parallel = spec.residual != "sequential"
         self.attention_norm = build_norm(spec, d) if pre else None
         self.attention = LatentAttention(spec, layer) if spec.mla else Attention(spec, layer)
@@ -57,8 +56,7 @@ class Block(nn.Module):
         attended = self.attention(normed, context)
         if self.attention_post_norm is not None:
             attended = self.attention_post_norm(attended)
-        if not self.parallel:
-            x = x + attended
+        x = x if self.parallel else x + attended
         inner = x if self.mlp_norm is None else self.mlp_norm(x)
         fed: Tensor = self.mlp(normed if self.shared_norm else inner)
         if self.mlp_post_norm is not None:
@@ -87,5 +85,4 @@ class Prediction(nn.Module):
 
     def forward(self, hidden: Tensor, embedded: Tensor, context: Context) -> Tensor:
         joined = torch.cat([self.embed_norm(embedded), self.hidden_norm(hidden)], dim=-1)
-        out: Tensor = self.norm(self.block(self.join(joined), context))
-        return out
+        return self.norm(self.block(self.join(joined), context))  # type: ignore[no-any-return]

@@ -165,8 +165,7 @@ class _Views:
             return None
         if window is not None and self.spec.window_chunks:
             ends, longest = bounds_of(host.expand(self.batch, -1).numpy())
-            moved = torch.from_numpy(ends).pin_memory().to(self.device, non_blocking=True)
-            return Segments(moved, longest)
+            return Segments(torch.from_numpy(ends).pin_memory().to(self.device, non_blocking=True), longest)
         if self.documents is not None and self.packing is not None:
             return self.packing.segments._replace(window=window)
         bounds = torch.arange(self.batch + 1, dtype=torch.int32, device=self.device) * self.length

@@ -39,8 +39,7 @@ class Head(nn.Module):
 
     def __init__(self, spec: ModelSpec, own_weight: bool) -> None:
         super().__init__()
-        shape = (spec.vocab_size, spec.hidden_size)
-        self.weight = nn.Parameter(torch.empty(shape)) if own_weight else None
+        self.weight = nn.Parameter(torch.empty((spec.vocab_size, spec.hidden_size))) if own_weight else None
         self.bias = nn.Parameter(torch.zeros(spec.vocab_size)) if spec.head_bias else None
         if self.weight is not None:
             nn.init.normal_(self.weight, std=0.02)
@@ -89,8 +88,7 @@ class Decoder(nn.Module):
     @property
     def blocks(self) -> list[nn.Module]:
         """The blocks in the order of the forward, those of prediction modules last."""
-        behind = [module.get_submodule("block") for module in self.mtp.values()]
-        return [*self.layers.values(), *behind]
+        return [*self.layers.values(), *[module.get_submodule("block") for module in self.mtp.values()]]
 
     def forward(
         self,
@@ -228,8 +226,7 @@ class Decoder(nn.Module):
         return self.lender()
 
     def _predict(self, depth: int, hidden: Tensor, tokens: Tensor, context: Context) -> Tensor:
-        out: Tensor = self.mtp[str(depth)](hidden, self._look_up(tokens), context)
-        return out
+        return self.mtp[str(depth)](hidden, self._look_up(tokens), context)  # type: ignore[no-any-return]
 
 
 def soft_cap(logits: Tensor, cap: float | None) -> Tensor:

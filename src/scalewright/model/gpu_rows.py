@@ -130,13 +130,7 @@ def _ordered(blocks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def attend_blocks(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Any,
-    scores: Scores,
-    slopes: Tensor | None = None,
-    sinks: Tensor | None = None,
+    q: Tensor, k: Tensor, v: Tensor, mask: Any, scores: Scores, slopes: Tensor | None, sinks: Tensor | None
 ) -> Tensor:
     """q [B, H, T, K], k [B, G, T, K], v [B, G, T, W] -> [B, H, T, W], by FlexAttention; `mask` as above."""
     from torch.nn.attention.flex_attention import AuxRequest, flex_attention

@@ -319,8 +319,7 @@ def unpacked(blocks: Tensor, scales: Tensor) -> Tensor:
     """blocks uint8 [..., G, 16], scales uint8 [..., G] -> bfloat16 [..., 32 G]."""
     table = torch.tensor([*E2M1, *(-number for number in E2M1)])
     halves = torch.stack([blocks & 15, blocks >> 4], dim=-1).flatten(-2)  # [..., G, 32]
-    numbers = torch.ldexp(table[halves.int()], scales[..., None].int() - 127)
-    return numbers.flatten(-2).to(torch.bfloat16)
+    return torch.ldexp(table[halves.int()], scales[..., None].int() - 127).flatten(-2).to(torch.bfloat16)
 
 
 def save_file(tensors: Mapping[str, Tensor], path: str | Path, metadata: dict[str, str] | None = None) -> None:

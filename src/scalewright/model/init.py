@@ -39,6 +39,7 @@ from scalewright.spec.model import ModelSpec
 from scalewright.spec.tensors import TensorSpec, tensors
 
 STANDARD_DEVIATION = 0.02
+Device = str | torch.device
 DRAWN_ON = ("cpu", "cuda")  # kinds of devices with integers of 64 bits; the others' numbers come from the CPU
 
 
@@ -47,18 +48,13 @@ def tensor_seed(seed: int, name: str) -> int:
     return int.from_bytes(hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest(), "little")
 
 
-def init_tensor(t: TensorSpec, model: ModelSpec, seed: int, device: str | torch.device = "cpu") -> Tensor:
+def init_tensor(t: TensorSpec, model: ModelSpec, seed: int, device: Device = "cpu") -> Tensor:
     """The first values of one tensor, whole: fp32, of shape `t.shape`."""
     return init_box(t, model, seed, [0] * len(t.shape), t.shape, device)
 
 
 def init_box(
-    t: TensorSpec,
-    model: ModelSpec,
-    seed: int,
-    offsets: Sequence[int],
-    sizes: Sequence[int],
-    device: str | torch.device = "cpu",
+    t: TensorSpec, model: ModelSpec, seed: int, offsets: Sequence[int], sizes: Sequence[int], device: Device = "cpu"
 ) -> Tensor:
     """One box of the same values, fp32, of shape `sizes`: nothing outside of it is drawn."""
     wanted = torch.device(device)

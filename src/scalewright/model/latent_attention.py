@@ -89,8 +89,7 @@ class LatentAttention(nn.Module):
         sizes = [self.mla.qk_nope_head_dim, self.mla.v_head_dim]
         plain, v = torch.split(torch.unflatten(self.kv_up(c), -1, (-1, sum(sizes))), sizes, dim=-1)
         k = torch.cat([plain, r[:, :, None].expand(-1, -1, plain.shape[2], -1)], dim=-1)
-        out: Tensor = self.core(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), context)
-        return out
+        return self.core(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), context)  # type: ignore[no-any-return]
 
     def _absorbed(self, q: Tensor, c: Tensor, r: Tensor, context: Context) -> Tensor:
         """The same from the latents of all tokens so far, [B, 1, S, L] and [B, 1, S, R]; [B, H, T, V]."""

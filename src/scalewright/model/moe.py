@@ -113,8 +113,7 @@ class Experts(nn.Module):
         """As `forward`; `sizes`: the rows of each expert on the host, null for the grouped kernel."""
         gate = None if self.gate is None else self.gate(rows, counts, sizes)
         hidden = hidden_units(self.kind, gate, self.up(rows, counts, sizes))
-        out: Tensor = self.down(hidden, counts, sizes)
-        return out
+        return self.down(hidden, counts, sizes)  # type: ignore[no-any-return]
 
 
 class Stack(nn.Module):
@@ -133,8 +132,7 @@ class Stack(nn.Module):
     def apply_to(self, rows: Tensor, counts: Tensor, sizes: list[int] | None, bias: Tensor | None) -> Tensor:
         """As `forward`, with another bias, or none."""
         if sizes is None:
-            ends = counts.cumsum(0).to(torch.int32)
-            out: Tensor = grouped_mm(rows, self.weight.transpose(-2, -1), offs=ends)
+            out: Tensor = grouped_mm(rows, self.weight.transpose(-2, -1), offs=counts.cumsum(0).to(torch.int32))
             return out if bias is None else out + bias.repeat_interleave(counts, dim=0, output_size=len(rows))
         biases = [None] * len(sizes) if bias is None else bias.unbind()
         parts = zip(torch.split(rows, sizes), self.weight.unbind(), biases, strict=True)
@@ -147,8 +145,7 @@ def on_host(counts: Sequence[Tensor], totals: Sequence[int]) -> list[list[int]]:
     `totals`: what they add up to, which is all that a dry run has of them (dry_run/no_numbers.py).
     """
     numbers: list[int] = torch.cat(list(counts)).tolist()
-    starts = [0, *accumulate(len(count) for count in counts)]
-    return [numbers[start:end] for start, end in pairwise(starts)]
+    return [numbers[start:end] for start, end in pairwise([0, *accumulate(len(count) for count in counts)])]
 
 
 def inverse(order: Tensor) -> Tensor:

@@ -43,8 +43,7 @@ def attend_rows(
     `first` int64 [B or 1, T], from `visible.first_keys`; `host`: the same in host memory where it is on a
     device, so that invisible keys are skipped; `slopes` fp32 [H] of ALiBi; `sinks` [H].
     """
-    out: Tensor = _attend_rows(q, k, v, first, host, slopes, sinks, scores.scale, scores.cap)[0]
-    return out
+    return _attend_rows(q, k, v, first, host, slopes, sinks, scores.scale, scores.cap)[0]  # type: ignore[no-any-return]
 
 
 @torch.library.custom_op("scalewright::attend_rows", mutates_args=())
@@ -52,8 +51,7 @@ def _attend_rows(
     q: Tensor, k: Tensor, v: Tensor, first: Tensor, host: Tensor | None, slopes: Tensor | None, sinks: Tensor | None,
     scale: float, cap: float | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    part = _part(q.shape[2], first, host, slopes)
-    out, lse = attend(q, k, v, part, Scores(scale, cap))
+    out, lse = attend(q, k, v, _part(q.shape[2], first, host, slopes), Scores(scale, cap))
     if sinks is not None:
         add_sinks(out, lse, sinks)
     return out, lse

@@ -61,8 +61,7 @@ class Visible:
         """What a tile adds to its scores, [b or 1, H or 1, queries, keys]."""
         rows = tile.rows if len(self.first) > 1 else slice(None)
         query, key = self.query[tile.queries], self.key[tile.keys]
-        first = self.first[rows, tile.queries]
-        return added_mask(query, key, first, self.slopes, dtype, hidden_score(dtype))
+        return added_mask(query, key, self.first[rows, tile.queries], self.slopes, dtype, hidden_score(dtype))
 
 
 def hidden_score(dtype: torch.dtype) -> float:

@@ -98,16 +98,11 @@ def as_matrices(shape: Sequence[int], *, stacked: bool) -> tuple[int, int, int]:
 
     Other dimensions than the first are columns, as of a convolution's weight (Vogels et al. 2019 §3).
     """
-    if stacked:
-        return prod(shape[:-2]), shape[-2], shape[-1]
-    return 1, shape[0], prod(shape[1:])
+    return (prod(shape[:-2]), shape[-2], shape[-1]) if stacked else (1, shape[0], prod(shape[1:]))
 
 
 def factors(shape: Sequence[int], rank: int, *, stacked: bool, partial: bool) -> tuple[int, int]:
-    """Numbers of P and of Q of a rank's local tensor; (0, 0) of one that is sent whole.
-
-    `partial`: another axis has yet to sum its gradient.
-    """
+    """Numbers of P and of Q of a rank's tensor; (0, 0) of one sent whole. `partial`: another axis has yet to sum it."""
     if not rank or partial or len(shape) < 2 or not prod(shape):
         return 0, 0
     count, rows, columns = as_matrices(shape, stacked=stacked)

@@ -99,10 +99,7 @@ class DilocoSpec(Spec):
 
 
 def check_diloco(diloco: DilocoSpec | None, layout: Layout, layers: int | None) -> None:
-    """Raises UserError for a layout that has no islands, or that they can't be had with.
-
-    `layers`: the model's; null of a user's own module.
-    """
+    """Raises UserError for a layout without islands, or at odds with them; `layers`: null of a user's own module."""
     if diloco is None:
         return
     if layout.dp_replicate == 1:

@@ -64,8 +64,7 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     by_folded: dict[str, str] = {}
     for option in known:
         by_folded.setdefault(option.lower(), option)
-    matches = difflib.get_close_matches(name.lower(), by_folded, n=count, cutoff=0.5)
-    return [by_folded[key] for key in matches]
+    return [by_folded[key] for key in difflib.get_close_matches(name.lower(), by_folded, n=count, cutoff=0.5)]
 
 
 def unknown(kind: str, name: str, known: Iterable[str], where: str = "", more: str = "") -> UserError:

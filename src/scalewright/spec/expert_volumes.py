@@ -76,11 +76,9 @@ def _sequences(rank: ExpertRank) -> Iterator[Transfer]:
 
 
 def overlaps_shared(model: ModelSpec, layout: Layout) -> bool:
-    """Whether shared experts compute while rows travel (parallel/expert.py).
-
-    Not under a recomputation budget, which finds a block's products by their order.
-    """
+    """Whether shared experts compute while rows travel (parallel/expert.py)."""
     shared = model.moe is not None and model.moe.shared_size > 0
+    # a recomputation budget finds a block's products by their order
     return shared and layout.ep * layout.etp > 1 and not isinstance(layout.recompute, RecomputeBudget)
 
 

@@ -29,10 +29,7 @@ WRAPPERS = {
 
 
 def read_huggingface(config: Mapping[str, Any], where: str = "config.json", name: str | None = None) -> ModelSpec:
-    """The spec of a config.json's content.
-
-    Raises UserError for an unknown family, and for a key whose value this package can't express.
-    """
+    """The spec of a config.json's content; raises UserError for an unknown family, or for what can't be expressed."""
     model_type = config.get("model_type")
     if isinstance(model_type, str) and model_type in WRAPPERS and isinstance(config.get("text_config"), Mapping):
         inner = dict(config["text_config"])

@@ -36,10 +36,7 @@ from scalewright.spec.schedules.kinds import find_kind
 
 
 def check_layout(layout: Layout, model: ModelSpec, seq_len: int | None = None, *, train: bool = False) -> None:
-    """Raises UserError when this model or this sequence length can't be split as the layout sets.
-
-    `train`: also when the layout can only be planned.
-    """
+    """Raises UserError when the layout can't cut this model or sequence; `train`: also when it can only be planned."""
     case = Case(layout, model, seq_len, train)
     if failure := _first_problem(case):
         index, problem = failure

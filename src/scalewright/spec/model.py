@@ -358,8 +358,7 @@ class ModelSpec(Spec):
 
     def window(self, layer: int) -> int | None:
         """Keys that a query of this layer attends to; None = all before it."""
-        sliding = self.window_pattern[layer % len(self.window_pattern)]
-        return self.sliding_window if sliding else None
+        return self.sliding_window if self.window_pattern[layer % len(self.window_pattern)] else None
 
     def has_rope(self, layer: int) -> bool:
         """Whether this layer applies RoPE to its queries and keys."""

@@ -182,9 +182,7 @@ def copies(placement: Placement, sizes: Mapping[str, int]) -> int:
 
 def stage_layers(model: ModelSpec, layout: Layout) -> tuple[int, ...]:
     """Layers of every pipeline stage: `layout.stage_layers`, or a cut that balances weights per stage."""
-    if layout.stage_layers is not None:
-        return layout.stage_layers
-    return balanced_layers(model, layout.stages)
+    return balanced_layers(model, layout.stages) if layout.stage_layers is None else layout.stage_layers
 
 
 @lru_cache(maxsize=1024)

@@ -65,8 +65,7 @@ def load_model_spec(source: str | Path | Mapping[str, Any] | ModelSpec) -> Model
     name = str(source)
     if name.startswith("hf:"):
         return read_huggingface(fetch_config(name[3:]), name, name[3:].split("@")[0].rpartition("/")[2])
-    preset_id = _names().get(name.lower()) if isinstance(source, str) else None
-    if preset_id is not None:
+    if isinstance(source, str) and (preset_id := _names().get(name.lower())) is not None:
         return preset(preset_id).spec
     path = Path(source).expanduser()
     if path.exists() or path.suffix in (".json", ".yaml", ".yml"):

@@ -46,9 +46,8 @@ def products(model: ModelSpec, layer: int = 0) -> tuple[str, ...]:
 
 def least_budget(model: ModelSpec, layout: Layout, seq_len: int) -> float:
     """The share of the blocks' inputs in the bytes that `none` keeps: the lowest budget above 0."""
-    s = sizes(layout, seq_len)
     layers = {model.kind(n): n for n in range(model.num_hidden_layers)}
-    choices = [choose(model, s, layer, 0.0) for layer in layers.values()]
+    choices = [choose(model, sizes(layout, seq_len), layer, 0.0) for layer in layers.values()]
     return max(choice.bytes / choice.none_bytes for choice in choices)
 
 

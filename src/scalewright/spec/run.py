@@ -313,8 +313,7 @@ class RunSpec(Spec):
         """
         if isinstance(self.data, DataSpec):
             return self.data.seq_len
-        length = self.data.arguments.get("seq_len")
-        if length is None:
+        if (length := self.data.arguments.get("seq_len")) is None:
             return None
         if not isinstance(length, int) or isinstance(length, bool) or length < 1:
             raise UserError(f"seq_len is {length!r}", "data", "give a whole number of tokens, from 1 on")

@@ -52,10 +52,7 @@ SHORT = {
 
 
 def new_preset(params: float, like: str = "llama", vocab: int = 65536) -> ModelSpec:
-    """A spec of the family `like` whose total is within 2% of `params`; raises UserError when there is none.
-
-    `like` may also be a preset of that family, as `llama-3.1-8b`.
-    """
+    """A spec of the family `like`, or of that preset's, within 2% of `params`; raises UserError when there is none."""
     if vocab < 1 or params <= 0:
         raise UserError(f"params {params:g} and vocab {vocab} must be positive", "presets new", "give other numbers")
     family = _family(like)
@@ -116,9 +113,8 @@ def _candidates(
 
 def _affine(family: str, style: Style, params: float, vocab: int, hidden: int, step: int) -> tuple[float, float, float]:
     """Parameters outside the layers, of a layer without its MLP, and of one step of a layer's MLP."""
-    base = count(_make(family, style, params, vocab, hidden, 1, step)).total
-    deeper = count(_make(family, style, params, vocab, hidden, 2, step)).total
-    wider = count(_make(family, style, params, vocab, hidden, 1, 2 * step)).total
+    shapes = ((1, step), (2, step), (1, 2 * step))  # layers, and the MLP's size
+    base, deeper, wider = (count(_make(family, style, params, vocab, hidden, *shape)).total for shape in shapes)
     per_step = wider - base
     return float(2 * base - deeper), float(deeper - base - per_step), float(per_step)
 
@@ -126,8 +122,7 @@ def _affine(family: str, style: Style, params: float, vocab: int, hidden: int, s
 def _make(family: str, style: Style, params: float, vocab: int, hidden: int, layers: int, mlp: int) -> ModelSpec:
     """The spec of these dims; in a mixture `mlp` is the size of an expert."""
     head_dim = style.head_dim or (128 if params >= 1.5e9 else 64)
-    if hidden < 2 * head_dim:
-        head_dim = 32
+    head_dim = 32 if hidden < 2 * head_dim else head_dim
     heads = hidden // head_dim
     keys = {**style.keys, "name": f"{family}-{_short(params)}", "family": family}
     keys |= {"vocab_size": vocab, "hidden_size": hidden, "num_hidden_layers": layers, "intermediate_size": mlp}

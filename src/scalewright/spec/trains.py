@@ -37,8 +37,7 @@ def why_not_trained(model: ModelSpec, layout: Layout, seq_len: int) -> str | Non
 
 def check_runs(model: ModelSpec) -> None:
     """Raises UserError for a model that is counted but doesn't run yet."""
-    reason = why_not_running(model)
-    if reason is not None:
+    if reason := why_not_running(model):
         raise UserError(reason, f"model '{model.name}'", "plan it, or run a dense model such as llama-3.1-8b")
 
 

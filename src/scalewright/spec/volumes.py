@@ -82,12 +82,9 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Group:
-    """FSDP units of one kind: blocks, a head, or a stage's root (all other tensors).
+    """FSDP units of one kind: blocks, a head, or a stage's root (all other tensors)."""
 
-    `elements` are padded to a multiple of the ranks, each tensor in its rows.
-    """
-
-    elements: Number
+    elements: Number  # padded to a multiple of the ranks, each tensor in its rows
     count: Number
     computations: Number = 0  # forwards and backwards of their stage in a step, parts of split ones counted
     stays: bool = False  # gathered from forward to backward: head and root

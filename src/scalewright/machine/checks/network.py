@@ -102,8 +102,7 @@ def loopback() -> Finding:
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
             server.settimeout(1)
-            port = server.getsockname()[1]
-            client = socket.create_connection(("127.0.0.1", port), timeout=1)
+            client = socket.create_connection(("127.0.0.1", server.getsockname()[1]), timeout=1)
             with client, server.accept()[0] as accepted:
                 client.sendall(b"x")
                 accepted.settimeout(1)

@@ -66,10 +66,7 @@ def check_regular(path: str | Path, stream: bool = False) -> None:
 
 
 def read_bytes(path: str | Path, limit: int, stream: bool = False) -> bytes:
-    """The content of a regular file; raises OSError, or ValueError when it is longer than `limit` bytes.
-
-    `stream` as for `open_regular`.
-    """
+    """The content of a regular file (or a `stream`); raises OSError, or ValueError beyond `limit` bytes."""
     with open_regular(path, stream) as file:
         size = os.fstat(file.fileno()).st_size
         content = file.read(min(limit, size or limit) + 1)  # `read` takes memory for all it may

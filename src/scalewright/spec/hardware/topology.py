@@ -88,10 +88,8 @@ class Measured(Spec):
 
 def default_devices_per_node(device: DeviceSpec) -> int:
     """The usual devices of a node: those of its host or domain, else eight GPUs on PCIe, else one."""
-    if device.devices_per_host:
-        return device.devices_per_host
     domain = device.link.domain if device.link else 1
-    return max(domain, 8) if device.kind == "gpu" else domain
+    return device.devices_per_host or (max(domain, 8) if device.kind == "gpu" else domain)
 
 
 def usual_link(device: DeviceSpec, per_node: int) -> Link | None:

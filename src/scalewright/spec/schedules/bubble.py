@@ -189,14 +189,13 @@ class RankCost:
         return np.asarray(self.forward + self.backward)
 
 
+RankCosts = tuple[RankCost, RankCost, RankCost]
+Array = np.ndarray
+
+
 def step_columns(
-    kind: str,
-    ranks: np.ndarray,
-    virtual_stages: np.ndarray,
-    micro_batches: np.ndarray,
-    rank_costs: tuple[RankCost, RankCost, RankCost],
-    sums: RankCost,
-) -> np.ndarray:
+    kind: str, ranks: Array, virtual_stages: Array, micro_batches: Array, rank_costs: RankCosts, sums: RankCost
+) -> Array:
     """Seconds of the pipelined part of a step whose ranks cost differently, many pipelines of one kind.
 
     `rank_costs`: of the first rank, of the fullest between (as if it were the second), of the last.
@@ -221,13 +220,8 @@ def step_columns(
 
 
 def _busy_meanwhile(
-    place: np.ndarray,
-    ranks: np.ndarray,
-    micro_batches: np.ndarray,
-    cost: RankCost,
-    rank_costs: tuple[RankCost, RankCost, RankCost],
-    sums: RankCost,
-) -> np.ndarray:
+    place: Array, ranks: Array, micro_batches: Array, cost: RankCost, rank_costs: RankCosts, sums: RankCost
+) -> Array:
     """Seconds that 1F1B's rank at `place` works instead of waiting, while later, faster ranks work.
 
     A rank with no more micro-batches than ranks after it runs all its forwards first, as GPipe does: 0.

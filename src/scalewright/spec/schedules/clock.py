@@ -43,7 +43,9 @@ class StageCost:
         return parts if self.whole_backward is None else self.whole_backward
 
 
-Cost = StageCost | Sequence[StageCost] | Callable[[Action], float]
+Seconds = Callable[[Action], float]
+PairSeconds = Callable[[Action, Action], float]  # of a forward and a backward that are computed together
+Cost = StageCost | Sequence[StageCost] | Seconds
 
 
 @dataclass(frozen=True)
@@ -84,10 +86,7 @@ class Timing:
 
 
 def simulate(
-    schedule: Schedule,
-    cost: Cost,
-    send: float | Callable[[Action], float] = 0.0,
-    overlapped: float | Callable[[Action, Action], float] | None = None,
+    schedule: Schedule, cost: Cost, send: float | Seconds = 0.0, overlapped: float | PairSeconds | None = None
 ) -> Timing:
     """When every action runs, given what each costs; raises Deadlock when an input never comes.
 
@@ -99,7 +98,7 @@ def simulate(
     return _Clock(schedule, _seconds(cost), send if callable(send) else lambda _: send, together).run()
 
 
-def _seconds(cost: Cost) -> Callable[[Action], float]:
+def _seconds(cost: Cost) -> Seconds:
     if callable(cost):
         return cost
     if isinstance(cost, StageCost):
@@ -120,13 +119,7 @@ class _Sent(NamedTuple):
 class _Clock:
     """The state of one simulation: each rank's time, messages on links, inputs that are ready."""
 
-    def __init__(
-        self,
-        schedule: Schedule,
-        cost: Callable[[Action], float],
-        send: Callable[[Action], float],
-        overlapped: Callable[[Action, Action], float] | None,
-    ) -> None:
+    def __init__(self, schedule: Schedule, cost: Seconds, send: Seconds, overlapped: PairSeconds | None) -> None:
         self.schedule, self.cost, self.send, self.overlapped = schedule, cost, send, overlapped
         self.now = [0.0] * schedule.ranks
         self.busy = [0.0] * schedule.ranks
@@ -138,8 +131,7 @@ class _Clock:
         self.joint: dict[int, tuple[float, float]] = {}  # by rank: the span of the pair being computed
 
     def run(self) -> Timing:
-        runnable = deque(range(self.schedule.ranks))
-        blocked: set[int] = set()
+        runnable, blocked = deque(range(self.schedule.ranks)), set[int]()
         while runnable:
             rank = runnable.popleft()
             actions = self.schedule.actions[rank]
@@ -152,8 +144,7 @@ class _Clock:
                     blocked.remove(action.peer)
                     runnable.append(action.peer)
         if blocked:
-            stuck = {rank: self.schedule.actions[rank][len(self.spans[rank])] for rank in sorted(blocked)}
-            rank, action = next(iter(stuck.items()))
+            action = self.schedule.actions[rank := min(blocked)][len(self.spans[rank])]
             raise Deadlock(f"schedule {self.schedule.kind}: rank {rank} waits for ever in {_name(action)}")
         return Timing(self.schedule, tuple(map(tuple, self.spans)), tuple(self.busy))
 
