@@ -25,10 +25,7 @@ def compute_seconds(flops: float, peak: float) -> float:
 
 
 def ridge_point(peak: float, bytes_per_s: float) -> float:
-    """FLOPs per byte above which an operation is bound by compute: of a device's memory, or of a link.
-
-    Against a link it is what the scaling book calls alpha, C / W (part 5).
-    """
+    """FLOPs per byte above which compute binds: of a device's memory, or of a link (the book's alpha, part 5)."""
     return peak / bytes_per_s
 
 

@@ -32,10 +32,7 @@ MARKS: dict[Severity, tuple[str, str]] = {
 
 
 def examine(folder: Path = Path("."), environ: Mapping[str, str] | None = None, measure: bool = True) -> Report:
-    """Looks at this machine. `folder` is where a run would write, `environ` the environment it would have.
-
-    `measure: False` leaves out the rates (a second). Never raises for what it finds.
-    """
+    """Looks at this machine, for a run in `folder` and `environ`; `measure`: its rates too (a second). Never raises."""
     start, quiet = time.perf_counter(), mark()
     versions = software.versions(torch := load_torch())
     gpus: Gpus = None

@@ -213,8 +213,7 @@ def _loss(torch: Any, random: Any, rows: int, words: int) -> Instance:
         return logs
 
     def backward(logs: Any) -> Any:
-        gradient = logs.exp_()
-        hot = targets[:, None]
+        gradient, hot = logs.exp_(), targets[:, None]
         gradient.scatter_add_(1, hot, -torch.ones_like(hot, dtype=gradient.dtype))
         gradient.mul_(torch.ones(rows, 1))
         return gradient.to(logits.dtype)

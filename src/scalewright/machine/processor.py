@@ -101,8 +101,7 @@ def _model(root: Path) -> str:
 
 
 def _flags(root: Path) -> tuple[str, ...]:
-    words = set(_cpuinfo(root, "flags", "Features").split())
-    words |= set(_sysctl("machdep.cpu.leaf7_features").lower().split())
+    words = {*_cpuinfo(root, "flags", "Features").split(), *_sysctl("machdep.cpu.leaf7_features").lower().split()}
     if _sysctl("hw.optional.arm.FEAT_BF16") == "1":
         words.add("bf16")
     return tuple(flag for flag in FLAGS if flag in words)

@@ -151,10 +151,7 @@ class Decoder(nn.Module):
         return hidden, self.logits(hidden)
 
     def logits(self, hidden: Tensor, product: HeadProduct | None = None) -> Any:
-        """hidden [..., D], after the final norm -> logits [..., V], capped when the model caps them.
-
-        With a `product`, what it returns, without the cap.
-        """
+        """hidden [..., D], after the final norm -> logits [..., V], capped as the model's; or what `product` makes."""
         head = self.head
         if head is not None and head.weight is not None:
             out = head(hidden, None, product)

@@ -48,10 +48,7 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def open_huggingface(folder: Path) -> HuggingFaceFolder:
-    """The tensors of a Hugging Face folder, with the spec of its config.json.
-
-    Without prediction modules where its files have none.
-    """
+    """The tensors of a Hugging Face folder and its config.json's spec, less prediction modules that its files lack."""
     if not (folder / "config.json").is_file():
         raise UserError("no config.json here", str(folder), "give a Hugging Face folder or a run's folder")
     spec = load_model_spec(folder)

@@ -93,13 +93,10 @@ class Experts(nn.Module):
         self.kind = spec.mlp_type
 
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
-        """rows [R, D], sorted by expert; counts int64 [E], which add up to R -> [R, D].
-
-        On a GPU without grouped products the counts are copied to the host.
-        """
+        """rows [R, D], sorted by expert; counts int64 [E], which add up to R -> [R, D]."""
         aligned = all(size % 8 == 0 for size in self.up.weight.shape[1:])
         grouped = rows.is_cuda and rows.dtype == torch.bfloat16 and aligned  # what torch's grouped product takes
-        sizes = None if grouped else on_host([counts], [len(rows)])[0]
+        sizes = None if grouped else on_host([counts], [len(rows)])[0]  # on a GPU, too: a copy that is waited for
         if sizes is None or not costs_by_shape(rows):
             return self._apply_to(rows, counts, sizes)
         even = [even_rows(size) for size in sizes]

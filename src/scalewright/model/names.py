@@ -241,10 +241,7 @@ FAMILIES: dict[str, FamilyNames] = {
 
 
 def locations(spec: ModelSpec) -> dict[str, Location]:
-    """Where every tensor of the model lies, by canonical name and in the model's order; raises UserError.
-
-    A tied head has an entry of its own, `head.weight`, that points at the embedding.
-    """
+    """Where every tensor lies, by canonical name in the model's order, a tied head's too; raises UserError."""
     table = FAMILIES.get(spec.family)
     if table is None:
         known = ", ".join(sorted(FAMILIES))

@@ -49,10 +49,7 @@ def _give_logits(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Ten
 
 
 def find_logits(output: Any, shape: tuple[int, ...] | None = None) -> Tensor:
-    """The logits in a model's output; raises UserError where there are none, or not [B, T, V].
-
-    `shape` is that of the tokens, (B, T); null: unknown.
-    """
+    """The logits in a model's output, for tokens of a `shape` (B, T) if known; UserError for none of [B, T, V]."""
     logits: Any = output
     if isinstance(output, Mapping):
         logits = output.get("logits")

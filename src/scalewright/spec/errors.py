@@ -61,9 +61,7 @@ def install(extra: str) -> str:
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     """The known names most like `name`, best first; empty when none is near."""
-    by_folded: dict[str, str] = {}
-    for option in known:
-        by_folded.setdefault(option.lower(), option)
+    by_folded = {option.lower(): option for option in reversed(list(known))}  # of two alike the first
     return [by_folded[key] for key in difflib.get_close_matches(name.lower(), by_folded, n=count, cutoff=0.5)]
 
 

@@ -307,10 +307,7 @@ class RunSpec(Spec):
 
     @property
     def stated_seq_len(self) -> int | None:
-        """Tokens per sequence as set in the run file; None when only a user's own data define them.
-
-        Own data may have `seq_len` among their arguments. Raises UserError for one that is no number.
-        """
+        """Tokens per sequence as the data, or a user's own data's arguments, set them; UserError for no number."""
         if isinstance(self.data, DataSpec):
             return self.data.seq_len
         if (length := self.data.arguments.get("seq_len")) is None:

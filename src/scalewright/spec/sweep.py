@@ -44,10 +44,8 @@ def split_values(text: str) -> list[str]:
             quote = "" if letter == quote else quote
         elif letter in QUOTES:
             quote = letter
-        elif letter in OPENING:
-            depth += 1
-        elif letter in CLOSING:
-            depth -= 1
+        else:
+            depth += (letter in OPENING) - (letter in CLOSING)
         if letter == "," and not depth and not quote:
             values.append("")
         else:

@@ -33,10 +33,7 @@ def cores(processor: Processor) -> Finding:
 def threads(
     processor: Processor, environ: Mapping[str, str], torch_threads: int | None, others: float | None = None
 ) -> list[Finding]:
-    """Threads of all local workers against cores: too many are far worse than too few.
-
-    `others`: cores that other work keeps busy (`machine/load.py`, whose advice a run gives, too).
-    """
+    """Threads of all local workers against cores: too many are far worse than too few. `others`: cores others take."""
     usable = processor.usable_cores
     findings: list[Finding] = []
     wanted: dict[str, int] = {}

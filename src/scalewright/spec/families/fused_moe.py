@@ -44,8 +44,7 @@ def _write_gpt_oss(m: ModelSpec) -> Keys:
         attention_bias=m.qkv_bias,
         sliding_window=m.sliding_window or m.context,
         layer_types=common.write_layer_types(m),
-        swiglu_alpha=CLAMPED_SWIGLU["swiglu_alpha"],
-        swiglu_limit=CLAMPED_SWIGLU["swiglu_limit"],
+        **{key: CLAMPED_SWIGLU[key] for key in ("swiglu_alpha", "swiglu_limit")},
     )
 
 
