@@ -76,10 +76,8 @@ def curve(what: str, points: Sequence[Point], phase: str = "forward", precision:
     """Points as a curve that never falls: a larger size can't be faster, so its time bounds the smaller's."""
     sizes, seconds = zip(*sorted(points), strict=True)
     falling = np.minimum.accumulate(np.array(seconds)[::-1])[::-1]
-    return {
-        "what": what, "phase": phase, "precision": precision,
-        "sizes": [float(size) for size in sizes], "seconds": [max(float(s), 1e-9) for s in falling],
-    }  # fmt: skip
+    data = {"sizes": [float(size) for size in sizes], "seconds": [max(float(s), 1e-9) for s in falling]}
+    return {"what": what, "phase": phase, "precision": precision, **data}
 
 
 def quick(seconds: Sequence[float]) -> float:
@@ -102,7 +100,7 @@ def times(
     end = time.perf_counter() + seconds
     while len(runs) < 2 or (time.perf_counter() < end and len(runs) < most):
         runs.append(_row(row, clock))
-    forward, backward = (quick([run / len(row) for run in times]) for times in zip(*runs, strict=True))
+    forward, backward = (quick([each / len(row) for each in spent]) for spent in zip(*runs, strict=True))
     return forward, None if first[1] is None else backward
 
 

@@ -70,8 +70,7 @@ def _best_rate(timings: Timings, what: str, precision: str | None = None) -> flo
 def _timed_rates(timings: Timings) -> dict[str, object]:
     """A device's rates as its curves have them: the fastest product, and sums of numbers beyond any cache."""
     peaks = {name: _best_rate(timings, "linear", name) for name in timings.precisions}
-    add = next((curve for curve in timings.curves if curve.what == "add"), None)
-    if add is None:
+    if (add := next((curve for curve in timings.curves if curve.what == "add"), None)) is None:
         raise UserError("these timings lack sums of numbers (add)", "local", "probe this machine again")
     where = f"each of {timings.processes} processes of {timings.threads} threads at once"
     sources = [f"measured: fastest product and largest sum, {where}; {timings.how} {timings.when}".strip()]
@@ -142,8 +141,7 @@ def _gpu_cluster(torch: Any) -> ClusterSpec:
         how = "show one kind to the run, such as CUDA_VISIBLE_DEVICES=0"
         raise UserError("this machine's GPUs are of several kinds: " + ", ".join(sorted(names)), "local", how)
     facts = torch.cuda.get_device_properties(0)
-    known = match_gpu(facts.name, facts.total_memory)
-    if known is not None:
+    if (known := match_gpu(facts.name, facts.total_memory)) is not None:
         return _one_node(known.replace(memory_bytes_reported=facts.total_memory), count)
     return _one_node(_unknown_gpu(torch, facts), count)
 

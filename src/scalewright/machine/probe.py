@@ -113,8 +113,7 @@ def time_runs(run: Callable[[], None], seconds: float, least: int = 3, most: int
 
 def matmul_rate(precision: str = "fp32", device: str = "cpu", seconds: float = 0.3) -> Rate | None:
     """FLOP/s of a square product in `precision`; None where it can't be measured here. Bounded in time."""
-    torch = load_torch()
-    if torch is None:
+    if (torch := load_torch()) is None:
         if (precision, device) != ("fp32", "cpu"):
             return None
         return _search("fp32", _numpy_product, seconds, f"numpy {np.__version__}")
@@ -210,8 +209,7 @@ def compare_bf16(device: str = "cpu", seconds: float = 0.4) -> Bf16Speed | None:
     A round times each product once in fp32 and at once after it in bf16, so that a busy moment meets both;
     medians over rounds leave out what met one alone.
     """
-    torch = load_torch()
-    if torch is None:
+    if (torch := load_torch()) is None:
         return None
     scale = 8 if device.startswith("cuda") else 1
     tokens, inner, outer = 512 * scale, 512 * scale, 1408 * scale

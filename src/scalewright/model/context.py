@@ -107,8 +107,7 @@ def rope_of(spec: ModelSpec, positions: Tensor) -> tuple[Tables | None, Tables |
 
 def temperature_of(spec: ModelSpec, positions: Tensor) -> Tensor | None:
     """What queries of layers without RoPE are multiplied by at `positions` [B or 1, T], or None."""
-    heat = spec.attention_temperature
-    if heat is None:
+    if (heat := spec.attention_temperature) is None:
         return None
     steps = ((positions.to(torch.float32) + 1.0) / heat.floor_scale).floor()
     return (1.0 + heat.attn_scale * steps.log1p())[..., None, None]

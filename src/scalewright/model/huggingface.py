@@ -174,14 +174,12 @@ def weight_files(folder: Path) -> list[str]:
             raise
         except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
             raise UserError("the index of the weights is damaged", str(index), f"fetch it again ({error})") from None
-        missing = [name for name in names if not inside(folder, name).is_file()]
-        if missing:
+        if missing := [name for name in names if not inside(folder, name).is_file()]:
             raise UserError(f"weight file '{missing[0]}' is missing", str(folder), "the index names it: fetch it again")
         return names
     if (folder / SINGLE).is_file():
         return [SINGLE]
-    pickled = sorted(folder.glob("*.bin")) + sorted(folder.glob("*.pt")) + sorted(folder.glob("*.pth"))
-    if pickled:
+    if pickled := [path for ending in ("bin", "pt", "pth") for path in sorted(folder.glob(f"*.{ending}"))]:
         how = "convert it to safetensors first"
         raise UserError(f"'{pickled[0].name}' is a pickle, which can run code when it is loaded", str(folder), how)
     raise UserError(f"no weights: neither {SINGLE} nor {INDEX}", str(folder), "check the path")

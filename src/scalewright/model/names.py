@@ -242,8 +242,7 @@ FAMILIES: dict[str, FamilyNames] = {
 
 def locations(spec: ModelSpec) -> dict[str, Location]:
     """Where every tensor lies, by canonical name in the model's order, a tied head's too; raises UserError."""
-    table = FAMILIES.get(spec.family)
-    if table is None:
+    if (table := FAMILIES.get(spec.family)) is None:
         known = ", ".join(sorted(FAMILIES))
         raise UserError(f"family '{spec.family}' has no table of Hugging Face names yet", spec.name, f"use {known}")
     by_name = {t.name: _location(spec, table, t.name, t.shape) for t in tensors(spec, mtp=True)}

@@ -51,8 +51,6 @@ def least_budget(model: ModelSpec, layout: Layout, seq_len: int) -> float:
     return max(choice.bytes / choice.none_bytes for choice in choices)
 
 
-# -- the knapsack ---------------------------------------------------------------------------------
-
 _Set = tuple[float, float, tuple[Operator, ...]]  # bytes and FLOPs of outputs that are kept
 
 

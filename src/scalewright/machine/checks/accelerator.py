@@ -37,8 +37,7 @@ BASIC = 4  # the first of these, which every driver supports
 
 def query_nvidia(seconds: float = 2.0) -> list[dict[str, str]] | None:
     """nvidia-smi's fields of each GPU; None without it. Raises TimeoutExpired when the driver hangs."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
+    if (program := shutil.which("nvidia-smi")) is None:
         return None
     for fields in (FIELDS, FIELDS[:BASIC]):  # drivers rename fields now and then
         command = [program, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]

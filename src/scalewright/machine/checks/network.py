@@ -54,8 +54,7 @@ def hostname(environ: Mapping[str, str]) -> Finding:
         addresses = resolve(name)
     except OSError as error:
         return Finding(GROUP, "gloo interface", "warn", f"the host's name '{name}' doesn't resolve: {error}", fix)
-    match = interface_of(addresses)
-    if match is None:
+    if (match := interface_of(addresses)) is None:
         # 127.0.1.1 is Debian's entry for the host's own name: on the loopback interface, listed nowhere.
         if all(address.startswith("127.") for address in addresses):
             return _loopback_only(name, addresses[0])

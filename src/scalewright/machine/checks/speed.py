@@ -28,8 +28,7 @@ def matmul(torch: Any | None, device: str) -> list[Finding]:
         known = match_gpu(facts.name, facts.total_memory)
     findings = []
     for precision in ("fp32", "bf16"):
-        measured = matmul_rate(precision, device, seconds=0.2)
-        if measured is None:
+        if (measured := matmul_rate(precision, device, seconds=0.2)) is None:
             continue
         what = f"{metric(measured.per_s, 'FLOP/s')} in {precision}"
         peak = known.peak(precision) if known else None
@@ -46,7 +45,6 @@ def copies(device: str) -> Finding:
 
 def bf16(device: str) -> Finding:
     """The precision that `precision: auto` means here, and why."""
-    speeds = compare_bf16(device, seconds=0.3)
-    if speeds is None:
+    if (speeds := compare_bf16(device, seconds=0.3)) is None:
         return Finding(GROUP, "bf16", "note", "bf16 cannot be measured here: precision auto means fp32")
     return Finding(GROUP, "bf16", "ok", speeds.describe(), data=speeds.dump())

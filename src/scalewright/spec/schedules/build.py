@@ -91,8 +91,7 @@ def _weave(
 
 def _receive_of(plain: Schedule, action: Action) -> Action | None:
     """The receive of an action's result on another rank; None when no message is sent."""
-    tensor = _TENSOR.get(action.kind)
-    if tensor is None:
+    if (tensor := _TENSOR.get(action.kind)) is None:
         return None
     stage = plain.after(action.stage) if tensor == "activation" else plain.before(action.stage)
     rank = plain.rank_of[action.stage]
