@@ -58,7 +58,7 @@ def attention_share(model: ModelSpec, seq_len: int, causal: bool = False) -> flo
     """The share of a model's FLOPs that attention's two products are: for GPT (s/6h) / (1 + s/6h + V/12hL).
 
     Korthikanti et al. 2022 §5 give it as the price of selective recomputation. The recomputed part is the
-    forward of these products alone, a third of it; `spec.flops.recompute_flops` counts that.
+    forward of these products alone, a third of it; `spec.operators.recompute_flops` counts that.
     """
     cores = [(o, n) for o, n in operator_groups(model, Layout(), seq_len) if o.kind == "attention"]
     core = sum(n * (o.flops_causal if causal else o.flops) for o, n in cores)

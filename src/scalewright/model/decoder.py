@@ -2,7 +2,7 @@
 
     tokens [B,T] -> embed (+ positions, + norm) -> blocks -> norm -> head -> logits [B,T,V]
                     `-------- first --------'                `---- last ---'
-                                                              `-> mtp: tokens further ahead (prediction.py)
+                                                              `-> mtp: tokens further ahead (block.py)
 
 Parameter names and shapes are those of `spec/tensors.py`. Layers keep their global number as their key, so a
 stage's names mean the same as the whole model's. Devices, ranks and groups appear nowhere here.

@@ -73,7 +73,7 @@ class DeviceSpec(Spec):
     kind: Literal["gpu", "tpu", "npu", "cpu", "mps"]
     family: str | None = None  # a name of spec/hardware/device_families.py; null: `resolved_family`
     aliases: tuple[str, ...] = ()
-    driver_names: tuple[str, ...] = ()  # as CUDA and ROCm report it, less the brand (spec/hardware/driver_names.py)
+    driver_names: tuple[str, ...] = ()  # as CUDA and ROCm report it, less the brand
     peaks: Peaks
     peak_source: Literal["published", "measured"] = "published"
     memory_bytes: float = Field(gt=0)
