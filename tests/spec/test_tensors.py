@@ -30,7 +30,7 @@ def test_active_parameters_take_top_k_of_the_experts() -> None:
     expert = 3 * 8 * 16
     assert sparse.total - sparse.active == 2 * 3 * expert
     assert sparse.active_without_input == sparse.active - 80
-    assert sparse.embedding + sparse.head == 160
+    assert sparse.active_without_any_embedding == sparse.active - 160
 
 
 def test_names_are_unique_and_carry_their_layer() -> None:

@@ -14,9 +14,10 @@ from __future__ import annotations
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from scalewright.spec.common.untrusted import inside, parse_json, read_json
 from scalewright.spec.errors import UserError, reason, unknown
 from scalewright.spec.huggingface import read_huggingface
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.tensors import count, tensors
 
 FOLDER = Path(__file__).parent / "presets" / "models"
 
@@ -97,6 +99,24 @@ def preset(name: str) -> Preset:
     published = dict(entry.get("published", {}))
     published["hub_extra"] = tuple(published.get("hub_extra", ()))
     return Preset(name, spec, Published(**published), entry.get("hf_id"), tuple(entry.get("aliases", ())))
+
+
+def stored_elements(spec: ModelSpec, extra: Iterable[str]) -> int:
+    """Elements that a Hub repository stores: parameters, and those that `Published.hub_extra` names.
+
+    `mtp`: multi-token-prediction layers; `embedding`, `head`: copies of those that such a layer has;
+    `fp8_scales`: one number for each 128 x 128 block of the linear weights (DeepSeek-V3's format).
+    """
+    extra, counted = set(extra), count(spec)
+    total = counted.total + (counted.mtp if "mtp" in extra else 0)
+    total += counted.embedding * (("embedding" in extra) + ("head" in extra))
+    if "fp8_scales" in extra:
+        for tensor in tensors(spec, mtp="mtp" in extra):
+            unscaled = tensor.role in ("embedding", "head", "router") or tensor.name.endswith(".join.weight")
+            if len(tensor.shape) > 1 and not unscaled:
+                *experts, out, into = tensor.shape
+                total += prod(experts) * -(-out // 128) * -(-into // 128)
+    return total
 
 
 @lru_cache(maxsize=1)

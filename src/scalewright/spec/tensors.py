@@ -285,6 +285,11 @@ class Count:
         """Active without the input embedding; a tied matrix stays, since the head multiplies by it."""
         return self.active - (self.embedding if self.head else 0)
 
+    @property
+    def active_without_any_embedding(self) -> int:
+        """Active without embedding and head."""
+        return self.active - self.embedding - self.head
+
 
 def count(model: ModelSpec) -> Count:
     """Exact parameter counts of a model; one layer of each kind is counted for all of that kind."""
