@@ -116,9 +116,6 @@ def _row(row: Sequence[Instance], clock: Clock) -> tuple[float, float]:
     return middle - start, clock() - middle
 
 
-# -- torch ----------------------------------------------------------------------------------------
-
-
 def torch_cases(torch: Any, precision: str) -> Iterator[Case]:
     """The kernels of a step in `precision`, from small to large."""
     dtype = getattr(torch, TORCH_TYPES[precision])
@@ -258,8 +255,6 @@ def _watched(torch: Any) -> Callable[[], Any]:
 
     return run
 
-
-# -- numpy, where there is no torch ---------------------------------------------------------------
 
 MOVES = ("norm", "layer_norm", "gated", "activation", "rope", "residual", "embedding", "loss")
 

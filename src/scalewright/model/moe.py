@@ -77,8 +77,7 @@ class MoE(nn.Module):
         slots = torch.unflatten(done[inverse(order)], 0, experts.shape)  # [N, k, D]
         if not self.weigh_input:
             slots = slots * weights[..., None]
-        out: Tensor = slots.sum(dim=1)
-        return out.view_as(x)
+        return slots.sum(dim=1).view_as(x)
 
 
 class Experts(nn.Module):

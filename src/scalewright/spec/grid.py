@@ -140,8 +140,7 @@ class Grid:
 
 
 def make_grid(layout: Layout, kv_heads: int | None = None, *, islands: bool = False) -> Grid:
-    """The grid of a layout; with fewer `kv_heads` than tp, tp ranks share a KV head. `islands`: of a run with
-    `diloco`."""
+    """The grid of a layout; with fewer `kv_heads` than tp, ranks share a KV head. `islands`: of a run with `diloco`."""
     efsdp = layout.dp_shard * layout.cp * layout.tp // (layout.ep * layout.etp)
     sizes = {axis: getattr(layout, axis) for axis in (*DENSE, "ep", "etp")} | {"efsdp": efsdp}
     return Grid(

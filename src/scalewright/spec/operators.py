@@ -156,8 +156,7 @@ def _kept(model: ModelSpec, s: Sizes, layer: int, ops: Iterable[Operator], kind:
 
 @lru_cache(maxsize=4096)
 def forward_flops(model: ModelSpec, seq_len: int, causal: bool = True, mtp: bool = False) -> float:
-    """Model FLOPs of one sequence's forward; `causal`: of attention, only the unmasked pairs; `mtp`: with the
-    modules of multi-token prediction."""
+    """Model FLOPs of one sequence's forward; `causal`: of attention, only unmasked pairs; `mtp`: with its modules."""
     groups = operator_groups(model, Layout(), seq_len, mtp=mtp)
     return sum(n * (o.flops_causal if causal else o.flops) for o, n in groups)
 

@@ -140,6 +140,6 @@ def infiniband(root: Path = Path("/")) -> Finding | None:
     what = f"{len(ports) - len(down)} of {len(ports)} InfiniBand ports active"
     if down:
         names = ", ".join(path.parts[-4] for path in down[:4])
-        what = f"{what}; down: {names}"
+        what += f"; down: {names}"
         return Finding(GROUP, "infiniband", "warn", what, "check cables and subnet manager (ibstat)")
     return Finding(GROUP, "infiniband", "ok", what)

@@ -81,7 +81,7 @@ def file_system(folder: Path) -> Finding | None:
         fix = "keep token shards on a local disk; checkpoints may stay"
         return Finding(GROUP, "file system", "note", what + ", over the network", fix)
     if nearest.fstype.lower() in {"tmpfs", "ramfs"}:
-        what = what + ": it is memory, and gone after a restart"
+        what += ": it is memory, and gone after a restart"
         return Finding(GROUP, "file system", "warn", what, "set out_dir elsewhere")
     return Finding(GROUP, "file system", "ok", what)
 

@@ -125,9 +125,6 @@ def grouped_experts(c: Config, **other: Any) -> Keys:
     return experts(c, "moe_intermediate_size", **weights, **groups, **other)
 
 
-# -- sliding windows ------------------------------------------------------------------------------
-
-
 def windows(sliding: Sequence[bool], size: int | None) -> Keys:
     """The layers with a sliding window, as the shortest repeating pattern."""
     if size is None or not any(sliding):
@@ -158,8 +155,6 @@ def write_layer_types(m: ModelSpec) -> list[str]:
     layers = range(m.num_hidden_layers)
     return ["sliding_attention" if m.window(layer) is not None else "full_attention" for layer in layers]
 
-
-# -- rotary positions -----------------------------------------------------------------------------
 
 SCALINGS = ("default", "linear", "dynamic", "yarn", "llama3", "longrope")
 

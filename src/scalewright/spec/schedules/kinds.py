@@ -87,9 +87,6 @@ class Kind:
         return ranks if self.both_ways else ranks * virtual_stages
 
 
-# -- idle time ------------------------------------------------------------------------------------
-
-
 def _fill(p: Column, v: Column, m: Column, f: Column, i: Column, w: Column) -> Column:
     return (p - 1) * (f + i + w)
 
@@ -123,9 +120,6 @@ def _zbv(p: Column, v: Column, m: Column, f: Column, i: Column, w: Column) -> Co
 def _pairs(depth: Column, f: Column, i: Column, w: Column) -> Column:
     """Ours, by the clock: longer input parts than forwards add the last term."""
     return (depth - 1) * (f + i - np.minimum(w, i)) + np.maximum(0, (depth - 1) * (i - f) - f)
-
-
-# -- micro-batches alive --------------------------------------------------------------------------
 
 
 def _loop_alive(p: Column, v: Column, m: Column, rank: Column) -> Column:
