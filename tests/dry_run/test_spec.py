@@ -3,7 +3,7 @@
     parameters, gradients, optimizer     spec/memory.py: state_bytes          <->  live tensors
     every collective of every axis       spec/volumes.py: transfers        <->  what passed
     bytes of the busiest rank by axis    plan/cost/volumes.py, as priced      <->  what passed
-    FLOPs                                spec/flops.py                        <->  what ran
+    FLOPs                                spec/operators.py                        <->  what ran
 
 `control` (the loss's and the norm's scalars) is traffic that the spec leaves out. Everything else is in, and
 there is no tolerance; the planner's floats are averages over blocks, right to the last bits.
@@ -21,10 +21,10 @@ from tests.rank_traffic import step_traffic
 
 from scalewright.dry_run.dry_run import Group, dry_run
 from scalewright.plan.predict import predict
-from scalewright.spec.flops import forward_flops, recompute_flops
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.operators import forward_flops, recompute_flops
 
 SEQ_LEN = 16
 CLUSTER = load_cluster({"like": "dgx-h100", "nodes": 64})

@@ -28,10 +28,10 @@ from scalewright.plan.rows.rows import has_no_layout, request_of
 from scalewright.spec.compress import Compress
 from scalewright.spec.diloco import DilocoSpec
 from scalewright.spec.errors import UserError
-from scalewright.spec.flops import flops_per_token
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.operators import flops_per_token
 from scalewright.spec.optimizers import ADAMW, Optimizer
 from scalewright.spec.question import Question
 from scalewright.spec.step_parts import PART_TERMS
