@@ -180,8 +180,7 @@ def fits(rows: Sequence[dict[str, Any]], ranks: int) -> list[dict[str, Any]]:
     lines = []
     for kind in dict.fromkeys(row["kind"] for row in rows):
         same, collective = [row for row in rows if row["kind"] == kind], COLLECTIVES[kind]
-        carried = [row["bytes"] * collective.factor(ranks) for row in same]
-        line = fit_line(carried, [row["seconds"] for row in same])
+        line = fit_line([row["bytes"] * collective.factor(ranks) for row in same], [row["seconds"] for row in same])
         if line is not None:
             lines.append({"kind": kind, **asdict(line), "hop_s": line.start_s / collective.hops(ranks)})
     return lines

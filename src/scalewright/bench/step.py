@@ -43,8 +43,7 @@ def step(
         result = train(_short(run, folder, steps), quiet=True, on_step=rows.append)
     if not rows:
         return None
-    about = {"model": run.name, "layout": run.layout.dump()}
-    return about | summary(rows[COLD:], result.predicted_step_time_s)
+    return {"model": run.name, "layout": run.layout.dump()} | summary(rows[COLD:], result.predicted_step_time_s)
 
 
 def summary(rows: Sequence[Mapping[str, Any]], predicted: float | None) -> dict[str, object]:

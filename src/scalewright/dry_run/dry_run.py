@@ -121,8 +121,7 @@ def dry_run(run: str | Path | dict[str, object] | RunSpec, overrides: Sequence[s
             played[like.program] = _rehearse(spec, grid, like, resolved.seq_len)
         step = played[like.program](like.pp)
         groups.append(Group(like.ranks, _coords(grid, like.ranks[0]), like.params_local, step))
-    peaks = [(len(group.ranks), group.step.peak) for group in groups]
-    verdict = judge(spec, resolved.seq_len, peaks)
+    verdict = judge(spec, resolved.seq_len, [(len(group.ranks), group.step.peak) for group in groups])
     return DryRun(spec, tuple(groups), tuple(notes), verdict, _process_groups(spec, grid))
 
 
@@ -136,8 +135,7 @@ def _process_groups(run: RunSpec, grid: Grid) -> GroupCost:
 
 def _rehearse(run: RunSpec, grid: Grid, like: EqualRanks, seq_len: int) -> Played:
     try:
-        bf16 = run.layout.precision == "bf16"
-        return rehearse(run, grid, like.ranks[0], seq_len, bf16=bf16, on_gpu=_on_gpus(run))
+        return rehearse(run, grid, like.ranks[0], seq_len, bf16=run.layout.precision == "bf16", on_gpu=_on_gpus(run))
     except NEEDS_VALUES as error:
         raise UserError(
             f"a part of your own looks at numbers ({error.func}), and a dry run has none",
@@ -192,8 +190,7 @@ def _placements(run: RunSpec) -> tuple[Placement, ...]:
         return place(run.model, run.layout)
     if not isinstance(run.model, PythonRef):
         raise ValueError("resolve the run first: its model is still a name")
-    module = build_python_model(run.model.python, run.model.arguments, run.seed)
-    return place_plain(describe(module), run.layout)
+    return place_plain(describe(build_python_model(run.model.python, run.model.arguments, run.seed)), run.layout)
 
 
 def _coords(grid: Grid, rank: int) -> dict[str, int]:

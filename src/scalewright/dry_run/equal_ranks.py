@@ -75,8 +75,7 @@ def _place(model: ModelSpec | None, layout: Layout, owners: tuple[int, ...], ran
             start = sum(layers[:stage])
             ends = (stage == 0, stage == last)
             apart = (stage > 0 and owners[stage - 1] != rank, stage < last and owners[stage + 1] != rank)
-            kinds = tuple(model.kind(n) for n in range(start, start + layers[stage]))
-            stages.append((ends, apart, kinds))
+            stages.append((ends, apart, tuple(model.kind(n) for n in range(start, start + layers[stage]))))
     return tuple(stages)
 
 

@@ -61,8 +61,7 @@ def fake_world(grid: Grid, rank: int) -> Iterator[Mesh]:
     complete_fakes()
     dist.init_process_group("fake", store=fake_store(), rank=rank, world_size=grid.world)
     try:
-        axes = (*USED, *ISLANDS) if grid.islands else USED
-        yield make_mesh(grid, rank, CPU, axes=axes, share=False, only_own=True)
+        yield make_mesh(grid, rank, CPU, axes=(*USED, *ISLANDS) if grid.islands else USED, share=False, only_own=True)
     finally:
         leave_world()
 
@@ -123,8 +122,7 @@ class Player:
             run.optimizer, parallel.weights, load_python, mesh, half=run.layout.precision == "bf16"
         )
         vocabulary = run.model.vocab_size if isinstance(run.model, ModelSpec) else None
-        weight = run.train.mtp_weight
-        loss = build_loss(run.loss, run.train.z_loss, load_python, mesh, vocabulary, mtp_weight=weight)
+        loss = build_loss(run.loss, run.train.z_loss, load_python, mesh, vocabulary, mtp_weight=run.train.mtp_weight)
         clip = getattr(run.optimizer, "clip_norm", 0.0)
         balance = Balance.of(run.train.balance, mesh, parallel.model)
         # there are no numbers to look at

@@ -203,8 +203,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if name not in _KINDS:
                 return
             kind, counted = _KINDS[name][0], args[_KINDS[name][1]]
-            group = next(g for g in map(_group, args) if g is not None)
-            group_name = str(group.group_name)
+            group_name = str(next(g for g in map(_group, args) if g is not None).group_name)
         else:
             if name not in _FUNCTIONAL:
                 return

@@ -6,9 +6,8 @@
 
 A run with `diloco` is no one-device run: its control are its islands, trained in turn in one process.
 
-fp32 sums in another order differ by about 1e-7; ten steps carry that on. A wrong layout (a gradient summed
-once too often, a norm that isn't reduced) is off by 1e-3 or more within two steps, so the tolerance need not
-be fine-tuned.
+fp32 sums in another order differ by about 1e-7; ten steps carry that on. A wrong layout (a gradient summed once too
+often, a norm that isn't reduced) is off by 1e-3 or more within two steps, so the tolerance need not be fine-tuned.
 
 A mixture jumps where a router's scores nearly tie. Beyond the tolerance its layout trains again with the
 control's choices; where it would have chosen otherwise by rounding alone, that run is the one that counts.
@@ -143,8 +142,7 @@ def _train_both(setup: Setup, steps: int, runs: Runs, tell: Tell, *, given: bool
     first = control() if given else None
     ranks = setup.layout.layout.devices
     tell(f"training the layout: {steps} steps on {ranks} rank{'s' if ranks > 1 else ''}, twice")
-    mine = runs.train(setup.layout, first)
-    return mine, first or control()
+    return runs.train(setup.layout, first), first or control()
 
 
 def deviation(mine: Left, control: Left) -> Deviation:
@@ -161,8 +159,7 @@ def weights_deviation(mine: str | Path, other: str | Path) -> tuple[float, str]:
     """
     ours, theirs = CheckpointReader(find_checkpoint(mine)), CheckpointReader(find_checkpoint(other))
     if set(ours.names()) != set(theirs.names()):
-        odd = sorted(set(ours.names()) ^ set(theirs.names()))[0]
-        return float("inf"), odd
+        return float("inf"), sorted(set(ours.names()) ^ set(theirs.names()))[0]
     worst = (0.0, "")
     for name in theirs.names():
         a, b = ours.read(name), theirs.read(name)
@@ -287,8 +284,7 @@ def _in_one_world(starts: Sequence[Start], world: int, target: Target) -> None:
 
 
 def _start(run: RunSpec, prepare: Routes | None) -> Start:
-    device = "cpu" if run.device == "auto" else run.device
-    return Start(resolve(run), device, quiet=True, prepare=prepare)
+    return Start(resolve(run), "cpu" if run.device == "auto" else run.device, quiet=True, prepare=prepare)
 
 
 def train_in_turn(context: RankContext, starts: Sequence[Start]) -> None:

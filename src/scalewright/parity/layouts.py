@@ -38,8 +38,7 @@ def smallest(layout: Layout, layers: int) -> Layout:
     }
     stages = pp * layout.virtual_stages
     if layout.stage_layers is not None:
-        even = len(set(layout.stage_layers)) == 1
-        data["stage_layers"] = by_hand(layers, stages, even)
+        data["stage_layers"] = by_hand(layers, stages, len(set(layout.stage_layers)) == 1)
     return with_micro_batches(data, layout.accumulation)
 
 

@@ -46,8 +46,7 @@ def fewer_kv_heads(model: ModelSpec, before: Layout, after: Layout) -> ModelSpec
 
 def _kv_heads(model: ModelSpec, before: Layout, after: Layout) -> int:
     if model.kv_heads < before.tp:
-        kept = max(1, after.tp * model.kv_heads // before.tp)
-        return min(kept, max(1, after.tp // 2))
+        return min(max(1, after.tp * model.kv_heads // before.tp), max(1, after.tp // 2))
     if model.kv_heads == 1:
         return 1
     return max(2, after.tp)
@@ -122,8 +121,7 @@ def _windows(model: ModelSpec, layers: int, seq_len: int) -> dict[str, Any]:
     if model.sliding_window is None:
         return {}
     pattern = model.window_pattern
-    seen = {pattern[layer % len(pattern)] for layer in range(layers)}
-    if seen == set(pattern):
+    if {pattern[layer % len(pattern)] for layer in range(layers)} == set(pattern):
         shorter = list(pattern)
     else:  # full attention in the last layers, as where RoPE is left out
         shorter = [layer + 1 < layers for layer in range(layers)]

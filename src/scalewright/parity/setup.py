@@ -78,8 +78,7 @@ def set_up(run: RunSpec, *, device: str, steps: int, micro_batch: int | None = N
     data, notes = _data(run, small, length, changed=small != model or length != seq_len)
     if run.init != "random" and small != model:
         notes.append("weights are random: those of init don't fit the small model")
-    precision = "fp32" if run.layout.precision == "auto" else run.layout.precision
-    mine = fitted.replace(precision=precision)
+    mine = fitted.replace(precision="fp32" if run.layout.precision == "auto" else run.layout.precision)
     base = run.replace(
         model=small if isinstance(small, PythonRef) else small.dump(),
         data=data,

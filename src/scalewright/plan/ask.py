@@ -144,5 +144,4 @@ def _write(text: str | None, plan: Plan, path: Path, force: bool) -> dict[str, s
     if text is None:
         return {"run_file": None, "run_file_untrainable": plan.best[0].untrainable}
     write_signed(path, text, force)
-    to_fill = "FILL-IN" in text
-    return {"run_file": str(path), "run_file_untrainable": None, "run_file_to_fill": to_fill}
+    return {"run_file": str(path), "run_file_untrainable": None, "run_file_to_fill": ("FILL-IN" in text)}

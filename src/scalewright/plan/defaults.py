@@ -81,8 +81,7 @@ def plan_sizes(
     if devices is None:
         raise UserError("devices is missing", "plan", "give --devices, or --nodes")
     if "global_batch" not in sizes:
-        how = "give --global-batch in sequences, or --global-batch-tokens"
-        raise UserError("global_batch is missing", "plan", how)
+        raise UserError("global_batch is missing", "plan", "give --global-batch in sequences, or --global-batch-tokens")
     notes = [] if "devices" in sizes else [f"devices {devices}"]
     return {"devices": devices, "global_batch": sizes["global_batch"]}, notes
 

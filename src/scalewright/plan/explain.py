@@ -58,8 +58,7 @@ def what_if(prediction: Prediction, c: Constants | None = None) -> list[Gain]:
 def _hardware(r: Request) -> Iterator[Change]:
     """Twice each rate of the devices and links in use."""
     chip = r.chip
-    faster = replace(chip, peaks=tuple((name, 2 * rate) for name, rate in chip.peaks))
-    yield "peak x2", replace(r, chip=faster)
+    yield "peak x2", replace(r, chip=replace(chip, peaks=tuple((name, 2 * rate) for name, rate in chip.peaks)))
     yield "memory bandwidth x2", replace(r, chip=replace(chip, memory_rate=2 * chip.memory_rate))
     if r.devices > 1:
         yield "links inside the domain x2", replace(r, chip=replace(chip, link_rate=2 * chip.link_rate))

@@ -143,8 +143,7 @@ class _Stages:
     def memory(self) -> list[dict[str, float]]:
         """GiB by kind, of every rank."""
         columns, ranks = self._columns(self.request.pp), list(range(self.request.pp))
-        place = self._places(self._rank_stages, ranks)
-        kinds = rank_memory(columns, place, block_bytes(columns))
+        kinds = rank_memory(columns, self._places(self._rank_stages, ranks), block_bytes(columns))
         return [{kind: float(kinds[kind][rank]) / GIB for kind in KINDS} for rank in ranks]
 
     @cached_property

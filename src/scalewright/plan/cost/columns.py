@@ -93,8 +93,7 @@ class Columns:
     def kept(self, region: int, what: KeptKind = "none") -> np.ndarray:
         """Bytes that a region keeps of a micro-batch."""
         if (region, what) not in self._kept:
-            bytes_of_units = self.facts.works.kept[:, region, RegionKept._fields.index(what)]
-            self._kept[region, what] = bytes_of_units[self.table.unit]
+            self._kept[region, what] = self.facts.works.kept[:, region, RegionKept._fields.index(what)][self.table.unit]
         return self._kept[region, what]
 
     @cached_property
@@ -166,8 +165,7 @@ class Columns:
         whole = np.array([float(name == "full") for name in RECOMPUTE])
         shares = np.where(kind == RECOMPUTE.index("share"), self.table.share, whole[kind])
         if (policy := kind == RECOMPUTE.index("policy")).any():
-            compiled = self.trainer.kernels == KERNELS.index("xla")
-            kept = np.where(compiled, c["recompute.policy"], c["recompute.ops"])
+            kept = np.where(self.trainer.kernels == KERNELS.index("xla"), c["recompute.policy"], c["recompute.ops"])
             shares = np.where(policy, kept, shares)
         if (kind == RECOMPUTE.index("budget")).any():
             shares = np.where(kind == RECOMPUTE.index("budget"), self.budget[1], shares)

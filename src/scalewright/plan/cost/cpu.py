@@ -4,9 +4,8 @@
     a micro-batch   Python around every operator; twice through autograd where the backward is split
     a step          AdamW over a shard, adding gradients up, reports, what every step costs
 
-Gloo works on the cores that compute, so that nothing hides behind anything. More processes than cores take
-turns: what all compute at once takes `crowd` = processes · threads / cores times as long. Operators:
-cpu_kernels.py.
+Gloo works on the cores that compute, so that nothing hides behind anything. More processes than cores take turns: what
+all compute at once takes `crowd` = processes · threads / cores times as long. Operators: cpu_kernels.py.
 """
 
 from __future__ import annotations
@@ -131,8 +130,7 @@ class Cpu:
         """Python around every operator, and around each of its steps in selective recomputation."""
         t, c = self.at.table, self.at.c
         call = (c["cpu.call"] + t.schedules("splits") * c["cpu.split"]) / self.curves.share
-        watched = c["cpu.watched"] * self.curves("watched", 1.0)
-        call = call + (t.recompute == RECOMPUTE.index("selective")) * watched
+        call = call + (t.recompute == RECOMPUTE.index("selective")) * (c["cpu.watched"] * self.curves("watched", 1.0))
         return np.asarray(blocks * self.operators * call)
 
     def update(self) -> np.ndarray:

@@ -90,8 +90,7 @@ def expert_rank(at: Columns, sparse: SparseBlocks) -> ExpertRank:
 def beside_experts(at: Columns) -> np.ndarray:
     """Whether shared experts compute while rows travel (spec/expert_volumes.py: `overlaps_shared`)."""
     t = at.table
-    travels = (t.ep * t.etp > 1) & (t.recompute != RECOMPUTE.index("budget"))
-    return np.where(travels, at.work.shared_experts, 0.0)
+    return np.where((t.ep * t.etp > 1) & (t.recompute != RECOMPUTE.index("budget")), at.work.shared_experts, 0.0)
 
 
 def expert_bytes(at: Columns) -> np.ndarray:

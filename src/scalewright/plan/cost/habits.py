@@ -187,8 +187,7 @@ def _is_low(unit: Unit, part: str) -> bool:
 
 def _recipe_of(unit: Unit) -> str:
     """How 8 bits are scaled: Blackwell multiplies blocks of 32 itself, others scale whole tensors."""
-    usual = "mxfp8" if unit.precision == "mxfp8" else "tensorwise"
-    return unit.switches.fp8_recipe or usual
+    return unit.switches.fp8_recipe or ("mxfp8" if unit.precision == "mxfp8" else "tensorwise")
 
 
 def _captures(unit: Unit, part: str) -> bool:

@@ -181,8 +181,7 @@ def _fused(kernels: Kernels, c: Constants) -> np.ndarray:
     """FLOPs that mask and window leave, at a share of the peak that kernel, generation and head size set."""
     k, chip, trainer = kernels.k, kernels.chip, kernels.trainer
     share = c.row("attention", PRICED)[chip.priced]
-    old = (trainer.attention < BEST) & (chip.newer_attention > 0)
-    share = share * np.where(old, c["kernel.flash2_hopper"], 1.0)
+    share = share * np.where((trainer.attention < BEST) & (chip.newer_attention > 0), c["kernel.flash2_hopper"], 1.0)
     share = share * np.where(trainer.attention == FLASH1, c["kernel.flash1"], 1.0)
     share = share * np.where(chip.fast_exponentials > 0, c["kernel.exponentials"], 1.0)
     narrow = np.where(k.dim < SMALL_HEAD, c["kernel.head64"], 1.0)

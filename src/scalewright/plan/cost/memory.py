@@ -91,10 +91,7 @@ def memory(at: Columns) -> Memory:
 
 
 def rank_memory(at: Columns, place: PipelineRank, block: tuple[np.ndarray, np.ndarray]) -> dict[str, np.ndarray]:
-    """Bytes by kind on one pipeline rank.
-
-    `block`: what one keeps, and takes to rebuild (`block_bytes`).
-    """
+    """Bytes by kind on one pipeline rank. `block`: what one keeps, and takes to rebuild (`block_bytes`)."""
     table, c = at.table, at.c
     held = states(at, place)
     alive = under_way(table, place.rank)
@@ -141,8 +138,7 @@ def memory_kinds(at: Columns, parts: dict[str, np.ndarray], peak: np.ndarray) ->
     t, c, gpu = at.table, at.c, at.chip.gpu > 0
     reserved = peak + c["memory.pieces"] * sum(parts[kind] for kind in COMES_AND_GOES)
     axes = (t.tp, t.cp, t.pp, t.dp * t.cp, t.ep, t.devices)
-    groups = sum(1.0 * (ranks > 1) for ranks in axes)
-    smi = reserved + GIB * (c["memory.context"] + c["memory.group"] * groups)
+    smi = reserved + GIB * (c["memory.context"] + c["memory.group"] * sum(1.0 * (ranks > 1) for ranks in axes))
     return {"allocated": peak, "reserved": np.where(gpu, reserved, peak), "smi": np.where(gpu, smi, peak)}
 
 

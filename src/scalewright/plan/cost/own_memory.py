@@ -102,8 +102,7 @@ def with_outer(at: Columns, held: States, moments: tuple[Moment, ...]) -> tuple[
     part = np.where(there, held.gradients / FP32 / trainer.fragments, 0.0)  # numbers: gradients are fp32
     made = narrow * part * (2 * FP32 + 2 * wire)
     way = trainer.outer_under_way * part * (FP32 + narrow * 2 * wire)
-    nothing = np.zeros(len(part))
-    outer = Moment(nothing, part * FP32 + narrow * part * wire, held.gradients * there, made)
+    outer = Moment(np.zeros(len(part)), part * FP32 + narrow * part * wire, held.gradients * there, made)
     return (*(replace(moment, buffers=moment.buffers + way) for moment in moments), outer)
 
 
@@ -166,11 +165,9 @@ class _Rank:
         losses = np.where((t.schedule == GPIPE) & self.piped, t.accumulation, 1.0)
         self.losses = np.where(last, losses, 0.0)  # whose backward hasn't begun
         # gradients of a stage's outputs, which wait for a weight part
-        outputs = at.kept(BLOCK, "products") * self.blocks / self.virtual_stages
-        self.outputs = np.where(self.split, outputs, 0.0)
+        self.outputs = np.where(self.split, at.kept(BLOCK, "products") * self.blocks / self.virtual_stages, 0.0)
         # the gradient of the head's weight, where the backward makes it, or rounds the forward's sum to it
-        scaled = self.in_chunks & (self.width == FP32)
-        self.head_made = np.where(scaled, 0.0, self.width * self.head)
+        self.head_made = np.where(self.in_chunks & (self.width == FP32), 0.0, self.width * self.head)
         # other heads' lie in their place; or the sum of the head's weight is its gradient
         late = np.where(self.in_chunks, self.width * self.head - self.head_made, self.logits * self.width)
         late = (1.0 + modules) * late  # of each head
@@ -182,8 +179,7 @@ class _Rank:
         self.waiting_logits = waiting * self.late_logits
         # gathered parameters that stay for the whole pass: all in ZeRO 1 and 2, the roots in 3, a head until
         # its backward
-        stays = np.select([self.stage == 3, self.stage >= 1], [self.roots, self.elements], 0.0)
-        self.gathered = self.width * stays
+        self.gathered = self.width * np.select([self.stage == 3, self.stage >= 1], [self.roots, self.elements], 0.0)
         freed = self.stage == 3
         self.gathered_head = np.where(freed, self.width * self.head_unit, 0.0)
         # the last block, for its backward
@@ -228,8 +224,7 @@ class _Rank:
         A tied one waits for the embedding's in any case, and so do those of prediction modules' lookups.
         """
         waits = (self.stage > 0) & ((self.head_unit == 0) | ~self.reduces_each)
-        many = np.where(self.tied, 1.0, 1.0 * waits + (self.modules > 0))
-        return np.asarray(self.width * self.head * many)
+        return np.asarray(self.width * self.head * np.where(self.tied, 1.0, 1.0 * waits + (self.modules > 0)))
 
     @cached_property
     def first_gradient(self) -> np.ndarray:
@@ -253,8 +248,7 @@ class _Rank:
         Those that the forward has made are scaled, the weight's into its dtype.
         """
         acts = self.beside_head + self.waiting_logits + self.losses * self.after
-        products = self.width * self.head + self.last * self.stream
-        made = np.where(self.in_chunks, self.rounded, products)
+        made = np.where(self.in_chunks, self.rounded, self.width * self.head + self.last * self.stream)
         # the last block is gathered for its backward when the logits have gone
         later = np.maximum(self.prefetched - self.after, 0.0)
         buffers = self.gathered + self.gathered_head + self.reducing + later
@@ -307,8 +301,7 @@ class _Rank:
         shard = self.shard_gradients * self.block / np.maximum(self.elements, 1.0)
         buffers = first.buffers - self.sending + FP32 * self.block
         gradients = np.where(self.several, self.gradients, shard + self.first_gradient)
-        acts = first.activations - self.kept.last
-        return Moment(here * acts, here * buffers, here * gradients, here * first.other)
+        return Moment(here * (first.activations - self.kept.last), here * buffers, here * gradients, here * first.other)
 
     def reduction_of_block(self) -> Moment:
         """The block's gradients whole, and their fp32 copy; in a split backward, of a stage at once."""
@@ -349,8 +342,7 @@ class _Rank:
         first = self.elements - np.where(self.stage > 0, self.roots, self.larger_root)
         first = first / total
         first = np.where((self.stage == 0) & (self.width < FP32), 1.0, first)
-        gradients = self.shard_gradients * np.where(several, 1.0, first)
-        return Moment(left, buffers, gradients, made)
+        return Moment(left, buffers, self.shard_gradients * np.where(several, 1.0, first), made)
 
     def sum_of_root(self) -> Moment:
         """ZeRO-1 before its last micro-batch: a root's gradient beside the sums that it is added to."""
@@ -379,8 +371,7 @@ class _Rank:
         three = (self.stage == 3) & ~self.piped
         buffers = 2 * self.width * (self.roots + self.block) + self.reducing
         nothing = np.zeros(len(self.t))
-        gradients = np.where(self.several, self.shard_gradients, 0.0)
-        return Moment(three * self.stream, three * buffers, gradients, nothing)
+        return Moment(three * self.stream, three * buffers, np.where(self.several, self.shard_gradients, 0.0), nothing)
 
     def update(self) -> Moment:
         """An optimizer that makes a tensor beside every weight; others make none, and peak elsewhere."""

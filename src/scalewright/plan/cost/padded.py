@@ -85,8 +85,7 @@ def _by_unit(table: Table, ranks: np.ndarray, sums: Callable[[Unit, int], np.nda
     """[rows, ...]: `sums` of every row's unit and number of ranks, called once for each pair."""
     pairs, inverse = np.unique(table.unit * 2.0**31 + ranks, return_inverse=True)
     split = zip(*np.divmod(pairs.astype(np.int64), 2**31), strict=True)
-    every = [sums(table.units[int(index)], int(shards)) for index, shards in split]
-    return np.array(every)[inverse.reshape(-1)]
+    return np.array([sums(table.units[int(index)], int(shards)) for index, shards in split])[inverse.reshape(-1)]
 
 
 @lru_cache(maxsize=65536)
@@ -112,8 +111,7 @@ def _regions(model: ModelSpec, tp: int, sp: bool, ranks: int, optimizer: Optimiz
     for shape, tensor, sums in _local_shapes(model, tp, sp):
         layer, rest = tensor.layer, float(not is_matrix(tensor))
         inside = 0 <= layer < layers
-        extra = tensor.name.startswith("mtp.")
-        region = BLOCK if inside else EXTRA if extra else BEFORE if layer < 0 else AFTER
+        region = BLOCK if inside else EXTRA if tensor.name.startswith("mtp.") else BEFORE if layer < 0 else AFTER
         size = padded_rows(shape, ranks)
         kept = optimizer.state_bytes(tensor, size // ranks)
         p, q = factors(shape, rank, stacked=False, partial=bool(sums))

@@ -3,19 +3,17 @@
     bubble    step of unequal ranks (spec/schedules/bubble.py) - m t_slowest
     messages  2 (p - 1) of the fill and the drain, and of the slowest rank with its others what isn't hidden
 
-Fill and drain: the first activation goes up over p - 1 borders, the last gradient down. In between a trainer
-with overlap.p2p hides that share. Two ranks with one micro-batch exchange two messages, and no others.
-Machines whose processes were timed: their pipelines are simulated, message by message, by the
-clock of the schedule:
+Fill and drain: the first activation goes up over p - 1 borders, the last gradient down. In between a trainer with
+overlap.p2p hides that share. Two ranks with one micro-batch exchange two messages, and no others. Machines whose
+processes were timed: their pipelines are simulated, message by message, by the clock of the schedule:
 
     rank 0   F0 > F1 >  .   .  B0 ...      seconds of F, B, W of each rank, and of each border's message,
     rank 1   ===> F0 B0 > ...              inside a machine or between two: spec/schedules/clock.py
 
-A message travels while both ends compute, yet a 1F1B pipeline waits for it: rank k has p - k micro-batches
-under way, whose forwards and backwards need 2 (p - 1 - k) messages one after the other, so that every p of
-them take at least 2 (p - 1) messages longer. A weight part (zb-h1) fills that wait. No formula here:
-schedules are too many, and borders differ. After 4 p micro-batches a pipeline repeats itself every p; the
-rest follows.
+A message travels while both ends compute, yet a 1F1B pipeline waits for it: rank k has p - k micro-batches under way,
+whose forwards and backwards need 2 (p - 1 - k) messages one after the other, so that every p of them take at least 2 (p
+- 1) messages longer. A weight part (zb-h1) fills that wait. No formula here: schedules are too many, and borders
+differ. After 4 p micro-batches a pipeline repeats itself every p; the rest follows.
 """
 
 from __future__ import annotations

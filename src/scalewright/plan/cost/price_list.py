@@ -72,8 +72,7 @@ def launch_waits(at: Columns, blocks: np.ndarray, device: np.ndarray) -> np.ndar
 def _launches(at: Columns) -> tuple[np.ndarray, np.ndarray]:
     """Launches of an average block that no graph holds, over a dense block's: all, and an expert layer's.
 
-    Routing and dispatch take more the older the trainer is; products one by one three launches an expert and
-    pass.
+    Routing and dispatch take more the older the trainer is; products one by one three launches an expert and pass.
     """
     c, sparse = at.c, at.work.sparse
     plain = at.trainer.launches_mixer + (1 - sparse) * at.trainer.launches_mlp

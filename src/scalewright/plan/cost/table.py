@@ -108,8 +108,7 @@ def stage_blocks(request: Request) -> tuple[float, ...]:
     All stages of a rank together. Memory is highest on one of these: earlier ranks have more micro-batches
     under way, later ones of a split backward more gradients that wait, fuller ones more weights.
     """
-    stages = stage_counts(request)
-    return _rank_blocks(stages, request.schedule, request.pp, request.virtual_stages)
+    return _rank_blocks(stage_counts(request), request.schedule, request.pp, request.virtual_stages)
 
 
 @lru_cache(maxsize=65536)

@@ -118,8 +118,7 @@ def _step(at: PricedColumns) -> Step:
         fill, message = clocked(at, (ranks[0], ranks[1], ranks[2]), slow, fill, message, prices)
     # what other trainers' ranks share is taken of the fullest, whichever it is
     counted = seats if volumes.any_own and (table.pp > 1).any() else seats[:1]
-    shared = [data_parallel(at, volumes.data_parallel(place), slow, prices) for place in counted]
-    dp = np.max(shared, axis=0)
+    dp = np.max([data_parallel(at, volumes.data_parallel(place), slow, prices) for place in counted], axis=0)
     states = prices.update() + offload(at, slow)
     fixed = prices.fixed()
     of = {
@@ -164,8 +163,7 @@ def flops(at: PricedColumns) -> tuple[np.ndarray, np.ndarray]:
     block = at.region(per, BLOCK) * blocks
     ends = sum(at.region(per, region) for region in (BEFORE, AFTER, EXTRA))
     forward = block + ends * ranks
-    parts = (at.rerun_parts * at.prices.part_flops[t.unit]).sum(1)
-    again = at.rerun * block + parts * blocks
+    again = at.rerun * block + (at.rerun_parts * at.prices.part_flops[t.unit]).sum(1) * blocks
     return 3 * forward, 3 * forward + again
 
 

@@ -292,8 +292,7 @@ def _kept(operators: Sequence[Operator], widened: float) -> RegionKept:
     weight = max((float(o.groups * o.shape[1] * o.shape[2]) for o in products if o.shape), default=0.0)
     widest = max((o.written for o in operators if o.kind == "activation"), default=0.0)
     last = sum(o.saved for o in operators if o.name.endswith("experts.down"))
-    eager = norms + gates
-    return RegionKept(none, core, selective, full, eager, float(pairs), outputs, widest, weight, last)
+    return RegionKept(none, core, selective, full, norms + gates, float(pairs), outputs, widest, weight, last)
 
 
 @lru_cache(maxsize=4096)

@@ -54,8 +54,7 @@ def problem(runs: Runs, free: Sequence[Fact] | None = None, base: Constants | No
     counts = {source: int((runs.source == source).sum()) for source in set(runs.source)}
     layout = runs.layout
     layouts = {source: len(np.unique(layout[runs.source == source])) for source in counts}
-    repeats = np.bincount(layout)[layout]
-    weight = np.array([min(1.0, counts[s] / 5) / layouts[s] for s in runs.source]) / repeats
+    weight = np.array([min(1.0, counts[s] / 5) / layouts[s] for s in runs.source]) / np.bincount(layout)[layout]
     free = tuple(free) if free is not None else tuple(fact for fact in facts() if fact.fitted)
     return Problem(prepare(runs.requests), np.log(runs.seconds), np.sqrt(weight), free, base or constants())
 
@@ -154,8 +153,7 @@ def of_unknown_trainers(runs: Runs) -> Runs:
     for row, request in zip(runs.rows, runs.requests, strict=True):
         year, month = divmod(round(12 * request.framework.year), 12)
         offload = " offload" if "offload" in text(row, "framework").lower() else ""
-        name = f"{OTHER} {year}{month + 1:02d}{offload}"
-        rows.append({**row, "framework": name, "software_version": ""})
+        rows.append({**row, "framework": f"{OTHER} {year}{month + 1:02d}{offload}", "software_version": ""})
     return runs_of(rows)
 
 

@@ -139,8 +139,7 @@ def measured_seconds(row: Row, request: Request) -> tuple[float, bool]:
     flops = number(row, "tflops_per_device")
     if not flops:
         share = number(row, "mfu_pct")
-        peak = request.chip.peak(request.precision)[1]
-        flops = share * peak / 1e14 if share else None
+        flops = share * request.chip.peak(request.precision)[1] / 1e14 if share else None
     if not flops:
         return np.nan, False
     notes = text(row, "notes").lower()

@@ -156,8 +156,7 @@ def layout_groups(runs: Runs, predicted: np.ndarray) -> tuple[list[tuple[str, ..
         model = (r.model.name, str(r.model.num_hidden_layers))
         machine = (r.chip.name, str(r.devices))
         work = (str(r.seq_len), f"{r.global_batch:.0f}", r.precision)
-        trainer = str(runs.rows[index].get("framework", ""))
-        keys.append((str(runs.source[index]), *model, *machine, *work, trainer))
+        keys.append((str(runs.source[index]), *model, *machine, *work, str(runs.rows[index].get("framework", ""))))
     return keys, predicted[use], runs.seconds[use]
 
 
@@ -207,8 +206,7 @@ def baselines(outcome: Outcome) -> dict[str, np.ndarray]:
     ranks = t.tp * t.cp * t.dp * t.accumulation
     layers = at.work.blocks
     model = 3 * (block * layers + ends) * ranks
-    full = t.recompute == RECOMPUTE.index("full")
-    hardware = model + np.where(full, block * layers * ranks, 0.0)
+    hardware = model + np.where(t.recompute == RECOMPUTE.index("full"), block * layers * ranks, 0.0)
     rate = at.chip.peak * 0.5 * t.devices
     bubble = 1 + (t.pp - 1) / (t.accumulation * t.virtual_stages)
     seconds = (model / rate, hardware / rate, model / rate * bubble, hardware / rate * bubble)

@@ -145,8 +145,7 @@ def _candidates(request: Request, batch: float | None, mbs: float | None) -> Ite
                 continue
             batched = replace(shape, micro_batch=micro, accumulation=total / (micro * dp))
             for chunks, ep in product(_chunks(request, pp), _experts(request, dp)):
-                schedule = "interleaved" if chunks > 1 else "1f1b"
-                yield replace(batched, virtual_stages=chunks, schedule=schedule, ep=ep)
+                yield replace(batched, virtual_stages=chunks, schedule="interleaved" if chunks > 1 else "1f1b", ep=ep)
 
 
 def _experts(request: Request, dp: int) -> list[int]:

@@ -117,8 +117,7 @@ def _recompute(
 
 
 def _schedule(options: Mapping[str, str], chunks: int) -> str:
-    word = options.get("schedule", "").lower().replace("_", "-")
-    schedule = word or ("interleaved" if chunks > 1 else "1f1b")
+    schedule = options.get("schedule", "").lower().replace("_", "-") or ("interleaved" if chunks > 1 else "1f1b")
     if schedule not in SCHEDULES:
         raise unknown("schedule", schedule, SCHEDULES, "row")
     return schedule

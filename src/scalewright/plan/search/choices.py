@@ -93,8 +93,7 @@ class Plan:
         if self.fastest is None:
             return None
         cost = 100 * (self.best[0].score / self.fastest.score - 1)
-        seconds = self.fastest.prediction.step_time_s
-        return {"layout": self.fastest.keys, "step_time_s": seconds, "cost_pct": cost}
+        return {"layout": self.fastest.keys, "step_time_s": self.fastest.prediction.step_time_s, "cost_pct": cost}
 
     def dump(self) -> dict[str, Any]:
         """Plain data: the keys of `plan --json` except those of its layouts."""

@@ -99,8 +99,7 @@ class Finder:
             scores = []
             for kind in ("1f1b", "dualpipe"):  # embedding and head on a rank each, or half of both on each
                 table.schedule = np.full(len(cores), SCHEDULES.index(kind))
-                times = self.pricer.step(table)
-                scores.append(self._bound(times, ("compute", "tp_exposed", "cp_exposed")))
+                scores.append(self._bound(self.pricer.step(table), ("compute", "tp_exposed", "cp_exposed")))
             bounds.append(np.minimum(*scores))
         return np.concatenate(bounds)
 
@@ -152,8 +151,7 @@ class Finder:
             rows = self.space.spread_offloads(self.space.spread_recomputes(rows))
         if not len(rows):
             return
-        priced = self.pricer.price(rows)
-        rows = self._record(priced)
+        rows = self._record(self.pricer.price(rows))
         if len(rows) and self.has_plain:
             self._price_lean(rows.take(self.pricer.may_fit(rows)))
 

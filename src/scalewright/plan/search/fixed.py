@@ -66,8 +66,7 @@ def check_capable(fixed: Fixed, trainer: Capabilities) -> None:
         for value in values:
             if not trainer.allows(key, value):
                 allowed = " or ".join(map(str, trainer.axes[key]))
-                what = f"{trainer.trainer} has no {key} {kind_of(value)}"
-                raise UserError(what, WHERE, f"use {key} {allowed}")
+                raise UserError(f"{trainer.trainer} has no {key} {kind_of(value)}", WHERE, f"use {key} {allowed}")
 
 
 def _check_value(key: str, value: Any, template: Request) -> None:
@@ -127,8 +126,7 @@ def _text(values: tuple[Any, ...]) -> str:
 def _instead(key: str, given: tuple[Any, ...], space: Space) -> str:
     """A fix for one axis: values that are legal with the other fixed axes."""
     if key in space.core and isinstance(given[0], int) and not isinstance(given[0], bool):
-        values = set(space.core[key].tolist())
-        near = sorted(sorted(values, key=lambda v: (abs(v - given[0]), v))[:5])
+        near = sorted(sorted(set(space.core[key].tolist()), key=lambda v: (abs(v - given[0]), v))[:5])
         return f"beside the others {key} may be " + " or ".join(map(str, near))
     return f"leave {key} {_text(given)} out"
 

@@ -42,8 +42,7 @@ def scaling(question: Question, goal: Goal, counts: Sequence[int], stop: Stop | 
         if stop is not None and stop():
             break
         try:
-            count = replace(goal, devices=devices, top=1)
-            found[devices] = search(question, count, stop=stop, explain=False).best[0]
+            found[devices] = search(question, replace(goal, devices=devices, top=1), stop=stop, explain=False).best[0]
         except UserError as error:
             found[devices] = error
     fitting = {devices: choice for devices, choice in found.items() if isinstance(choice, Choice)}

@@ -94,8 +94,7 @@ def search_again(plan: Plan, **changes: Any) -> Plan:
 def _prepare(question: Question, goal: Goal) -> tuple[ChoiceMaker, Finder, Fixed]:
     """Checks what is asked; returns the choice maker, the finder and the fixed axes."""
     if not 1 <= question.seq_len <= MAX_LENGTH:
-        how = f"use a whole number from 1 to {MAX_LENGTH:,}"
-        raise UserError(f"seq_len is {question.seq_len}", "plan", how)
+        raise UserError(f"seq_len is {question.seq_len}", "plan", f"use a whole number from 1 to {MAX_LENGTH:,}")
     _check_islands(question, goal)
     keys: dict[str, object] = {"devices": goal.devices, "precision": goal.precision}
     if goal.fixed.get("zero_stage") in (0, (0,), [0]):  # then all layouts may compress as the run does
@@ -113,8 +112,7 @@ def _prepare(question: Question, goal: Goal) -> tuple[ChoiceMaker, Finder, Fixed
     space = make_space(template, goal.global_batch, axes, capabilities_of(template))
     if not space.size:
         raise no_layout(template, goal.global_batch, axes)
-    window = max(WINDOW, 1 + goal.margin)
-    finder = Finder(make_pricer(space, objective, goal.headroom, goal.c), goal.top, window)
+    finder = Finder(make_pricer(space, objective, goal.headroom, goal.c), goal.top, max(WINDOW, 1 + goal.margin))
     return ChoiceMaker(question, goal, template, space, objective), finder, axes
 
 

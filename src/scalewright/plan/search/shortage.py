@@ -91,8 +91,7 @@ def _enough_devices(pricer: Pricer, fixed: Fixed) -> int | None:
         devices = space.template.devices * factor
         larger = make_space(replace(space.template, devices=devices), space.global_batch, fixed)
         if larger.size:
-            larger_pricer = make_pricer(larger, pricer.objective, pricer.headroom, pricer.c)
-            if _leanest(larger_pricer)[0] <= 0:
+            if _leanest(make_pricer(larger, pricer.objective, pricer.headroom, pricer.c))[0] <= 0:
                 return devices
         factor *= 2
     return None

@@ -135,14 +135,12 @@ class Space:
 
     def spread_recomputes(self, rows: Rows) -> Rows:
         """Every row with every recomputation that is legal for it."""
-        counts = np.full(len(rows), len(self.recomputes))
-        spread = _spread(rows, "recompute", np.zeros(len(rows), dtype=int), counts)
+        spread = _spread(rows, "recompute", np.zeros(len(rows), dtype=int), np.full(len(rows), len(self.recomputes)))
         return spread.take(self._allows(spread.pipe, spread.recompute))
 
     def spread_offloads(self, rows: Rows) -> Rows:
         """Every row with every offload that is legal for it."""
-        counts = np.full(len(rows), len(self.offloads))
-        spread = _spread(rows, "offload", np.zeros(len(rows), dtype=int), counts)
+        spread = _spread(rows, "offload", np.zeros(len(rows), dtype=int), np.full(len(rows), len(self.offloads)))
         zero3 = np.array([needs_zero3(offload) for offload in self.offloads])[spread.offload]
         spread = spread.take(~zero3 | (self.shard["zero_stage"][spread.shard] == 3))
         if not any("offload" in rule for rule in self.never):
