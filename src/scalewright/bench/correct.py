@@ -24,6 +24,7 @@ import numpy as np
 from scalewright.spec.common.untrusted import parse_json, read_bytes
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import ClusterSpec
+from scalewright.spec.hardware.timings import TimingCurve
 
 MESSAGES = ("all_reduce", "all_gather", "reduce_scatter", "send")
 PRIOR = 0.1**2  # predictions are off by some 10% when both are right, and factors by some 100%
@@ -56,7 +57,7 @@ def measured_step(folder: Path) -> float:
     except OSError as error:
         how = "give folders that `scalewright train` wrote"
         raise UserError(f"no steps to read: {error.strerror}", str(place), how) from None
-    steps: list[float] = []
+    steps = []
     for line in lines:
         try:
             row = parse_json(line)
@@ -77,12 +78,11 @@ def correct(cluster: ClusterSpec, factors: Factors) -> ClusterSpec:
         raise UserError("this profile holds no curves of kernels to correct", cluster.name, how)
     timings = cluster.measured.timings
 
-    def scaled(curve: Any) -> Any:
-        factor = factors.messages if curve.what in MESSAGES else factors.kernels
-        return curve.replace(seconds=[factor * seconds for seconds in curve.seconds])
+    def factor(curve: TimingCurve) -> float:
+        return factors.messages if curve.what in MESSAGES else factors.kernels
 
-    new = timings.replace(curves=[scaled(curve).dump() for curve in timings.curves])
-    return cluster.replace(measured={**cluster.measured.dump(), "timings": new.dump()})
+    curves = [curve.replace(seconds=[factor(curve) * s for s in curve.seconds]).dump() for curve in timings.curves]
+    return cluster.replace(measured={**cluster.measured.dump(), "timings": timings.replace(curves=curves).dump()})
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from scalewright.plan.chips import chip_of
 from scalewright.plan.explain import smallest_fix
 from scalewright.plan.frameworks import OURS, find_framework
 from scalewright.plan.predict import price
+from scalewright.plan.records import Fix
 from scalewright.spec.errors import UserError
 from scalewright.spec.grid import Grid, make_grid
 from scalewright.spec.groups import GroupCost, cost, plan_groups, used_axes
@@ -214,7 +215,7 @@ class MemoryVerdict:
     usable_gib: float  # what a run can allocate of the device
     memory_gib: float
     over_gib: float  # beyond what is usable; below 0: left
-    smallest_fix: dict[str, object] | None
+    smallest_fix: Fix | None
     words: str
 
     def dump(self) -> dict[str, object]:
@@ -257,7 +258,7 @@ def _local(run: RunSpec, peaks: Sequence[tuple[int, int]], usable: float) -> Mem
 
 
 def _verdict(
-    run: RunSpec, cluster: str, device: str, peak: float, memory: float, share: float, fix: dict[str, object] | None
+    run: RunSpec, cluster: str, device: str, peak: float, memory: float, share: float, fix: Fix | None
 ) -> MemoryVerdict:
     usable = memory * share
     risk = "fits" if peak <= usable else "unlikely" if peak <= memory else "no"
@@ -274,7 +275,7 @@ def _verdict(
     return MemoryVerdict(cluster, device, peak <= usable, risk, peak, usable, memory, peak - usable, fix, words)
 
 
-def _fix(run: RunSpec, seq_len: int, peak_gib: float) -> dict[str, object] | None:
+def _fix(run: RunSpec, seq_len: int, peak_gib: float) -> Fix | None:
     """The smallest change that makes it fit, by the planner's memory scaled to what was counted."""
     if not isinstance(run.model, ModelSpec):
         return None

@@ -19,7 +19,7 @@ from scalewright.plan.cost.memory import GIB
 from scalewright.plan.explain import evidence, smallest_fix, what_if
 from scalewright.plan.frameworks import OURS, of_framework, why_untrainable
 from scalewright.plan.predict import Prediction, layout_keys
-from scalewright.plan.records import Gain, Link, Nearby, Removed, Stage, Total
+from scalewright.plan.records import Fix, Gain, Link, Nearby, Removed, Stage, Total
 from scalewright.plan.request import Request
 from scalewright.plan.search.choices import Choice, Plan
 from scalewright.plan.stages import stages
@@ -33,7 +33,7 @@ class Reasons:
 
     buys: list[Removed]
     what_if: list[Gain]
-    smallest_fix: dict[str, object] | None
+    smallest_fix: Fix | None
     evidence: dict[str, object]
     lacks: list[str]
     stages: list[Stage]
@@ -75,12 +75,7 @@ class ChoiceAnswer:
 
     def dump(self) -> dict[str, object]:
         """The keys of `predict --json`, and what a plan adds."""
-        choice = self.choice
-        keys = self.answer.dump() | {
-            "trainable": choice.trainable,
-            "untrainable": choice.untrainable,
-            "objective_value": choice.value,
-        }
+        keys = self.answer.dump() | self.choice.facts()
         return keys if self.needs is None else keys | {"needs": self.needs, "gain_pct": self.gain_pct}
 
 
@@ -99,20 +94,19 @@ class PlanAnswer:
     run_yaml: str | None
     asked: dict[str, object] | None = None
     scaling: dict[str, object] | None = None
-    written: dict[str, Any] | None = None  # the run file's path, or why there is none
+    written: Mapping[str, object] | None = None  # the run file's path, or why there is none
     yours: dict[str, object] | None = None  # the layout to beat
     emitted: dict[str, object] | None = None  # the user's own file in the best layout
     source: Mapping[str, object] | None = None  # the trainer and the file that the run was read from
     unread: Sequence[dict[str, object]] = ()
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> dict[str, object]:
         """The keys of `plan --json`."""
-        keys = self.plan.dump() | {"assumed": list(self.assumed)}
-        for name in ("best", "pareto", "beyond"):
-            keys[name] = [choice.dump() for choice in getattr(self, name)]
-        keys["best"][0]["simpler_than"] = self.plan.simpler_than()
-        keys["nearby"] = self.nearby
-        keys["best_trainable"] = self.trainable.dump() if self.trainable else None
+        best, pareto, beyond = ([choice.dump() for choice in some] for some in (self.best, self.pareto, self.beyond))
+        best[0]["simpler_than"] = self.plan.simpler_than()
+        trainable = self.trainable.dump() if self.trainable else None
+        keys = self.plan.dump() | {"assumed": list(self.assumed), "best": best, "pareto": pareto, "beyond": beyond}
+        keys |= {"nearby": self.nearby, "best_trainable": trainable}
         asked = {"asked": self.asked, "scaling": self.scaling}
         keys |= {key: value for key, value in asked.items() if value is not None}
         keys |= {"run": self.run, "run_yaml": self.run_yaml, **(self.written or {})}
@@ -126,7 +120,7 @@ def answer(
     run: WholeRun | None = None,
     explain: bool = True,
     assumed: Sequence[str] = (),
-    unread: Sequence[dict[str, Any]] = (),
+    unread: Sequence[dict[str, object]] = (),
     c: Constants | None = None,
 ) -> PredictionAnswer:
     """The answer of one layout; `total` only where `run` has tokens, reasons only with `explain`."""
@@ -144,7 +138,7 @@ def answer(
     return PredictionAnswer(prediction, notes, why, total, unread)
 
 
-def setting(request: Request) -> dict[str, Any]:
+def setting(request: Request) -> dict[str, object]:
     """The sequence length, the device with its usable memory and links, the trainer and the optimizer."""
     chip, trainer = request.chip, request.framework
     return {

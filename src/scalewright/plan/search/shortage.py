@@ -90,9 +90,8 @@ def _enough_devices(pricer: Pricer, fixed: Fixed) -> int | None:
     while factor <= MAX_FACTOR:
         devices = space.template.devices * factor
         larger = make_space(replace(space.template, devices=devices), space.global_batch, fixed)
-        if larger.size:
-            if _leanest(make_pricer(larger, pricer.objective, pricer.headroom, pricer.c))[0] <= 0:
-                return devices
+        if larger.size and _leanest(make_pricer(larger, pricer.objective, pricer.headroom, pricer.c))[0] <= 0:
+            return devices
         factor *= 2
     return None
 
