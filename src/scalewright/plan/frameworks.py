@@ -1,19 +1,15 @@
-"""A trainer's properties: its kernels, host code and overlap, looked up in data/frameworks.yaml.
+"""A trainer's properties, looked up in data/frameworks.yaml, and its capabilities (spec/capabilities.py).
 
     "Megatron-Bridge 25.11" -> modern kernels, gradients and parameters overlap with computation, ...
 
-An unknown trainer is priced as the usual one of its date and its device's kind (`habits`); `known` is false
-then, and the band is wider.
-
-Trainers' capabilities (spec/capabilities.py) as the planner asks for them.
-
-A trainer that is priced as another may have an entry of its own (`of_framework`).
+An unknown trainer is priced as the usual one of its date and its device's kind (`habits`); `known` is false then, and
+the band is wider. One that is priced as another may have capabilities of its own (`of_framework`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import lru_cache
@@ -100,21 +96,16 @@ def find_framework(name: str, version: str | None = None, device: str = "gpu") -
         patterns = () if text in entries else entry["match"]
         if text == key or any(re.search(pattern, text) for pattern in patterns):
             facts = {**defaults, **{word: value for word, value in entry.items() if word not in RULES}}
-            facts["year"] = _year(text, facts["year"])
-            facts |= _habits(entry.get("habits", ()), facts["year"], device)
+            facts["year"] = year = _year(text, facts["year"])
+            for line in entry.get("habits", ()):  # the first whose conditions this date and device meet
+                if line.get("device", device) == device and year < line.get("before", inf):
+                    facts |= {word: value for word, value in line.items() if word not in CONDITIONS}
+                    break
             facts["held"], facts["modules"] = tuple(facts["held"]), tuple(facts["modules"])
             if facts["attention"] == "flash" and facts["year"] < FLASH_2:
                 facts["attention"] = "flash1"
             return Framework(name=key, asked=name.strip().lower(), **facts)
     raise AssertionError("the last entry matches everything")
-
-
-def _habits(lines: Sequence[Mapping[str, Any]], year: float, device: str) -> dict[str, Any]:
-    """The facts of the first line whose conditions this date and device meet."""
-    for line in lines:
-        if line.get("device", device) == device and year < line.get("before", inf):
-            return {word: value for word, value in line.items() if word not in CONDITIONS}
-    return {}
 
 
 def framework_names() -> list[str]:
@@ -132,12 +123,8 @@ OTHER = "unknown"  # the name of a trainer that isn't in the table
 
 
 def check_name(name: str) -> None:
-    """Raises UserError for a trainer that isn't in the table, with the nearest names.
-
-    `unknown` stands for any such trainer: it is priced as the usual one of its date.
-    """
-    word = name.strip().lower()
-    names = [*framework_names(), *ALIASES, OTHER]
+    """Raises UserError for a trainer that isn't in the table, with the nearest names; `unknown` stands for any such."""
+    word, names = name.strip().lower(), [*framework_names(), *ALIASES, OTHER]
     if word in names:
         return
     near = nearest(word, names, 1)
@@ -169,11 +156,8 @@ def forbidden(rules: Iterable[Rule], columns: Mapping[str, np.ndarray], rows: in
 
 def of_framework(framework: Framework) -> Capabilities:
     """A trainer's capabilities; where it is priced as another, those of its own entry, if it has one."""
-    if framework.asked not in framework_names():
-        asked = find_capabilities(framework.asked)
-        if asked.known:
-            return asked
-    return find_capabilities(framework.name)
+    asked = find_capabilities(framework.name if framework.asked in framework_names() else framework.asked)
+    return asked if asked.known else find_capabilities(framework.name)
 
 
 def why_untrainable(model: ModelSpec, layout: Layout, seq_len: int, kind: str) -> str | None:

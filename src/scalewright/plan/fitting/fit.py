@@ -51,10 +51,11 @@ def problem(runs: Runs, free: Sequence[Fact] | None = None, base: Constants | No
         rows = np.flatnonzero(use & (runs.source == source))
         index.append(rows[np.unique(np.linspace(0, len(rows) - 1, min(most, len(rows))).astype(int))])
     runs = runs.take(np.concatenate(index))
-    counts = {source: int((runs.source == source).sum()) for source in set(runs.source)}
-    layout = runs.layout
-    layouts = {source: len(np.unique(layout[runs.source == source])) for source in counts}
-    weight = np.array([min(1.0, counts[s] / 5) / layouts[s] for s in runs.source]) / np.bincount(layout)[layout]
+    layout, weight = runs.layout, np.empty(len(runs))
+    for source in set(runs.source):
+        rows = runs.source == source
+        weight[rows] = min(1.0, rows.sum() / 5) / len(np.unique(layout[rows]))
+    weight /= np.bincount(layout)[layout]
     free = tuple(free) if free is not None else tuple(fact for fact in facts() if fact.fitted)
     return Problem(prepare(runs.requests), np.log(runs.seconds), np.sqrt(weight), free, base or constants())
 
@@ -72,10 +73,10 @@ def solve(task: Problem, start: Constants | None = None, steps: int = 12) -> Con
 
     A step leaves out constants at a bound whose gradient points outwards.
     """
-    low = np.array([fact.low for fact in task.free])
-    span = np.array([fact.high for fact in task.free]) - low
-    prior = (np.array([fact.prior for fact in task.free]) - low) / span
     names = [fact.name for fact in task.free]
+    low, high, prior = np.array([(fact.low, fact.high, fact.prior) for fact in task.free]).reshape(-1, 3).T
+    span = high - low
+    prior = (prior - low) / span
     z = (np.array([(start or task.base)[name] for name in names]) - low) / span
 
     def constants_at(z: np.ndarray) -> Constants:
@@ -167,13 +168,10 @@ def left_out(runs: Runs, kind: str = "source", most: int = 60, steps: int = 8) -
     tested = of_unknown_trainers(runs) if kind == "trainer" else runs
     prepared = prepare(tested.requests, priors)
     seconds = np.full(len(runs), np.nan)
-    for group in dict.fromkeys(groups):
-        held_out = groups == group
-        if not (np.isfinite(runs.seconds[held_out]) & ~runs.apart[held_out]).any():
-            continue
+    for group in dict.fromkeys(groups[np.isfinite(runs.seconds) & ~runs.apart]):
+        held_out, fitted = groups == group, priors
         others = runs.take(~held_out)
-        fitted = priors  # where no rows are left to fit on
-        if others.plain.any():
+        if others.plain.any():  # rows to fit on
             fitted = solve(problem(others, base=priors, most=most), priors, steps)
         seconds[held_out] = evaluate_seconds(prepared, fitted)[held_out]
     return seconds

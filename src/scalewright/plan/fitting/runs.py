@@ -12,7 +12,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -80,8 +80,7 @@ class Runs:
         """These rows, by index or mask."""
         index = np.flatnonzero(index) if index.dtype == bool else index
         rows, requests = [self.rows[i] for i in index], [self.requests[i] for i in index]
-        columns = {name: getattr(self, name)[index] for name in COLUMNS}
-        return Runs(rows=rows, requests=requests, refused=self.refused, **columns)
+        return replace(self, rows=rows, requests=requests, **{name: getattr(self, name)[index] for name in COLUMNS})
 
 
 def once_a_layout(values: np.ndarray, layout: np.ndarray) -> np.ndarray:
@@ -102,8 +101,7 @@ def runs_of(rows: Iterable[Row]) -> Runs:
     """The runs of these rows; rows that can't be expressed are in `refused`, with the reason."""
     rows = list(rows)
     kept: list[Row] = []
-    requests, refused = [], []
-    numbers: list[tuple[float, bool, float]] = []
+    requests, refused, numbers = [], [], []
     for row, request in zip(rows, resolve_rows(rows), strict=True):
         try:
             if isinstance(request, UserError):

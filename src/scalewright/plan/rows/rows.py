@@ -48,7 +48,10 @@ def request_of(row: Row) -> Request:
         assumed.append("ep 1")
     _check_split(model, split, seq)
     recompute, share = _recompute(row, framework, options, switches, assumed)
-    precision, flash = _precision(row, framework, chip, assumed), _flash(row, framework, assumed)
+    precision = _precision(row, framework, chip, assumed)
+    flash = FLAGS.get(text(row, "flash").lower())
+    if flash is None and framework.attention in ("unfused", "softmax"):
+        assumed.append("flash 0 (the trainer's default of its date)")
     return Request(
         model=model,
         chip=chip,
@@ -78,7 +81,7 @@ def _chip(device: str, gbps: float | None) -> Chip:
     return chip_of(load_cluster(device), gbps)
 
 
-# -- precision, recomputation, schedule, attention ------------------------------------------------
+# -- precision, recomputation, schedule -----------------------------------------------------------
 
 
 def _precision(row: Row, framework: Framework, chip: Chip, assumed: Assumptions) -> str:
@@ -97,8 +100,8 @@ def _recompute(
 ) -> tuple[str, float]:
     """A request's `recompute` and `share`.
 
-    Published tables use `selective` for core attention (Korthikanti et al. 2022) or XLA's policy; the options
-    for modules and for a share of a block's multiply-adds are more exact.
+    Published tables use `selective` for core attention (Korthikanti et al. 2022) or XLA's policy; the options for
+    modules and for a share of a block's multiply-adds are more exact.
     """
     word = text(row, "recompute").lower()
     if "recompute_share" in options:
@@ -121,13 +124,6 @@ def _schedule(options: Mapping[str, str], chunks: int) -> str:
     if schedule not in SCHEDULES:
         raise unknown("schedule", schedule, SCHEDULES, "row")
     return schedule
-
-
-def _flash(row: Row, framework: Framework, assumed: Assumptions) -> bool | None:
-    flash = FLAGS.get(text(row, "flash").lower())
-    if flash is None and framework.attention in ("unfused", "softmax"):
-        assumed.append("flash 0 (the trainer's default of its date)")
-    return flash
 
 
 # -- the layout -----------------------------------------------------------------------------------
@@ -178,11 +174,12 @@ def _axes(row: Row, chip: Chip, assumed: Assumptions) -> tuple[int, dict[str, in
         usual["pp"] = rest
     sizes = {key: max(1, assumed.fill(row, key, value)) for key, value in usual.items()}
     product = sizes["tp"] * sizes["pp"] * sizes["cp"]
+    problem = None
     if product > devices or devices % product:
         problem = f"tp x pp x cp = {product} does not divide n_devices {devices}"
-        raise UserError(problem, "row", "make the sizes agree")
-    if given and int(given) != devices // product:
+    elif given and int(given) != devices // product:
         problem = f"dp {int(given)} x {product} is not n_devices {devices}"
+    if problem:
         raise UserError(problem, "row", "make the sizes agree")
     return devices, sizes
 

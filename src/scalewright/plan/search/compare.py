@@ -57,16 +57,14 @@ def value_words(value: Any) -> str:
 
 def _why(change: str, best: Prediction, other: Prediction, slower: float, memory: tuple[float, float]) -> str:
     lead = f"{change}: " if change else ""
+    if memory[0] > memory[1]:
+        lead += "does not fit, as it may need {:.1f} GiB of the {:.1f} there are; it would be ".format(*memory)
+    pace = "as fast"
+    if abs(slower) >= 5e-4:
+        pace = f"{100 * abs(slower):.1f}% {'worse' if slower > 0 else 'better'}"
     times = f"{short_time(other.step_time_s)} against {short_time(best.step_time_s)}"
-    if abs(slower) < 5e-4:
-        pace = f"as fast ({times})"
-    else:
-        pace = f"{100 * abs(slower):.1f}% {'worse' if slower > 0 else 'better'} ({times})"
     parts = differences(best, other)
-    needed, usable = memory
-    if needed > usable:
-        lead += f"does not fit, as it may need {needed:.1f} GiB of the {usable:.1f} there are; it would be "
-    return f"{lead}{pace}" + (f": {parts}" if parts else "")
+    return f"{lead}{pace} ({times})" + (f": {parts}" if parts else "")
 
 
 def _costs(best: Prediction, other: Prediction) -> dict[str, float]:

@@ -5,10 +5,8 @@
     tokens-per-dollar    as cost: at a fixed batch the two have the same optimum
     energy               devices x watts x sum of share x seconds     joules of a step; plan/data/energy.yaml
 
-With the number of devices fixed, time, cost and tokens per dollar have the same best layout; the answer
-contains the figure of the objective that was chosen.
-
-What a plan is to find: for how many devices, with which batch, best in what, with what held fixed.
+With the number of devices fixed, time, cost and tokens per dollar have the same best layout; the answer contains the
+figure of the objective that was chosen. `Goal`: what a plan is to find.
 """
 
 from __future__ import annotations
@@ -29,8 +27,8 @@ from scalewright.spec.errors import UserError, unknown
 
 FILE = Path(__file__).parents[1] / "data" / "energy.yaml"
 OBJECTIVES = ("time", "cost", "energy", "tokens-per-dollar")
-_SAME = ("compute", "recompute", "optimizer", "other")
-_KIND = {**{part: part for part in _SAME}, "pp_bubble": "bubble"}  # of the others: exposed
+# Kind of a part of a step, by which it draws power; of the others: exposed
+_KIND = {part: part for part in ("compute", "recompute", "optimizer", "other")} | {"pp_bubble": "bubble"}
 
 
 @dataclass(frozen=True)
@@ -105,12 +103,8 @@ class Goal:
             value = getattr(self, key)
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
                 raise UserError(f"{key} is {value}", "plan", f"use a whole number from 1 to {most:,}")
-        headroom, margin = self.headroom, self.margin
+        headroom, margin = 0.0 if self.headroom is None else self.headroom, self.margin
         if not (isinstance(margin, (int, float)) and 0 <= margin <= MAX_MARGIN):
-            how = f"use a share from 0 to {MAX_MARGIN}, such as 0.02"
-            raise UserError(f"margin is {margin}", "plan", how)
-        if headroom is not None and not (
-            isinstance(headroom, (int, float)) and (0 <= headroom < 1 or headroom == UNLIMITED)
-        ):
-            how = "use a share of the memory from 0 up to 1, such as 0.1"
-            raise UserError(f"headroom is {headroom}", "plan", how)
+            raise UserError(f"margin is {margin}", "plan", f"use a share from 0 to {MAX_MARGIN}, such as 0.02")
+        if not (isinstance(headroom, (int, float)) and (0 <= headroom < 1 or headroom == UNLIMITED)):
+            raise UserError(f"headroom is {headroom}", "plan", "use a share of the memory from 0 up to 1, such as 0.1")

@@ -110,11 +110,15 @@ class Pricer:
         without = memory(Columns(resident, self.facts, self.c)).parts
         return np.asarray(sum(np.maximum(without[k] - usage.parts[k][index], 0.0) for k in OFFLOADED))
 
-    def leanest(self, rows: Rows, offload: int = 0) -> Rows:
-        """The rows with the most recomputation, and this offload of the space's (0: the least)."""
+    def floor(self, rows: Rows, offload: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Lower bound in bytes on the rows' memory with any recomputation, and what is usable.
+
+        `offload`: this one of the space's (0: the least).
+        """
         shares = [(kind == "full", share) for kind, share, _ in self.space.recomputes]
         recompute = np.full(len(rows), shares.index(max(shares)))
-        return Rows(rows.core, rows.pipe, rows.shard, recompute, np.full(len(rows), offload))
+        usage = self.memory(Rows(rows.core, rows.pipe, rows.shard, recompute, np.full(len(rows), offload)))
+        return np.asarray(usage.peak - usage.parts["other"]), usage.usable
 
     def may_fit(self, rows: Rows) -> np.ndarray:
         """Whether rows may fit with recomputation or offload: a lower bound on their memory does."""
@@ -122,9 +126,8 @@ class Pricer:
         # Each moves something else where a trainer hasn't all at once: DeepSpeed's optimizer, or parameters.
         may = np.zeros(len(rows), dtype=bool)
         for offload in [names.index("all")] if "all" in names else range(len(names)):
-            usage = self.memory(self.leanest(rows, offload))
-            bound = usage.peak - usage.parts["other"]
-            may |= np.asarray(bound <= usage.usable * (1.0 - (self.headroom or 0.0)))
+            bound, usable = self.floor(rows, offload)
+            may |= bound <= usable * (1.0 - (self.headroom or 0.0))
         return may
 
 

@@ -1,18 +1,13 @@
-"""The error for a model that fits in no layout: the memory that the leanest layout lacks, and fixes.
+"""The layouts that a plan shows; those beyond its trainer; and the error where none fits.
 
-leanest: the smallest micro-batch, highest ZeRO stage, every recomputation, every offload
-
-Layouts that a plan leaves out because its trainer can't run them, and the speed they would gain.
-
-fastest layout of the trainer --ceiling--> search of all layouts --> faster ones, and what the trainer lacks
-
-The layouts that a plan shows: of each kind the simplest that is at most a margin slower than its fastest.
-
-    simpler = fewer axes, then fewer techniques, then faster; at most as many of either as the fastest
-
+choose          of each kind the simplest layout that is at most a margin slower than the kind's fastest:
+                fewer axes, then fewer techniques, then faster; at most as many of either as the fastest
     axes        tp, pp, cp, ep, data parallelism, its replicas (HSDP): each that is above 1
     techniques  interleaving 1, a split backward or both directions 2, recomputation 1 (every k-th block 2),
                 offload 2, etp 1
+out_of_reach    fastest layout of the trainer --ceiling--> search of all layouts --> faster ones, and what it lacks
+too_large       the memory that the leanest layout lacks, and fixes; leanest: the smallest micro-batch, highest
+                ZeRO stage, every recomputation, every offload
 
 Predictions of a step are uncertain by some 10%: a gain of 1% from two more techniques may not be real.
 """
@@ -35,7 +30,7 @@ from scalewright.spec.capabilities import Capabilities
 from scalewright.spec.errors import UserError
 from scalewright.spec.schedules.kinds import KINDS
 
-MAX_FACTOR = 4096  # times the devices, up to which a fix is searched
+MAX_DOUBLINGS = 12  # of the devices, up to which a fix is searched
 
 
 def too_large(pricer: Pricer, fixed: Fixed) -> UserError:
@@ -86,13 +81,12 @@ def _leanest(pricer: Pricer) -> tuple[float, str, dict[str, object]]:
 
 def _enough_devices(pricer: Pricer, fixed: Fixed) -> int | None:
     """The fewest devices, in doublings of the run's, on which a layout fits at the same batch."""
-    space, factor = pricer.space, 2
-    while factor <= MAX_FACTOR:
-        devices = space.template.devices * factor
+    space = pricer.space
+    for power in range(1, MAX_DOUBLINGS + 1):
+        devices = space.template.devices << power
         larger = make_space(replace(space.template, devices=devices), space.global_batch, fixed)
         if larger.size and _leanest(make_pricer(larger, pricer.objective, pricer.headroom, pricer.c))[0] <= 0:
             return devices
-        factor *= 2
     return None
 
 
@@ -118,14 +112,14 @@ def out_of_reach(
     return sorted(faster, key=lambda layout: -layout.gain_pct)
 
 
-AXES = ("tp", "pp", "cp", "ep", "dp", "dp_replicate")
+AXES = ("tp", "pp", "cp", "ep", "dp")
 
 
 def complexity(space: Space, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     """The number of axes and techniques of every row, counted as above."""
-    core = {axis: space.core[axis][rows.core] for axis in ("tp", "pp", "cp", "ep", "dp", "etp")}
+    core = {axis: space.core[axis][rows.core] for axis in (*AXES, "etp")}
     replicate = space.shard["dp_replicate"][rows.shard]
-    axes = sum((core[axis] > 1).astype(int) for axis in AXES[:-1]) + (replicate > 1)
+    axes = sum((core[axis] > 1).astype(int) for axis in AXES) + (replicate > 1)
     schedule = np.array([kind.complexity for kind in KINDS.values()])
     values = [value for _, _, value in space.recomputes]
     recompute = np.array([0 if value == "none" else 2 if isinstance(value, dict) else 1 for value in values])
@@ -138,8 +132,7 @@ def complexity(space: Space, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
 def choose(finder: Finder, fitting: Priced, top: int, margin: float) -> tuple[Priced, Priced]:
     """The layouts to show, and the fastest of all.
 
-    First the simplest within the margin of the fastest; then, for every other kind (tp, pp, ep, sharding),
-    the simplest within the margin of that kind's fastest, sorted by score.
+    First the simplest within the margin of the fastest; then that of every other kind (tp, pp, ep, sharding), by score.
     """
     fitting = fitting.take(finder.ranked(fitting))
     best = _simplest(finder, fitting, np.arange(len(fitting)), margin)

@@ -102,8 +102,9 @@ class Space:
 
     def _allows(self, pipe: np.ndarray, recompute: np.ndarray) -> np.ndarray:
         """Whether a pipe allows a recomputation: none with a split backward, {every: n} with n blocks."""
+        values = [value if isinstance(value, dict) else {} for _, _, value in self.recomputes]
         plain = np.array([kind == "none" for kind, _, _ in self.recomputes])[recompute]
-        every = np.array([least_blocks(value) for _, _, value in self.recomputes])[recompute]
+        every = np.array([int(value.get("every", 1)) for value in values])[recompute]
         return np.asarray(plain | (~self.pipe["split"][pipe] & (every <= self.pipe["blocks"][pipe])))
 
     def _sharded(self, cores: np.ndarray) -> np.ndarray:
@@ -204,11 +205,6 @@ class Space:
             "precision": self.template.precision,
             "offload": OFFLOADS[self.offloads[rows.offload[i]]],
         }
-
-
-def least_blocks(recompute: Any) -> int:
-    """The fewest blocks that a stage needs for this recomputation."""
-    return int(recompute.get("every", 1)) if isinstance(recompute, dict) else 1
 
 
 def needs_zero3(offload: int) -> bool:

@@ -42,8 +42,7 @@ def why_not(plan: Plan, layout: Mapping[str, Any]) -> dict[str, object]:
             raise
         return {"asked": given, "verdict": "not legal", **_forbidden(plan, given, error)}
     best = plan.best[0]
-    fitting = _fitting(plan, fixed)
-    if fitting is not None:
+    if (fitting := _fitting(plan, fixed)) is not None:
         entry = compare("", fitting, best, plan.goal.headroom)
         verdict = "best" if fitting.score <= best.score * (1 + 1e-9) else "slower"
         same = abs(fitting.score / best.score - 1) <= 1e-9
