@@ -75,16 +75,9 @@ def expert_rank(at: Columns, sparse: SparseBlocks) -> ExpertRank:
     """The numbers of a rank with these blocks that spec/expert_volumes.py asks for."""
     t = at.table
     return ExpertRank(
-        ep=t.ep,
-        etp=t.etp,
-        experts=sparse.experts,
-        blocks=sparse.blocks,
-        rerun=sparse.rerun,
-        accumulation=t.accumulation,
-        rows=_routed(at),
-        tp=t.tp,
-        cp=t.cp,
-    )
+        ep=t.ep, etp=t.etp, experts=sparse.experts, blocks=sparse.blocks, rerun=sparse.rerun,
+        accumulation=t.accumulation, rows=_routed(at), tp=t.tp, cp=t.cp,
+    )  # fmt: skip
 
 
 def beside_experts(at: Columns) -> np.ndarray:

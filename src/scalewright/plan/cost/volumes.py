@@ -1,10 +1,9 @@
 """What a pipeline rank of every row sends in a step, as transfers (spec/volumes.py).
 
     this package's own     the spec's list, from a rank's sums over regions of the model
-    trainers in general    usual_volumes.py
+    trainers in general    usual_volumes.py; tokens on their way to experts: exchange.py
 
-Tokens on their way to experts are listed for this package's own; of others exchange.py has them. A row has
-no calls in the other kind's list.
+A row has no calls in the other kind's list.
 
 Bytes by axis, as users and the trainer's dry run count them:
 
@@ -38,18 +37,7 @@ from scalewright.spec.compress import half_bytes
 from scalewright.spec.expert_volumes import expert_parallel
 from scalewright.spec.loss_chunks import chunk_tokens
 from scalewright.spec.memory import FP32
-from scalewright.spec.volumes import (
-    BUCKET_BYTES,
-    Collective,
-    Exchanges,
-    Group,
-    Rank,
-    Shards,
-    SparseBlocks,
-    Transfer,
-    context_parallel,
-    outer_steps,
-)
+from scalewright.spec.volumes import Collective, Exchanges, Group, Rank, Shards, SparseBlocks, Transfer
 
 Listing = Callable[[], Iterable[Transfer]]
 Message = tuple[Collective, np.ndarray, np.ndarray]  # kind, bytes, calls
@@ -74,7 +62,8 @@ class Volumes:
 
         def own() -> Iterator[Transfer]:
             rank = self._rank(place)
-            yield from (*volumes.data_parallel(rank), *volumes.partial_sums(rank), *self._outer(_numbers(rank)))
+            numbers = sum(group.elements * group.count for group in rank.groups) / rank.fsdp
+            yield from (*volumes.data_parallel(rank), *volumes.partial_sums(rank), *self._outer(np.asarray(numbers)))
 
         return self._listed(own, lambda: self._usual_data_parallel)
 
@@ -104,7 +93,7 @@ class Volumes:
         if not (self.at.table.cp > 1).any():
             return []
         blocks = self._exchanges(place.with_predictions(self.at.work.mtp))
-        return list(context_parallel(context_rank(self.at, blocks.blocks, blocks.rerun)))
+        return list(volumes.context_parallel(context_rank(self.at, blocks.blocks, blocks.rerun)))
 
     def expert_parallel(self, place: PipelineRank) -> list[Transfer]:
         """Tokens to their experts and back, of this package's own trainer."""
@@ -149,21 +138,20 @@ class Volumes:
         )
 
     def _messages(self, plain: np.ndarray, ranks: np.ndarray, factors: Factors) -> tuple[Message, ...]:
-        """Messages of `ranks` replicas' gradients, `plain` bytes in fp32, by how they are sent
-        (spec/compress.py)."""
+        """Messages of `ranks` replicas' gradients, `plain` bytes in fp32, as they are sent (spec/compress.py)."""
         kind = self.at.trainer.compress
-        count = np.maximum(np.ceil(plain / BUCKET_BYTES), 1.0)
+        count = np.maximum(np.ceil(plain / volumes.BUCKET_BYTES), 1.0)
         sent = np.where(plain > 0, count, 0.0)
-        messages: list[Message] = [("all_reduce", plain / count, sent * (kind == COMPRESSED.index("none")))]
+        whole: Message = ("all_reduce", plain / count, sent * (kind == COMPRESSED.index("none")))
         if not kind.any():
-            return tuple(messages)
+            return (whole,)
         fp16, powers = kind == COMPRESSED.index("fp16"), kind == COMPRESSED.index("powersgd")
         half = half_bytes(plain / FP32 / count, ranks, fp16)
         narrow = sent * (fp16 | (kind == COMPRESSED.index("bf16")))
         numbers, p, q = factors
         first = np.maximum(plain - FP32 * (numbers - p), 0.0)
         return (
-            *messages,
+            whole,
             ("all_to_all", half, narrow),
             ("all_gather", half, narrow),
             ("all_reduce", first / count, sent * powers),
@@ -174,12 +162,9 @@ class Volumes:
         """What joins islands: a rank's own numbers, in fragments as good as alike."""
         if not self.at.islands.any():
             return []
-        at, t = self.at, self.at.table
-        fragments = at.trainer.fragments
-        inner_steps = np.maximum(at.trainer.inner_steps, 1.0)
-        steps = outer_steps(
-            np.ceil(numbers / fragments), t.dp_replicate, inner_steps, at.trainer.wire_bytes, at.trainer.narrow_wire
-        )
+        at, trainer, fragments = self.at, self.at.trainer, self.at.trainer.fragments
+        sizes = np.ceil(numbers / fragments), at.table.dp_replicate, np.maximum(trainer.inner_steps, 1.0)
+        steps = volumes.outer_steps(*sizes, trainer.wire_bytes, trainer.narrow_wire)
         return [replace(x, calls=np.where(at.islands, x.calls * fragments, 0.0)) for x in steps]
 
     def _experts(self, place: PipelineRank) -> Shards:
@@ -266,17 +251,15 @@ class Volumes:
 
     def _sparse(self, blocks: np.ndarray, rerun: np.ndarray) -> SparseBlocks:
         """Of so many average blocks, the part that has experts."""
-        at = self.at
-        share, shared, follows = at.work.sparse, at.work.shared_experts, at.work.post_norm
-        beside = beside_experts(at)
+        works, beside = self.at.work, beside_experts(self.at)
         return SparseBlocks(
-            blocks=blocks * share,
-            rerun=rerun * share,
-            experts=at.work.experts,
-            shared=shared,
+            blocks=blocks * works.sparse,
+            rerun=rerun * works.sparse,
+            experts=works.experts,
+            shared=works.shared_experts,
             # what comes last in the block isn't needed again: shared experts, or the routed tokens
-            exit_again=np.maximum(np.maximum(follows, beside), at.work.shared_gate),
-            gather_again=np.maximum(follows, shared * (1 - beside)),
+            exit_again=np.maximum(np.maximum(works.post_norm, beside), works.shared_gate),
+            gather_again=np.maximum(works.post_norm, works.shared_experts * (1 - beside)),
         )
 
     # -- trainers in general ----------------------------------------------------------------------
@@ -285,11 +268,6 @@ class Volumes:
     def _usual_data_parallel(self) -> list[Transfer]:
         """Of the fullest rank, whichever is asked for."""
         return [*usual_volumes.data_parallel(self.at), *self._outer(usual_volumes.numbers(self.at))]
-
-
-def _numbers(rank: Rank) -> np.ndarray:
-    """The numbers that a rank holds of its tensors."""
-    return np.asarray(sum(group.elements * group.count for group in rank.groups) / rank.fsdp)
 
 
 def _only(rows: np.ndarray, transfers: Iterable[Transfer]) -> list[Transfer]:
@@ -316,8 +294,8 @@ def bytes_by_axis(at: Columns) -> dict[str, np.ndarray]:
     between, first, last = places(at.table)
     second = replace(between, rank=np.minimum(1.0, at.table.pp - 1), blocks=at.table.stages[:, 3])
     listed, inner = Volumes(at), at.table.pp > 2
-    every = np.full(len(at.table), True)
-    ranks = [(between, inner), (second, inner), (first, every), (last, every)]
+    ranks: list[tuple[PipelineRank, np.ndarray | bool]]
+    ranks = [(between, inner), (second, inner), (first, True), (last, True)]
     sizes = {axis: np.zeros(len(at.table)) for axis in AXES}
     for place, there in ranks:
         for axis, size in _bytes(listed, place).items():
@@ -329,11 +307,14 @@ def bytes_by_axis(at: Columns) -> dict[str, np.ndarray]:
 
 def _bytes(listed: Volumes, place: PipelineRank) -> dict[str, np.ndarray]:
     sizes: dict[str, np.ndarray] = {}
-    sent = (
-        *listed.data_parallel(place), *listed.tensor_parallel(place), *listed.context_parallel(place),
-        *listed.expert_parallel(place), *listed.pipeline(place),
-    )  # fmt: skip
-    for transfer in sent:
+    kinds = (
+        listed.data_parallel,
+        listed.tensor_parallel,
+        listed.context_parallel,
+        listed.expert_parallel,
+        listed.pipeline,
+    )
+    for transfer in (transfer for listing in kinds for transfer in listing(place)):
         axis = _AXIS.get(transfer.axis, transfer.axis)
         sizes[axis] = sizes.get(axis, 0.0) + np.asarray(transfer.total, dtype=float)
     return sizes

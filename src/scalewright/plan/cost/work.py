@@ -2,10 +2,10 @@
 
     spec/block.py --> Operator, Operator, ... --> one row a kernel: class, phase, region, m n k, FLOPs, bytes
 
-Matrix products come three times (forward, and a gradient each for input and weight, with their own
-shapes), all others twice. A region is a part that pipeline stages hold whole: before the blocks, an
-average block, after them, and the multi-token-prediction layers. Projections of the same input (q k v;
-gate and up) are one product, as every trainer worth timing writes them.
+Matrix products come three times (forward, and a gradient each for input and weight, with their own shapes), all others
+twice. A region is a part that pipeline stages hold whole: before the blocks, an average block, after them, and the
+multi-token-prediction layers. Projections of the same input (q k v; gate and up) are one product, as every trainer
+worth timing writes them.
 
 Parts of a block that trainers recompute by themselves, or keep in 8 bits:
 
@@ -16,6 +16,7 @@ latent       MLA's up projections                shared               the shared
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -131,8 +132,8 @@ GROWS = (
 def work(model: ModelSpec, sizes: Sizes) -> Work:
     """The work of a model cut to these sizes.
 
-    Every number is a constant plus a multiple of the batch, so two batches give all others; but where
-    these differ in whether the head is in chunks.
+    Every number is a constant plus a multiple of the batch, so two batches give all others, if the head is in chunks
+    in all of them or in none.
     """
     even = not sizes.sp or (sizes.seq_len // sizes.cp) % sizes.tp == 0
     if sizes.batch <= 2 or sizes.seq_len % sizes.cp or not even:
@@ -230,20 +231,16 @@ def _kernels(o: Operator, region: int, share: float) -> list[Kernel]:
     moved, part = o.read + o.written, float(part_of(o))
     if o.kind in PRODUCTS:
         return _products(o, region, share, moved, part)
-    if o.kind == "attention":
+    # A scan waits for memory, not for its products: on an A100 it takes as long at 2k tokens as
+    # FlashAttention-2, which has five times the FLOPs (Dao & Gu 2024, fig. 10)
+    kind, shape = {"attention": ATTENTION, "loss": LOSS, "dispatch": PERMUTE, "combine": PERMUTE}.get(o.kind, MOVE), {}
+    if kind == ATTENTION:
         rows, keys, heads = o.shape or (0, 0, 1)
         width = o.flops / (2.0 * rows * keys * heads)  # q·k and its product with v, of one head
         left = o.flops_causal / o.flops
         shape = {"m": float(rows), "n": float(keys), "k": float(heads), "mark": left, "dim": width / 2}
-        return [
-            Kernel(ATTENTION, phase, region, share, flops, moved, part, **shape)
-            for phase, flops in ((FORWARD, o.flops), (INPUT, o.flops_input))
-        ]
-    kind = LOSS if o.kind == "loss" else PERMUTE if o.kind in ("dispatch", "combine") else MOVE
-    # A scan waits for memory, not for its products: on an A100 it takes as long at 2k tokens as
-    # FlashAttention-2, which has five times the FLOPs (Dao & Gu 2024, fig. 10)
     return [
-        Kernel(kind, phase, region, share, flops, moved, part)
+        Kernel(kind, phase, region, share, flops, moved, part, **shape)
         for phase, flops in ((FORWARD, o.flops), (INPUT, o.flops_input))
     ]
 
@@ -301,10 +298,9 @@ def _totals(model: ModelSpec) -> Mapping[tuple[int, str], float]:
     placed = [(tensor, _outer_region(tensor), 1.0) for tensor in outer_tensors(model, mtp=True)]
     for layer, alike in layer_kinds(model):
         placed += [(x, BLOCK, alike / model.num_hidden_layers) for x in block_tensors(model, layer)]
-    totals: dict[tuple[int, str], float] = {}
+    totals: defaultdict[tuple[int, str], float] = defaultdict(float)
     for tensor, region, share in placed:
-        role = "tied" if tensor.tied_to and region == BEFORE else tensor.role
-        totals[region, role] = totals.get((region, role), 0.0) + tensor.size * share
+        totals[region, "tied" if tensor.tied_to and region == BEFORE else tensor.role] += tensor.size * share
     return totals
 
 
@@ -316,17 +312,10 @@ def _outer_region(tensor: TensorSpec) -> int:
 def _parameters(model: ModelSpec, s: Sizes) -> tuple[np.ndarray, np.ndarray]:
     """This rank's elements of every region: dense, and of experts."""
     dense, expert = np.zeros(REGIONS), np.zeros(REGIONS)
+    ranks = {"expert_column": s.ep * s.etp, "expert_row": s.ep * s.etp, "expert_plain": s.ep}
+    ranks |= {"kv": min(s.tp, model.kv_heads), **dict.fromkeys(("embedding", "head", "column", "row", "tied"), s.tp)}
     for (region, role), size in _totals(model).items():
-        if role in ("expert_column", "expert_row"):
-            expert[region] += size / (s.ep * s.etp)
-        elif role == "expert_plain":
-            expert[region] += size / s.ep
-        elif role == "kv":
-            dense[region] += size / min(s.tp, model.kv_heads)
-        elif role in ("embedding", "head", "column", "row", "tied"):
-            dense[region] += size / s.tp
-        else:
-            dense[region] += size
+        (expert if role.startswith("expert_") else dense)[region] += size / ranks.get(role, 1)
     return dense, expert
 
 
