@@ -107,7 +107,6 @@ def exchange(torch: Any, rank: int, world: int, device: Any, job: PairsJob) -> l
 
 
 def _once(torch: Any, mine: Any, theirs: Any, peer: int, device: Any) -> float:
-    """Seconds of one exchange with a peer."""
     dist = torch.distributed
     synchronize(torch, str(device))
     start = time.perf_counter()

@@ -63,7 +63,6 @@ def summary(rows: Sequence[Mapping[str, Any]], predicted: float | None) -> dict[
 
 
 def _preset(model: str, folder: Path) -> Path:
-    """The run file of a preset, written to `folder` with its random tokens."""
     vocabulary = load_model_spec(model).vocab_size
     tokens = np.random.default_rng(0).integers(0, vocabulary, size=ROWS * (SEQ_LEN + 1))
     np.save(folder / "tokens.npy", tokens.astype(np.uint16 if vocabulary <= 1 << 16 else np.uint32))

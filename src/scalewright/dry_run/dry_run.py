@@ -1,17 +1,13 @@
-"""`train --dry-run`: what every rank would hold, send and compute, without the devices.
+"""`train --dry-run`: what every rank would hold, send and compute, without the devices; and whether that fits them.
 
     resolve the run --> groups of like ranks (equal_ranks.py) --> rehearse one of each (rehearse.py)
                     --> per group: FLOPs, memory by kind, collectives
+                    --> peak of the fullest rank <= usable <= memory        fits
+                                           usable < peak <= memory          unlikely: the driver, channels and
+                                                            memory < peak   no        fragments need some
 
-It is the trainer's own program that runs, so that a plan can be held against it. No data are read.
-
-Whether what a dry run counted fits the run's cluster; if not, by how much, and what would help.
-
-    peak of the fullest rank <= usable <= memory        fits
-                       usable < peak <= memory          unlikely: the driver, channels and fragments need some
-                                        memory < peak   no
-
-A CPU's memory is shared by all ranks that are on it: there their peaks are summed.
+It is the trainer's own program that runs, so that a plan can be held against it. No data are read. A CPU's memory is
+shared by all ranks that are on it: there their peaks are summed.
 """
 
 from __future__ import annotations
@@ -47,6 +43,9 @@ from scalewright.spec.step_parts import RISK_TERMS
 from scalewright.train.network import describe
 from scalewright.train.precision import choose_precision
 from scalewright.train.resolve import Resolved, device_kind, read_run, resolve
+
+AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp")
+GIB = float(2**30)
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,8 @@ def dry_run(run: str | Path | dict[str, object] | RunSpec, overrides: Sequence[s
         if like.program not in played:
             played[like.program] = _rehearse(spec, grid, like, resolved.seq_len)
         step = played[like.program](like.pp)
-        groups.append(Group(like.ranks, _coords(grid, like.ranks[0]), like.params_local, step))
+        coords = grid.coords(like.ranks[0])
+        groups.append(Group(like.ranks, {axis: coords[axis] for axis in AXES}, like.params_local, step))
     verdict = judge(spec, resolved.seq_len, [(len(group.ranks), group.step.peak) for group in groups])
     return DryRun(spec, tuple(groups), tuple(notes), verdict, _process_groups(spec, grid))
 
@@ -194,15 +194,6 @@ def _placements(run: RunSpec) -> tuple[Placement, ...]:
     return place_plain(describe(build_python_model(run.model.python, run.model.arguments, run.seed)), run.layout)
 
 
-def _coords(grid: Grid, rank: int) -> dict[str, int]:
-    """The rank's place along the axes of the layout."""
-    coords = grid.coords(rank)
-    return {axis: coords[axis] for axis in ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep", "etp")}
-
-
-GIB = float(2**30)
-
-
 @dataclass(frozen=True)
 class MemoryVerdict:
     """How a dry run's peak compares with a cluster's devices, in GiB."""
@@ -225,36 +216,28 @@ class MemoryVerdict:
 
 def judge(run: RunSpec, seq_len: int, peaks: Sequence[tuple[int, int]]) -> MemoryVerdict:
     """The verdict on (ranks, peak bytes of each) of a resolved run."""
-    usable = find_framework(OURS).usable
+    usable, peak = find_framework(OURS).usable, max(size for _, size in peaks) / GIB
     if run.cluster == LOCAL:
-        return _local(run, peaks, usable)
+        return _local(run, peak, sum(ranks * size for ranks, size in peaks) / GIB, usable)
     cluster = load_cluster(run.cluster)
     chip = chip_of(cluster)
-    peak, memory = max(size for _, size in peaks) / GIB, chip.capacity / GIB
+    memory = chip.capacity / GIB
     fix = _fix(run, seq_len, peak) if peak > memory * usable else None
     return _verdict(run, cluster.name, chip.name, peak, memory, usable, fix)
 
 
-def _local(run: RunSpec, peaks: Sequence[tuple[int, int]], usable: float) -> MemoryVerdict:
-    """The verdict on this machine: on each GPU, or on the memory that CPU processes share.
-
-    Of a device that isn't here the size and the risk are unknown; `fits` is false then.
-    """
+def _local(run: RunSpec, peak: float, total: float, usable: float) -> MemoryVerdict:
+    """The verdict on each GPU here, or on the memory that CPU processes share; of no device `fits` is false."""
     try:
         kind, _ = device_kind(run)
     except UserError:
         words = f"no {run.device} device is here to compare with: name the cluster that the run is for"
-        return MemoryVerdict(
-            LOCAL, str(run.device), False, "unknown", max(size for _, size in peaks) / GIB, 0.0, 0.0, 0.0, None, words
-        )
+        return MemoryVerdict(LOCAL, str(run.device), False, "unknown", peak, 0.0, 0.0, 0.0, None, words)
     if kind == "cuda":
-        import torch
-
         memory = min(torch.cuda.get_device_properties(n).total_memory for n in range(torch.cuda.device_count()))
-        return _verdict(run, LOCAL, "a GPU here", max(size for _, size in peaks) / GIB, memory / GIB, usable, None)
-    peak = sum(ranks * size for ranks, size in peaks) / GIB
+        return _verdict(run, LOCAL, "a GPU here", peak, memory / GIB, usable, None)
     memory = read_processor().usable_memory_bytes
-    return _verdict(run, LOCAL, "this machine's memory", peak, memory / GIB, usable, None)
+    return _verdict(run, LOCAL, "this machine's memory", total, memory / GIB, usable, None)
 
 
 def _verdict(
@@ -263,8 +246,7 @@ def _verdict(
     usable = memory * share
     risk = "fits" if peak <= usable else "unlikely" if peak <= memory else "no"
     ranks = "its ranks together need" if cluster == LOCAL and run.layout.devices > 1 else "its fullest rank needs"
-    words = f"{RISK_TERMS[risk]} {cluster}: {ranks} {peak:.1f} GiB"
-    words += f" of the {usable:.1f} that {device} gives a run"
+    words = f"{RISK_TERMS[risk]} {cluster}: {ranks} {peak:.1f} GiB of the {usable:.1f} that {device} gives a run"
     if peak > usable:
         words += f" ({memory:.1f} in all), {peak - usable:.1f} too many"
         if fix is not None:

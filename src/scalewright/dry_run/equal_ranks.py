@@ -9,7 +9,7 @@ differ where stages have other layers, where rows don't divide, and at the ends 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -53,14 +53,11 @@ def equal_ranks(
 
 def _held_by(placements: tuple[Placement, ...], owners: tuple[int, ...], rank: int) -> list[tuple[Placement, int]]:
     """What a pipeline rank holds: one placement of every kind, and how many tensors are of that kind."""
-    kinds: Counter[Any] = Counter()
-    example: dict[Any, Placement] = {}
+    kinds: defaultdict[Any, list[Placement]] = defaultdict(list)
     for placement in placements:
         if rank in {owners[stage] for stage in placement.stages}:
-            kind = (placement.tensor.shape, placement.splits, placement.grad_sum)
-            kinds[kind] += 1
-            example[kind] = placement
-    return [(example[kind], count) for kind, count in kinds.items()]
+            kinds[placement.tensor.shape, placement.splits, placement.grad_sum].append(placement)
+    return [(alike[-1], len(alike)) for alike in kinds.values()]
 
 
 def _place(model: ModelSpec | None, layout: Layout, owners: tuple[int, ...], rank: int) -> Any:

@@ -54,8 +54,6 @@ class Window:
 
 @dataclass
 class _Entry:
-    """One counted storage."""
-
     reference: weakref.ref[torch.UntypedStorage]
     kind: Kind
     size: int

@@ -4,13 +4,11 @@
     fake tensors          shapes, dtypes and life times, no memory
     the rest              what `train` runs: `build_network`, the executor, `Step`, the optimizer
 
-A few micro-batches are run, and the rest of the step follows from them. Without a pipeline they are the
-first, a middle one and the last. A pipeline's step is put together from its actions (replay.py), also
-for ranks that hold the same elsewhere in the pipeline.
+A few micro-batches are run, and the rest of the step follows from them. Without a pipeline they are the first, a middle
+one and the last. A pipeline's step is cut into pieces, one an action (`ActionRecorder`), and put together from them
+(replay.py), also for ranks that hold the same elsewhere in the pipeline:
 
-Cuts a watched step of a pipeline into pieces, one an action.
-
-begin()   what comes first | F0 | F1 | B0 | ... | arrived()   what comes last   end()
+    begin()   what comes first | F0 | F1 | B0 | ... | arrived()   what comes last   end()
 """
 
 from __future__ import annotations
@@ -167,16 +165,11 @@ class Player:
         step = self.run_step(min(run, micros))
         if micros <= run:
             return step
-        (flops_before, before), (flops_after, after) = counted.tallies[-2:]
-        traffic = dict(step.traffic)
-        for key, (count, size) in after.items():
-            count_before, size_before = before.get(key, (0, 0))
-            traffic[key] = (
-                traffic[key][0] + (micros - run) * (count - count_before),
-                traffic[key][1] + (micros - run) * (size - size_before),
-            )
-        flops = step.flops + (micros - run) * (flops_after - flops_before)
-        return RankStep(flops, traffic, step.most, step.at_peak)
+        flops, sent = between(*counted.tallies[-2:])  # of a micro-batch in the middle
+        traffic, more = dict(step.traffic), micros - run
+        for key, (count, size) in sent.items():
+            traffic[key] = (traffic[key][0] + more * count, traffic[key][1] + more * size)
+        return RankStep(step.flops + more * flops, traffic, step.most, step.at_peak)
 
     def with_outer_steps(self, played: Played) -> Played:
         """Steps as they are, and what joins islands: outer steps of all fragments, one after another."""
@@ -198,15 +191,13 @@ class Player:
         """A step of some micro-batches, from end to end."""
         watch = self.watch
         watch.clear()
-        window = watch.live.open()
-        micro_batches = self.micros()
+        window, micro_batches = watch.live.open(), self.micros()
         self.step(micro_batches[:micros], torch.zeros(()))
         watch.live.close(window)
         flops, traffic = watch.tally()
         return RankStep(flops, traffic, plain(window.most), plain(window.at_peak))
 
     def _write(self, pipeline: Pipeline, part: Schedule) -> Script:
-        """A step of a part of the schedule, in pieces."""
         micro_batches = self.micros()
         pipeline.gradients = _Marked(pipeline.gradients, self.watch)
         recorder = ActionRecorder(self.watch, part, self.mesh.index("pp"))
@@ -231,10 +222,9 @@ class Player:
         data = self.run.data
         if isinstance(data, DataSpec) and data.masked:
             for name, field in document_arguments(wanted.arguments).items():
-                if field == "documents":  # of whole rows, for any cut
-                    arguments[name] = torch.zeros((rows, self.seq_len), dtype=torch.int32)
-                else:
-                    arguments[name] = torch.zeros((rows, length), dtype=torch.int64)
+                whole = field == "documents"  # of whole rows, for any cut
+                shape, dtype = (rows, self.seq_len if whole else length), torch.int32 if whole else torch.int64
+                arguments[name] = torch.zeros(shape, dtype=dtype)
         tokens = torch.zeros((rows, length), dtype=torch.int64)
         targets = torch.full((rows, length), IGNORED)
         if wanted.ahead:
@@ -314,18 +304,17 @@ class ActionRecorder(Recorder):
 
     def _close(self) -> Piece:
         window = self.watch.live.close(self._window)
-        flops, traffic = self.watch.tally()
-        flops_before, before = self._tally
-        sent = {}
-        for key, (count, size) in traffic.items():
-            count_before, size_before = before.get(key, (0, 0))
-            if count > count_before:
-                sent[key] = (count - count_before, size - size_before)
-        start, now = self._start, self.watch.live.now
-        return Piece(
-            flops - flops_before,
-            sent,
-            {kind: now[kind] - start[kind] for kind in KINDS},
-            {kind: window.most[kind] - start[kind] for kind in KINDS},
-            {kind: window.at_peak[kind] - start[kind] for kind in KINDS},
-        )
+        flops, sent = between(self._tally, self.watch.tally())
+        then = (self.watch.live.now, window.most, window.at_peak)
+        change, most, peak = (plain({kind: x[kind] - self._start[kind] for kind in KINDS}) for x in then)
+        return Piece(flops, sent, change, most, peak)
+
+
+def between(before: Tally, after: Tally) -> Tally:
+    """What was counted between two tallies."""
+    sent = {}
+    for key, (count, size) in after[1].items():
+        count_before, size_before = before[1].get(key, (0, 0))
+        if count > count_before:
+            sent[key] = (count - count_before, size - size_before)
+    return after[0] - before[0], sent

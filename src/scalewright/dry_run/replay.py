@@ -116,8 +116,6 @@ def replay(script: Script, plan: Schedule, rank: int) -> RankStep:
 
 
 class _State:
-    """What is alive, and the sums so far."""
-
     def __init__(self, now: Bytes) -> None:
         self.now, self.most, self.at_peak = now, dict(now), dict(now)
         self.flops = 0

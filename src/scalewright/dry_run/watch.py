@@ -35,41 +35,26 @@ from scalewright.parallel.weights import Weights
 
 # Operator -> (kind, which argument is counted). The arguments of c10d's: outputs come before inputs.
 _KINDS: dict[str, tuple[str, int]] = {
-    "allreduce_": ("all_reduce", 0),
-    "allreduce_coalesced_": ("all_reduce", 0),
+    **{f"allreduce{form}": ("all_reduce", 0) for form in ("_", "_coalesced_")},
+    **{f"allgather{form}": ("all_gather", 0) for form in ("_", "_coalesced_", "_into_tensor_coalesced_")},
+    **{f"reduce_scatter{form}": ("reduce_scatter", 1) for form in ("_", "_tensor_coalesced_")},
     "_allgather_base_": ("all_gather", 0),
-    "allgather_": ("all_gather", 0),
-    "allgather_coalesced_": ("all_gather", 0),
-    "allgather_into_tensor_coalesced_": ("all_gather", 0),
     "_reduce_scatter_base_": ("reduce_scatter", 1),
-    "reduce_scatter_": ("reduce_scatter", 1),
-    "reduce_scatter_tensor_coalesced_": ("reduce_scatter", 1),
-    "alltoall_base_": ("all_to_all", 1),
-    "alltoall_": ("all_to_all", 1),
+    **{f"alltoall{form}": ("all_to_all", 1) for form in ("_", "_base_")},
     "broadcast_": ("broadcast", 0),
     "send": ("send", 0),
 }
-_FUNCTIONAL: dict[str, str] = {  # -1: the output is counted, else the first argument
-    "all_reduce": "all_reduce",
-    "all_reduce_": "all_reduce",
-    "all_reduce_coalesced": "all_reduce",
-    "all_reduce_coalesced_": "all_reduce",
-    "all_gather_into_tensor": "all_gather",
-    "all_gather_into_tensor_out": "all_gather",
-    "all_gather_into_tensor_coalesced": "all_gather",
-    "reduce_scatter_tensor": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+_FUNCTIONAL = {  # of a gather the output is counted, else the first argument
+    **{f"all_reduce{form}": "all_reduce" for form in ("", "_", "_coalesced", "_coalesced_")},
+    **{f"all_gather_into_tensor{form}": "all_gather" for form in ("", "_out", "_coalesced")},
+    **{f"reduce_scatter_tensor{form}": "reduce_scatter" for form in ("", "_coalesced")},
     "all_to_all_single": "all_to_all",
     "broadcast": "broadcast",
     "broadcast_": "broadcast",
 }
-
 _DEVICE = torch.ops.prim.device.default
 _WAIT = collectives.wait_tensor.default
-
 _DATA_PARALLEL = frozenset({"dp_shard", "dp_replicate"})
-
-
 # FLOPs, and (count, bytes) by (axis, kind, group size).
 Tally = tuple[int, dict[tuple[str, str, int], tuple[int, int]]]
 
@@ -149,9 +134,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _states(self, optimizer: torch.optim.Optimizer) -> None:
         for state in optimizer.state.values():
-            for value in state.values():
-                if isinstance(value, Tensor):
-                    self.live.tag(value, "optimizer")
+            for tensor in _tensors(state.values()):
+                self.live.tag(tensor, "optimizer")
 
     def __enter__(self) -> Watch:
         self.live.__enter__()
@@ -178,8 +162,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if namespace in ("c10d", "_c10d_functional"):
             self._communicate(func, args, result)
         elif namespace == "fsdp":
-            for tensor in _tensors((args, kwargs.get("out"))):
-                self.live.tag(tensor, "buffers", over=("activations", "other"))
+            self._tag_buffers((args, kwargs.get("out")))
         else:
             self.flops += flops_of(func, args, kwargs, result)
         kind = self._kind(func)
@@ -199,37 +182,35 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _communicate(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
         name = func._opname
+        if name not in (_KINDS if func.namespace == "c10d" else _FUNCTIONAL):
+            return
         if func.namespace == "c10d":
-            if name not in _KINDS:
-                return
             kind, counted = _KINDS[name][0], args[_KINDS[name][1]]
             group_name = str(next(g for g in map(_group, args) if g is not None).group_name)
         else:
-            if name not in _FUNCTIONAL:
-                return
             kind = _FUNCTIONAL[name]
             counted = result if kind == "all_gather" else args[0]
             group_name = next(a for a in reversed(args) if isinstance(a, str))
         axis, size = self._axis(group_name)
-        tensors = list(_tensors(counted))
         sent = self._collectives.setdefault((axis, kind, size), Collective(axis, kind, size))
         sent.count += 1
-        sent.bytes += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        sent.bytes += sum(tensor.numel() * tensor.element_size() for tensor in _tensors(counted))
         if axis in _DATA_PARALLEL:
-            for tensor in _tensors(args):
-                self.live.tag(tensor, "buffers", over=("activations", "other"))
+            self._tag_buffers(args)
         elif not in_backward():
             for tensor in _tensors(args):
                 self.live.tag(tensor, "activations", over=("other",))
+
+    def _tag_buffers(self, value: Any) -> None:
+        for tensor in _tensors(value):
+            self.live.tag(tensor, "buffers", over=("activations", "other"))
 
     def _axis(self, group_name: str) -> tuple[str, int]:
         """A group's axis as it is reported, and its ranks."""
         if group_name not in self._axes:
             axis = self.mesh.axis_of(group_name) or "world"  # torch's own group of all ranks has no axis
-            size = self.mesh.size(axis)
-            if axis == "gradient" and self.mesh.size("fsdp") == 1:
-                axis = "dp_replicate"
-            self._axes[group_name] = (reported_axis(axis), size)
+            replicates = axis == "gradient" and self.mesh.size("fsdp") == 1
+            self._axes[group_name] = (reported_axis("dp_replicate" if replicates else axis), self.mesh.size(axis))
         return self._axes[group_name]
 
 

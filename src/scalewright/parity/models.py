@@ -53,7 +53,6 @@ def _kv_heads(model: ModelSpec, before: Layout, after: Layout) -> int:
 
 
 def _heads(model: ModelSpec, before: Layout, after: Layout) -> tuple[int, int]:
-    """Query and KV heads that the layout can cut."""
     kv = _kv_heads(model, before, after)
     ratio = model.num_attention_heads // model.kv_heads
     if ratio > LARGEST_RATIO:
@@ -116,19 +115,18 @@ def _keys(model: ModelSpec, before: Layout, after: Layout, seq_len: int, head_di
     return keys
 
 
-def _windows(model: ModelSpec, layers: int, seq_len: int) -> dict[str, Any]:
+def _windows(model: ModelSpec, layers: int, seq_len: int) -> dict[str, object]:
     """A window that the short sequence feels, and both kinds of layer where there were both."""
     if model.sliding_window is None:
         return {}
     pattern = model.window_pattern
-    if {pattern[layer % len(pattern)] for layer in range(layers)} == set(pattern):
-        shorter = list(pattern)
-    else:  # full attention in the last layers, as where RoPE is left out
-        shorter = [layer + 1 < layers for layer in range(layers)]
+    shorter = list(pattern)
+    if {pattern[layer % len(pattern)] for layer in range(layers)} != set(pattern):
+        shorter = [layer + 1 < layers for layer in range(layers)]  # full in the last, as where RoPE is left out
     return {"sliding_window": min(model.sliding_window, max(2, seq_len // 2)), "window_pattern": shorter}
 
 
-def _rope(rope: dict[str, Any], head_dim: int) -> dict[str, object]:
+def _rope(rope: Mapping[str, Any], head_dim: int) -> Mapping[str, object]:
     scaling = rope.get("scaling")
     if not scaling:
         return rope

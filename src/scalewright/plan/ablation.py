@@ -26,10 +26,7 @@ Without = tuple[str, Request | None]  # the removed part, the rest as a request 
 
 
 def ablation(prediction: Prediction, c: Constants | None = None) -> list[Removed]:
-    """Each axis and technique in use, removed.
-
-    `fits`: by the p90 of its memory, or by the median where the layout itself fits only by that.
-    """
+    """Each axis and technique in use, removed. `fits`: at the memory's p90, or at the median if the layout only so."""
     parts = list(_without(prediction.request))
     requests = [request for _, request in parts if request is not None]
     without = iter(predict_table(requests, c)) if requests else iter(())
@@ -70,7 +67,6 @@ def _pace(gain: float) -> str:
 
 
 def _without(r: Request) -> Iterator[Without]:
-    """The layout without each of its axes, then without each of its techniques."""
     for axis in ("tp", "pp", "cp"):
         if getattr(r, axis) > 1:
             yield f"{axis} {getattr(r, axis)}", resized(r, axis, 1)

@@ -33,9 +33,6 @@ from scalewright.spec.tensors import count
 Change = tuple[str, Request]  # its words, the changed request
 
 
-# -- what if --------------------------------------------------------------------------------------
-
-
 def what_if(prediction: Prediction, c: Constants | None = None) -> list[Gain]:
     """Changes and the gain of each, best first."""
     asked = prediction.request
@@ -67,7 +64,6 @@ def _hardware(r: Request) -> Iterator[Change]:
 
 
 def _settings(r: Request) -> Iterator[Change]:
-    """Other batch sizes, axis sizes and techniques."""
     yield "global_batch x2", replace(r, accumulation=2 * r.accumulation)
     if r.accumulation >= 2 and r.accumulation % 2 == 0:
         yield "micro_batch x2", replace(r, micro_batch=2 * r.micro_batch, accumulation=r.accumulation / 2)
@@ -86,7 +82,6 @@ def _settings(r: Request) -> Iterator[Change]:
 
 
 def _techniques(r: Request) -> Iterator[Change]:
-    """Other ZeRO stages, recomputation and schedules."""
     if r.dp * r.cp > 1:
         others = (stage for stage in range(4) if stage != r.zero_stage)
         yield from ((f"zero_stage {stage}", replace(r, zero_stage=stage)) for stage in others)
@@ -140,9 +135,6 @@ def resized(r: Request, axis: str, size: int) -> Request | None:
     return replace(moved, virtual_stages=chunks, schedule=schedule)
 
 
-# -- smallest fix ---------------------------------------------------------------------------------
-
-
 def smallest_fix(prediction: Prediction, c: Constants | None = None, *, peak_gib: float | None = None) -> Fix | None:
     """The fastest single change after which the layout fits; None when it fits already.
 
@@ -167,7 +159,6 @@ def smallest_fix(prediction: Prediction, c: Constants | None = None, *, peak_gib
 
 
 def _leaner(r: Request) -> Iterator[Change]:
-    """Changes that take less memory."""
     for stage in range(r.zero_stage + 1, 4):
         yield f"zero_stage {stage}", replace(r, zero_stage=stage)
     if r.recompute in ("none", "core"):
@@ -183,9 +174,6 @@ def _leaner(r: Request) -> Iterator[Change]:
                 yield f"{axis} {getattr(moved, axis)}", moved
     if r.offload == "none":
         yield "offload optimizer", replace(r, offload="optimizer")
-
-
-# -- evidence -------------------------------------------------------------------------------------
 
 
 def evidence(prediction: Prediction, most: int = 3, c: Constants | None = None) -> dict[str, Any]:
@@ -234,7 +222,6 @@ def _measured() -> tuple[tuple[Request, float, Mapping[str, str]], ...]:
 
 
 def _size(r: Request, name: str) -> int:
-    """A size of the run, or of its model."""
     size: int = getattr(r.model if name in ("hidden_size", "num_hidden_layers") else r, name)
     return size
 

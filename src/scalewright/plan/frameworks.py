@@ -86,10 +86,7 @@ def _table() -> tuple[dict[str, object], dict[str, dict[str, Any]]]:
 
 @lru_cache(maxsize=4096)
 def find_framework(name: str, version: str | None = None, device: str = "gpu") -> Framework:
-    """The entry that a trainer's name (and version) matches; an unknown name matches the last.
-
-    An unknown trainer has the habits of its date and of the `device`'s kind.
-    """
+    """The entry that a trainer's name and version match; the last one, of unknown ones, by date and `device`'s kind."""
     defaults, entries = _table()
     text = f"{name} {version or ''}".strip().lower()
     for key, entry in entries.items():

@@ -197,7 +197,6 @@ def layout_keys(request: Request) -> LayoutKeys:
 
 
 def _recompute(request: Request) -> Any:
-    """Recomputation as a layout spells it."""
     if request.recompute == "budget":
         return {"budget": request.share}
     if request.recompute == "share":
@@ -239,10 +238,7 @@ def predict(
     c: Constants | None = None,
     **facts: Any,
 ) -> Prediction:
-    """The cost of one layout; `facts`: the other arguments of `from_layout`.
-
-    Raises UserError when the cluster is too small or lacks the precision.
-    """
+    """The cost of a layout; `facts`: as in `from_layout`. Raises UserError for a cluster that can't run it."""
     cluster.check_devices(layout.devices)
     return predict_table([from_layout(model, cluster, layout, seq_len or model.context, **facts)], c)[0]
 

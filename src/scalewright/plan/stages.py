@@ -91,7 +91,6 @@ class _Stages:
 
     @cached_property
     def _rank_stages(self) -> list[list[int]]:
-        """The model stages of every rank."""
         stages: list[list[int]] = [[] for _ in range(self.request.pp)]
         for stage, rank in enumerate(self.owners):
             stages[rank].append(stage % len(self.layers))

@@ -57,7 +57,6 @@ def unit_seconds(model: ModelSpec, sizes: Sizes, precision: str, timings: Timing
 
 
 def _operator(model: ModelSpec, o: Operator, curves: Curves, precision: str) -> tuple[float, float]:
-    """Seconds of an operator's forward and backward."""
     if o.kind == "attention":
         return _attention(o, curves, precision, "forward"), _attention(o, curves, precision, "backward")
     kind: str = o.kind

@@ -145,7 +145,6 @@ class TrainerFacts(PerUnit):
 
 
 def _own(unit: Unit) -> bool:
-    """Whether it is this package's own trainer."""
     return unit.framework.name == OURS
 
 
@@ -156,17 +155,13 @@ def _kernels_of(unit: Unit) -> str:
 
 
 def _host_of(unit: Unit) -> str:
-    """The generation of its host."""
-    compiled = unit.switches.compile and unit.framework.host != "xla"
-    return "compiled" if compiled else unit.framework.host
+    return "compiled" if unit.switches.compile and unit.framework.host != "xla" else unit.framework.host
 
 
 def _overlaps_tp(unit: Unit) -> bool:
     """Whether tensor-parallel traffic is split and runs beside the products."""
-    switches = unit.switches
-    if switches.tp_overlap is None and switches.async_tp is None:
-        return unit.framework.overlap_tp
-    return bool(switches.tp_overlap or switches.async_tp)
+    stated = {unit.switches.tp_overlap, unit.switches.async_tp} - {None}
+    return True in stated if stated else unit.framework.overlap_tp
 
 
 def _dispatcher_of(unit: Unit) -> str:
@@ -207,17 +202,12 @@ def _launched_mixer(unit: Unit) -> float:
 
 def _launched_experts(unit: Unit) -> float:
     """The share of an expert layer's launches beside its mixer's that no graph holds."""
-    if _captures(unit, "layer"):
-        return 0.0
-    return 1 - ROUTER * _captures(unit, "router")
+    return 0.0 if _captures(unit, "layer") else 1 - ROUTER * _captures(unit, "router")
 
 
 def _counts_tokens(unit: Unit) -> bool:
-    """Whether the host waits for the tokens of every expert, to launch products of these sizes.
-
-    Padding to a capacity makes the sizes known before, XLA has no other, and a graph of the whole iteration
-    asks nothing.
-    """
+    """Whether the host waits for the tokens of every expert, to launch products of these sizes."""
+    # not where padding to a capacity, or XLA, has made the sizes known before, or a graph holds the whole iteration
     dropped = unit.switches.moe == "drop" or unit.switches.capacity is not None
     padded = dropped and unit.framework.name != OURS  # which sends as many as there are
     return not padded and unit.framework.host != "xla" and "full" not in unit.switches.cuda_graphs
@@ -242,13 +232,12 @@ def _update(unit: Unit) -> float:
 
 
 def _update_on_host(unit: Unit) -> float:
-    """The same of an update on the host."""
     outer = unit.diloco.update_bytes / unit.diloco.inner_steps if unit.diloco else 0.0
     return unit.optimizer.update + outer
 
 
 def _products(unit: Unit) -> tuple[float, float, float]:
-    """FLOPs of an update by whole matrices: what `matrices.py` prices."""
+    """FLOPs of an update by whole matrices (optimizer.py)."""
     return _block_products(unit.model) if unit.optimizer.outer_states else (0.0, 0.0, 0.0)
 
 

@@ -205,11 +205,7 @@ def _move(kernels: Kernels, c: Constants) -> np.ndarray:
 
 
 def _rate(chip: ChipFacts, c: Constants) -> np.ndarray:
-    """Bytes/s that kernels reach in a device's memory."""
     return np.asarray(chip.memory_rate * c["memory.rate"])
-
-
-# -- kernels as arrays ------------------------------------------------------------------------------
 
 
 def flatten(units: Sequence[Unit], facts: Facts) -> Flat:

@@ -24,12 +24,11 @@ pp             a sender and a receiver        `send`
                       that is less (Sanders et al. 2009; NCCL 2.4)
     all-to-all        the part that stays inside, and the part that leaves over one share of the fabric
 
-B: bytes of the whole tensor (gather's output, scatter's input). k ranks of a domain drive k NICs, so that a
-group that spans nodes has the sum of their rates, as NCCL's rings do: a flat ring over one NIC is twice to
-eight times too slow. In-network reduction (SHARP) and congestion are left out.
-
-A torus whose axes are too short to close, as small slices of a TPU pod, sends one way round: half the rate
-(scaling book, part 3). A group that doesn't fill its slice is taken as laid over all axes.
+B: bytes of the whole tensor (gather's output, scatter's input). k ranks of a domain drive k NICs, so that a group that
+spans nodes has the sum of their rates, as NCCL's rings do: a flat ring over one NIC is twice to eight times too slow.
+In-network reduction (SHARP) and congestion are left out. A torus whose axes are too short to close, as small slices of
+a TPU pod, sends one way round: half the rate (scaling book, part 3). A group that doesn't fill its slice is taken as
+laid over all axes.
 """
 
 from __future__ import annotations
@@ -106,21 +105,24 @@ def inside_rate(group: np.ndarray, stride: np.ndarray, links: Wires) -> np.ndarr
 
 def gather(size: np.ndarray, group: np.ndarray, stride: np.ndarray, links: Wires) -> np.ndarray:
     """Seconds of an all-gather that makes `size` bytes on every rank, or of a reduce-scatter of as many."""
-    k, nodes = inside(group, stride, links), group / inside(group, stride, links)
-    share, fast = (group - 1) / group, inside_rate(group, stride, links)
-    rate = np.where(nodes > 1, np.minimum(np.where(k > 1, fast, np.inf), links.slow * k), fast)
-    hops = np.where(nodes > 1, np.minimum(group - 1, LONGEST) * links.hop, (k - 1) * links.fast_delay)
-    return np.where((group > 1) & (size > 0), size * share / rate + (links.start + hops), 0.0)
+    k, fast = inside(group, stride, links), inside_rate(group, stride, links)
+    rate = np.where(group / k > 1, np.minimum(np.where(k > 1, fast, np.inf), links.slow * k), fast)
+    seconds = size * ((group - 1) / group) / rate + (links.start + _hops(group, k, links))
+    return np.where((group > 1) & (size > 0), seconds, 0.0)
+
+
+def _hops(group: np.ndarray, k: np.ndarray, links: Wires) -> np.ndarray:
+    """Seconds of delay on a ring, k of whose ranks share a domain."""
+    slow = np.minimum(group - 1, LONGEST) * links.hop
+    return np.asarray(np.where(group / k > 1, slow, (k - 1) * links.fast_delay))
 
 
 def all_reduce(size: np.ndarray, group: np.ndarray, stride: np.ndarray, links: Wires) -> np.ndarray:
     """Seconds of an all-reduce of `size` bytes: a scatter and a gather, with a tree's delay where less."""
     k = inside(group, stride, links)
     ring = 2 * gather(size, group, stride, links) - links.start
-    nodes = group / k
-    hops = np.where(nodes > 1, np.minimum(group - 1, LONGEST) * links.hop, (k - 1) * links.fast_delay)
-    tree = np.log2(np.maximum(nodes, 1)) * links.slow_delay + (k - 1) * links.fast_delay
-    return np.where((group > 1) & (size > 0), ring - 2 * np.maximum(hops - tree, 0.0), 0.0)
+    tree = np.log2(np.maximum(group / k, 1)) * links.slow_delay + (k - 1) * links.fast_delay
+    return np.where((group > 1) & (size > 0), ring - 2 * np.maximum(_hops(group, k, links) - tree, 0.0), 0.0)
 
 
 def all_to_all(

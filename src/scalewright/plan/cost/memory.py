@@ -5,10 +5,9 @@
     buffers                             what is gathered for compute, buckets, workspace of libraries
     other                               a block that is being rebuilt, and what the allocator can't reuse
 
-The first pipeline rank has the most micro-batches under way, the last one the logits: both are looked at, and
-the rank between that holds the most.
-
-Three numbers are all called memory: what tensors take, the allocator holds, and the driver shows.
+The first pipeline rank has the most micro-batches under way, the last one the logits: both are looked at, and the rank
+between that holds the most. Three numbers are all called memory: what tensors take, the allocator holds, and the driver
+shows.
 
     allocated   the peak                                 torch.cuda.max_memory_allocated
     reserved    + what comes and goes, in pieces that    torch.cuda.max_memory_reserved
@@ -16,14 +15,14 @@ Three numbers are all called memory: what tensors take, the allocator holds, and
     smi         + the device's context and kernels, and  nvidia-smi, rocm-smi
                 NCCL's buffers of every group of ranks
 
-A measured number is compared with the one of its kind; a table that names none is taken for allocated. Only
-GPUs have the latter two: elsewhere they are the first. How sure a peak is, and the risk that follows:
+A measured number is compared with the one of its kind; a table that names none is taken for allocated. Only GPUs have
+the latter two: elsewhere they are the first. How sure a peak is, and the risk that follows:
 
     p10 = peak · exp(-1.2816 s)        usable >= p90    fits         usable >= peak   likely
     p90 = peak · exp(1.2816 s)         usable >= p10    unlikely     less             no
 
-s is the trainer's `memory_spread` in data/frameworks.yaml: the root mean square of log(measured / predicted)
-over the runs whose memory is in the table, and a wider one for a trainer that has none there.
+s is the trainer's `memory_spread` in data/frameworks.yaml: the root mean square of log(measured / predicted) over the
+runs whose memory is in the table, and a wider one for a trainer that has none there.
 """
 
 from __future__ import annotations
@@ -128,9 +127,6 @@ def _buffers(at: Columns, place: PipelineRank) -> np.ndarray:
         dense, expert = elements(at, place)
         buffers = buffers + np.where((table.dp > 1) & (table.zero_stage < 3), (dense + expert) * shared, 0.0)
     return np.asarray(buffers)
-
-
-# -- what is called memory, and how sure it is ------------------------------------------------------
 
 
 def memory_kinds(at: Columns, parts: dict[str, np.ndarray], peak: np.ndarray) -> dict[MemoryKind, np.ndarray]:

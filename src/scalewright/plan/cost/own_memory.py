@@ -228,8 +228,6 @@ class _Rank:
         made = (self.head_unit > 0) & self.reduces_each & ~self.several
         return np.where(made, self.shard_gradients * self.head_unit / np.maximum(self.elements, 1.0), 0.0)
 
-    # -- the moments ------------------------------------------------------------------------------
-
     def loss(self) -> Moment:
         """The logits, in whose place their gradient is made, and a chunk's probabilities, or the chunk's gradients."""
         acts = self.beside_head + self.waiting_logits + self.losses * self.after + self.chunk

@@ -106,8 +106,7 @@ def _experts(model: ModelSpec, ep: int, etp: int, ranks: int, optimizer: Optimiz
 
 @lru_cache(maxsize=65536)
 def _regions(model: ModelSpec, tp: int, sp: bool, ranks: int, optimizer: Optimizer, rank: int) -> np.ndarray:
-    elements = np.zeros((REGIONS + 1, len(Sums._fields)))
-    layers = model.num_hidden_layers
+    elements, layers = np.zeros((REGIONS + 1, len(Sums._fields))), model.num_hidden_layers
     for shape, tensor, sums in _local_shapes(model, tp, sp):
         layer, rest = tensor.layer, float(not is_matrix(tensor))
         inside = 0 <= layer < layers
@@ -115,9 +114,8 @@ def _regions(model: ModelSpec, tp: int, sp: bool, ranks: int, optimizer: Optimiz
         size = padded_rows(shape, ranks)
         kept = optimizer.state_bytes(tensor, size // ranks)
         p, q = factors(shape, rank, stacked=False, partial=bool(sums))
-        numbers = np.array(
-            [size, size * ("tp" in sums), size * ("kv" in sums), size * rest, kept, size * (p > 0), p, q]
-        )
+        summed = size * ("tp" in sums), size * ("kv" in sums)
+        numbers = np.array([size, *summed, size * rest, kept, size * (p > 0), p, q])
         elements[region] += numbers
         if tensor.tied_to:
             elements[TIED] += numbers
@@ -125,11 +123,12 @@ def _regions(model: ModelSpec, tp: int, sp: bool, ranks: int, optimizer: Optimiz
     return elements
 
 
+Held = tuple[tuple[int, ...], TensorSpec, tuple[str, ...]]  # a tensor's shape on a rank, itself, the sums it waits for
+
+
 @lru_cache(maxsize=1024)
-def _local_shapes(
-    model: ModelSpec, tp: int, sp: bool
-) -> tuple[tuple[tuple[int, ...], TensorSpec, tuple[str, ...]], ...]:
-    """Of every dense tensor: its shape on a tensor-parallel rank, itself, and the sums that it waits for."""
+def _local_shapes(model: ModelSpec, tp: int, sp: bool) -> tuple[Held, ...]:
+    """The dense tensors of a tensor-parallel rank."""
     layout = Layout(devices=tp, tp=tp, sp=sp, zero_stage=0)
     coords, sizes = {"tp": 0}, {"tp": tp}
     return tuple(

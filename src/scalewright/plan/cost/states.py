@@ -71,7 +71,6 @@ def _regions(table: Table, place: PipelineRank) -> dict[int, np.ndarray]:
 
 
 def _apart(place: PipelineRank) -> np.ndarray:
-    """Where a tied head's matrix is on a rank that doesn't hold the embedding."""
     return np.asarray((place.last > 0) & (place.first == 0))
 
 
@@ -129,7 +128,6 @@ def _own(at: Columns, place: PipelineRank) -> States:
 
 
 def _errors(at: Columns, place: PipelineRank) -> np.ndarray:
-    """PowerSGD's errors and factors."""
     table, regions, experts = at.table, at.padded.regions, at.padded.experts
     sent = kept_bytes(shrunk(at, place, regions.shrunk), shrunk(at, place, regions.sent_q))
     dense = sent * (table.dp * table.cp > 1)

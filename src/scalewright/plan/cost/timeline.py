@@ -1,18 +1,15 @@
 """One optimizer step from seconds of kernels and collectives: what runs after what, and hides behind it.
 
-    a rank's micro-batch   microbatch.py      kernels, exposed tp, cp and ep exchange, waits for the host
-    the pipeline           pipeline.py        m · slowest rank + bubble + exposed messages
-    fewer cores than ranks cpu.py             at least crowd · m · a rank's computation
-    data parallelism       data_parallel.py   what the last backward (first forward) doesn't hide;
-                                              FSDP: of every micro-batch
-    optimizer, offload     optimizer.py       bytes of the states, the host's link
+    a rank's micro-batch   microbatch.py     kernels, exposed tp, cp and ep exchange, waits for the host
+    the pipeline           pipeline.py       m · slowest rank + bubble + exposed messages
+    fewer cores than ranks cpu.py            at least crowd · m · a rank's computation
+    data parallelism       `data_parallel`   what the last backward (first forward) doesn't hide; FSDP: of each of them
+    optimizer, offload     optimizer.py      bytes of the states, the host's link
     step                   + what a step always costs (host.step)
                            + stragglers: wait.straggler of the step a doubling of nodes
 
-Stragglers: a step ends with the slowest of n nodes. Of n alike, independent delays the largest grows with the
-logarithm of n, whatever their distribution's exponential tail (Gumbel 1958), hence seconds · s · log2(n).
-
-Seconds that gradients and parameters take beside the computation, in a step.
+Stragglers: a step ends with the slowest of n nodes. Of n alike, independent delays the largest grows with the logarithm
+of n, whatever their distribution's exponential tail (Gumbel 1958), hence seconds · s · log2(n). Gradients, parameters:
 
     hides behind         traffic                                         exposed
     forward, backward    ZeRO 1, 2: parameters; ZeRO 0 to 2: gradients   what overlap · the pass doesn't hide,
@@ -25,13 +22,11 @@ Seconds that gradients and parameters take beside the computation, in a step.
     nothing              passes over gradients that are compressed       all
     nothing              outer steps of islands, a step's share           what `overlap` steps don't hide
 
-Where nothing runs beside the computation, a pipeline fills and drains with the traffic of its stages: FSDP
-gathers when the first activation has come, and reduces before the gradient goes to the stage before.
-
-What FSDP hides slows the computation that hides it (overlap.slow). What is sent: volumes.py.
-
-FSDP2 gathers into one buffer and copies parameters out of it, where the computation waits for them; gradients
-are cast to fp32 as they are copied in, beside the backward: 8 + 6 bytes a parameter and micro-batch.
+Where nothing runs beside the computation, a pipeline fills and drains with the traffic of its stages: FSDP gathers when
+the first activation has come, and reduces before the gradient goes to the stage before. What FSDP hides slows the
+computation that hides it (overlap.slow). FSDP2 gathers into one buffer and copies parameters out of it, where the
+computation waits for them; gradients are cast to fp32 as they are copied in, beside the backward: 8 + 6 bytes a
+parameter and micro-batch. What is sent: volumes.py.
 """
 
 from __future__ import annotations
@@ -112,10 +107,11 @@ def _step(at: PricedColumns) -> Step:
     ranks = [micro(at, place, sent) for place in seats]
     totals = np.stack([rank.total for rank in ranks])
     slow, which = totals.max(0), totals.argmax(0)
-    fill = bubble(at, (ranks[0], ranks[1], ranks[2]), slow)
+    costs = ranks[0].cost, ranks[1].cost, ranks[2].cost
+    fill = bubble(at, costs, slow)
     message = messages(at, seats, totals, volumes, prices)
     if isinstance(prices, Cpu):
-        fill, message = clocked(at, (ranks[0], ranks[1], ranks[2]), slow, fill, message, prices)
+        fill, message = clocked(at, costs, slow, fill, message, prices)
     # what other trainers' ranks share is taken of the fullest, whichever it is
     counted = seats if volumes.any_own and (table.pp > 1).any() else seats[:1]
     dp = np.max([data_parallel(at, volumes.data_parallel(place), slow, prices) for place in counted], axis=0)
@@ -125,34 +121,18 @@ def _step(at: PricedColumns) -> Step:
         name: m * np.choose(which, [getattr(rank, name) for rank in ranks])
         for name in ("compute", "recompute", "tp", "cp", "ep", "host")
     }
-    turns = crowded(prices.crowd, of["compute"] + of["recompute"] + of["host"], fill)
+    # ranks wait for a core where a crowd shares each; in a pipeline's fill the others have it
+    turns = np.maximum((prices.crowd - 1) * (of["compute"] + of["recompute"] + of["host"]) - fill, 0.0)
     plain = m * slow + fill + turns + message + dp + states + fixed
     nodes = np.maximum(table.devices / np.maximum(at.chip.node, 1.0), 1.0)
     late = plain * c["wait.straggler"] * np.log2(nodes)
-    parts = {
-        "compute": of["compute"] + turns,
-        "tp_exposed": of["tp"],
-        "dp_exposed": dp,
-        "cp_exposed": of["cp"],
-        "ep_exposed": of["ep"],
-        "pp_bubble": fill,
-        "pp_exposed": message,
-        "optimizer": states,
-        "recompute": of["recompute"],
-        "other": of["host"] + fixed + late,
-    }
+    parts = {"compute": of["compute"] + turns, "tp_exposed": of["tp"], "dp_exposed": dp, "cp_exposed": of["cp"]}
+    parts |= {"ep_exposed": of["ep"], "pp_bubble": fill, "pp_exposed": message, "optimizer": states}
+    parts |= {"recompute": of["recompute"], "other": of["host"] + fixed + late}
     forward, hardware = flops(at)
     detail = {"slow": slow, "late": late, "fixed": fixed}
     share = prices.beside * of["host"] / np.maximum(plain, 1e-12)  # a CPU's Python is timed, no wait
     return Step(plain + late, parts, forward, hardware, share, at, detail)
-
-
-def crowded(crowd: np.ndarray, work: np.ndarray, fill: np.ndarray) -> np.ndarray:
-    """Seconds that ranks with `work` seconds each wait for a core, where `crowd` of them share each.
-
-    A core is never idle while a rank could run: in a pipeline's fill the others have it.
-    """
-    return np.asarray(np.maximum((crowd - 1) * work - fill, 0.0))
 
 
 def flops(at: PricedColumns) -> tuple[np.ndarray, np.ndarray]:
@@ -186,16 +166,10 @@ def data_parallel(at: Columns, sent: Sequence[Transfer], micro: np.ndarray, pric
         + _by_block(at, priced, micro)
         + prices.beside * _copies(at, priced)
         + _packing(at)
-        + _alone(priced)
+        + sum(x.seconds * x.share for x in priced if x.transfer.during == "nothing" and x.transfer.axis != "islands")
         + _outer(at, priced, micro)
         + (1 - prices.beside) * _fill(at, priced)
     )
-
-
-def _alone(priced: Sequence[_Priced]) -> np.ndarray:
-    """Seconds of what nothing hides."""
-    alone = [x for x in priced if x.transfer.during == "nothing" and x.transfer.axis != "islands"]
-    return np.asarray(sum(part.seconds * part.share for part in alone))
 
 
 def _outer(at: Columns, priced: Sequence[_Priced], micro: np.ndarray) -> np.ndarray:

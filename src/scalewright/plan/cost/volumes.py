@@ -271,13 +271,9 @@ class Volumes:
 
 
 def _only(rows: np.ndarray, transfers: Iterable[Transfer]) -> list[Transfer]:
-    """These, with calls in some rows alone."""
     if rows.all():
         return list(transfers)
     return [replace(x, calls=np.where(rows, x.calls, 0.0)) for x in transfers]
-
-
-# -- bytes by axis ---------------------------------------------------------------------------------
 
 
 AXES = ("tp", "dp", "cp", "ep", "pp")

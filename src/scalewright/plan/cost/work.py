@@ -227,7 +227,6 @@ def _joined(head: Operator, more: Operator) -> Operator:
 
 
 def _kernels(o: Operator, region: int, share: float) -> list[Kernel]:
-    """The kernels of an operator's forward and backward."""
     moved, part = o.read + o.written, float(part_of(o))
     if o.kind in PRODUCTS:
         return _products(o, region, share, moved, part)
@@ -305,7 +304,6 @@ def _totals(model: ModelSpec) -> Mapping[tuple[int, str], float]:
 
 
 def _outer_region(tensor: TensorSpec) -> int:
-    """The region of a tensor outside of the blocks."""
     return EXTRA if tensor.name.startswith("mtp.") else BEFORE if tensor.layer < 0 else AFTER
 
 

@@ -69,10 +69,7 @@ def steady(runs: Runs) -> np.ndarray:
 
 
 def solve(task: Problem, start: Constants | None = None, steps: int = 12) -> Constants:
-    """The constants that fit best, by Levenberg-Marquardt, clipped to their ranges.
-
-    A step leaves out constants at a bound whose gradient points outwards.
-    """
+    """The constants that fit best, in their ranges, by Levenberg-Marquardt on those that no bound holds."""
     names = [fact.name for fact in task.free]
     low, high, prior = np.array([(fact.low, fact.high, fact.prior) for fact in task.free]).reshape(-1, 3).T
     span = high - low
@@ -178,7 +175,6 @@ def left_out(runs: Runs, kind: str = "source", most: int = 60, steps: int = 8) -
 
 
 def _priors() -> Constants:
-    """The constants before any fit."""
     return constants().with_values({fact.name: fact.prior for fact in facts()})
 
 

@@ -160,9 +160,6 @@ def oom_row(row: Row) -> Row:
     return {**NANOTRON_SWEEP, **{key: row[key] for key in (*OOM_COLUMNS, "outcome")}, **stated}
 
 
-# -- as evidence lists them ------------------------------------------------------------------------
-
-
 DAY = re.compile(r"\b(20[12]\d)-(0[1-9]|1[0-2])(?:-\d\d)?\b")
 RELEASE = re.compile(r"\bv?(2[0-9])\.(0[1-9]|1[0-2])(?!\d)")  # NVIDIA's containers and recipes: year.month
 YEAR = re.compile(r"\b(20[12]\d)\b")

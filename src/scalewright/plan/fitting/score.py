@@ -36,10 +36,7 @@ BASELINES = ("model", "hardware", "model_and_bubble", "hardware_and_bubble")
 
 
 def summary(error: np.ndarray, layout: np.ndarray, within: np.ndarray | None = None) -> dict[str, float]:
-    """Figures of a set of relative errors; every layout counts once, by the median of its rows.
-
-    `within`: whether each measurement lies between p10 and p90.
-    """
+    """Figures of relative errors, a layout once, by its rows' median; `within`: measured between p10 and p90."""
     absolute, signed = once_a_layout(np.abs(error), layout), once_a_layout(error, layout)
     figures = {
         "rows": len(error),
@@ -162,7 +159,6 @@ def layout_groups(runs: Runs, predicted: np.ndarray) -> tuple[list[tuple[str, ..
 
 
 def _worst(runs: Runs, predicted: np.ndarray, most: int = 20) -> list[dict[str, str | float]]:
-    """The rows with the largest errors."""
     error = predicted / runs.seconds - 1
     use = np.flatnonzero(np.isfinite(error) & runs.plain)
     return [
@@ -212,9 +208,6 @@ def baselines(outcome: Outcome) -> dict[str, np.ndarray]:
     bubble = 1 + (t.pp - 1) / (t.accumulation * t.virtual_stages)
     seconds = (model / rate, hardware / rate, model / rate * bubble, hardware / rate * bubble)
     return dict(zip(BASELINES, seconds, strict=True))
-
-
-# -- ranking ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

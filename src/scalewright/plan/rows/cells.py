@@ -119,7 +119,6 @@ def _noted(request: Request, chosen: Request) -> Request:
 
 
 def _candidates(request: Request, batch: float | None, mbs: float | None) -> Iterator[Request]:
-    """The request in each usual layout that divides its devices."""
     model, torus = request.model, request.chip.kind == "tpu"
     for tp, pp in product((1,) if torus else (1, 2, 4, 8), (1,) if torus else (1, 2, 4, 8, 16)):
         if request.devices % (tp * pp) or pp > model.num_hidden_layers or tp > model.num_attention_heads:

@@ -180,6 +180,5 @@ def _with_head(keys: Mapping[str, Any], billions: float | None) -> ModelSpec:
 
 @lru_cache(maxsize=512)
 def _preset(name: str) -> ModelSpec | None:
-    """The published model of this name."""
     guesses = (name, name.replace("llama-3-405b", "llama-3.1-405b"), name.replace("-instruct", ""))
     return next((load_model_spec(guess) for guess in guesses if is_preset(guess)), None)

@@ -81,9 +81,6 @@ def _chip(device: str, gbps: float | None) -> Chip:
     return chip_of(load_cluster(device), gbps)
 
 
-# -- precision, recomputation, schedule -----------------------------------------------------------
-
-
 def _precision(row: Row, framework: Framework, chip: Chip, assumed: Assumptions) -> str:
     """As stated; the default is fp16 before 2022, then bf16. Raises UserError where the device lacks it."""
     word = text(row, "precision").lower()
@@ -124,9 +121,6 @@ def _schedule(options: Mapping[str, str], chunks: int) -> str:
     if schedule not in SCHEDULES:
         raise unknown("schedule", schedule, SCHEDULES, "row")
     return schedule
-
-
-# -- the layout -----------------------------------------------------------------------------------
 
 
 def _split(
@@ -185,7 +179,6 @@ def _axes(row: Row, chip: Chip, assumed: Assumptions) -> tuple[int, dict[str, in
 
 
 def _batch(row: Row, dp: int, pp: int, assumed: Assumptions) -> tuple[int, float]:
-    """Sequences of a micro-batch and of a step."""
     batch, micro = number(row, "gbs"), number(row, "mbs")
     if micro is None:
         each = (batch or 4 * dp) / dp

@@ -76,10 +76,7 @@ def is_legal(model: ModelSpec, seq_len: int, **keys: Any) -> bool:
 
 
 def make_space(template: Request, global_batch: int, fixed: Fixed, trainer: Capabilities | None = None) -> Space:
-    """The space of a run; axes in `fixed` have only those values. Empty when no layout is legal.
-
-    `trainer`: limits the axes that aren't fixed (null: no limits).
-    """
+    """The legal layouts of a run, perhaps none: axes in `fixed` have those values only, `trainer` limits the others."""
     if template.chip.timings is not None:  # processes of one machine, priced from its own timings
         fixed = {**UNTIMED, **fixed}
     axes = AxisValues(fixed, trainer or Capabilities(""))
@@ -193,7 +190,6 @@ def _pipes(template: Request, axes: AxisValues) -> tuple[dict[str, np.ndarray], 
 
 
 def _schedules(pp: int, layers: int, axes: AxisValues) -> Iterator[tuple[str, int]]:
-    """Schedule kinds and virtual stages that a pp allows."""
     if pp == 1:
         if "1f1b" in axes.unfiltered("schedule", ("1f1b",)) and 1 in axes.get("virtual_stages", (1,)):
             yield "1f1b", 1

@@ -17,10 +17,7 @@ MIN_SHARE = 0.1  # of the largest difference: smaller parts aren't listed
 
 
 def compare(axis: str, choice: Choice, best: Choice, headroom: float | None) -> dict[str, Any]:
-    """An entry of `why_not`: how a layout differs from the best, in numbers and in one line.
-
-    `headroom`: the plan's; null: a layout must fit up to the p90 of its memory.
-    """
+    """An entry of `why_not`; `headroom`: the plan's; null: a layout must fit up to the p90 of its memory."""
     prediction, layout, reference = choice.prediction, choice.keys, best.keys
     keys = axis.split(", ") if axis else []
     others = [k for k in layout if axis and k not in (*keys, *FOLLOWS) and layout[k] != reference[k]]

@@ -77,8 +77,6 @@ class Finder:
         if tell is not None:
             tell(len(order), len(order))
 
-    # -- bounds -----------------------------------------------------------------------------------
-
     @property
     def bounds(self) -> np.ndarray:
         """Lower bound on the score of every layout of each core; computed once per pricer."""
@@ -124,8 +122,6 @@ class Finder:
     def has_plain(self) -> bool:
         """Whether the space has every layout without recomputation and offload too, mostly the fastest."""
         return self.space.recomputes[0][0] == "none" and OFFLOADS[self.space.offloads[0]] == "none"
-
-    # -- pricing ----------------------------------------------------------------------------------
 
     def _seed(self, cores: np.ndarray) -> None:
         """Sets the first cutoff from common layouts; the search prices the best of them again."""

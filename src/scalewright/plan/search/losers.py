@@ -30,10 +30,7 @@ def columns(space: Space, rows: Rows) -> dict[str, np.ndarray]:
 
 
 def near_losers(finder: Finder, candidates: Priced, best: Priced) -> tuple[list[str], Priced]:
-    """The near losers of the first row of `best`: at most two of each axis, fastest first.
-
-    The names of the axes in which each differs from the best, and the rows.
-    """
+    """At most two rows of each axis beside the first of `best`, fastest first, and the axes in which each differs."""
     space = finder.space
     reference = {axis: values[0] for axis, values in columns(space, best.rows).items()}
     differs = {axis: values != reference[axis] for axis, values in columns(space, candidates.rows).items()}
@@ -58,7 +55,6 @@ def near_losers(finder: Finder, candidates: Priced, best: Priced) -> tuple[list[
 
 
 def _fastest(priced: Priced, mask: np.ndarray) -> Priced | None:
-    """The fastest of the masked rows."""
     index = np.flatnonzero(mask)
     return priced.take(index[[priced.score[index].argmin()]]) if len(index) else None
 

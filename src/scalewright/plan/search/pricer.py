@@ -111,10 +111,7 @@ class Pricer:
         return np.asarray(sum(np.maximum(without[k] - usage.parts[k][index], 0.0) for k in OFFLOADED))
 
     def floor(self, rows: Rows, offload: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """Lower bound in bytes on the rows' memory with any recomputation, and what is usable.
-
-        `offload`: this one of the space's (0: the least).
-        """
+        """Lower bound in bytes on the rows' memory with any recomputation and this offload; and what is usable."""
         shares = [(kind == "full", share) for kind, share, _ in self.space.recomputes]
         recompute = np.full(len(rows), shares.index(max(shares)))
         usage = self.memory(Rows(rows.core, rows.pipe, rows.shard, recompute, np.full(len(rows), offload)))

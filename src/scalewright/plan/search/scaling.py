@@ -111,9 +111,6 @@ def _serial_parts(few: int, first: Choice, many: int, last: Choice) -> list[Seri
     ]
 
 
-# -- nearby counts and batches ---------------------------------------------------------------------
-
-
 MIN_GAIN = 0.05  # of tokens/s: smaller gains aren't reported
 MIN_SHARE = 0.75  # of the devices and of the batch that a candidate keeps
 MAX_COUNTS = 3

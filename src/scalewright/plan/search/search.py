@@ -122,7 +122,6 @@ def _check_islands(question: Question, goal: Goal) -> None:
 
 
 def _plan(maker: ChoiceMaker, finder: Finder, best: list[Choice], front: list[Choice]) -> Plan:
-    """The plan without its reasons."""
     host = f"a host has {HOST_BYTES / 1e9:.0f} GB of memory for each of its devices"
     offloads = any(choice.layout.offload != "none" for choice in (*best, *front))
     return Plan(

@@ -117,8 +117,6 @@ class Space:
             pairs = np.where(self.shard["zero_stage"][rows.shard] == 3, len(self.offloads), less)
         return np.bincount(np.searchsorted(cores, rows.core), pairs, len(cores))
 
-    # -- products of rows and the values of one part --------------------------------------------------
-
     def spread_pipes(self, rows: Rows) -> Rows:
         """Every row with every schedule that is legal for it."""
         spread = _spread(rows, "pipe", *_lookup(self.pipes, self.core["pp"][rows.core]))
@@ -159,8 +157,6 @@ class Space:
         """Rows of these cores with the first value of every other part."""
         zeros = np.zeros(len(cores), dtype=np.intp)
         return Rows(cores.astype(np.intp), zeros, zeros, zeros, zeros)
-
-    # -- conversions of rows --------------------------------------------------------------------------
 
     def table(self, rows: Rows) -> Table:
         """The rows as a table for the cost formulas."""

@@ -83,7 +83,6 @@ def _key_words(given: Mapping[str, Any]) -> str:
 
 
 def _fitting(plan: Plan, given: Mapping[str, Any]) -> Choice | None:
-    """The best layout with these keys that fits, if any."""
     try:
         return search_again(plan, fixed=given, top=1, margin=0.0).best[0]
     except UserError:
