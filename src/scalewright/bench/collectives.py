@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 
 WIDTH = 4  # bytes of a number
 PERIOD = 7  # the pattern's values repeat after so many, so that a shifted buffer is seen
+DRAWS = 300
+LOW, HIGH = 5, 95  # percentiles of the interval
+Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -225,11 +228,6 @@ def make_buffers(
     if kind == "broadcast":
         return buffers(lambda: dist.broadcast(whole, src=ranks[0], group=group), whole, pattern)
     return buffers(exchange, other, pattern * (ranks.index(before) + 1))
-
-
-DRAWS = 300
-LOW, HIGH = 5, 95  # percentiles of the interval
-Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,9 @@ PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 PASSES = {"copy": 2, "triad": 3}
 MEMORY_BYTES = tuple(1 << power for power in range(16, 29, 2))  # of one array
 Shape = tuple[int, int, int]  # rows, k, n
+COMPUTE = ("linear", "attention", "attention_narrow")
+MOVED = ("norm", "layer_norm", "gated", "activation", "rope", "residual", "loss")
+LARGE = 1 << 26  # bytes of an array beyond the caches
 
 
 def need_torch() -> Any:
@@ -110,11 +113,6 @@ def memory(device: str = "cpu", sizes: Sequence[int] = MEMORY_BYTES, seconds: fl
 
 def _figures(rate: Rate, unit: str) -> dict[str, float]:
     return {f"{unit}_per_s": rate.median_per_s, f"best_{unit}_per_s": rate.per_s, "runs": rate.runs}
-
-
-COMPUTE = ("linear", "attention", "attention_narrow")
-MOVED = ("norm", "layer_norm", "gated", "activation", "rope", "residual", "loss")
-LARGE = 1 << 26  # bytes of an array beyond the caches
 
 
 def roofs(precision: str) -> dict[str, float]:

@@ -34,6 +34,8 @@ from scalewright.model.torch_private import FakeTensor, collectives, unset_fake_
 from scalewright.parallel import context, functions
 
 FIRST_KEYS = context.first_keys_on_host
+HALF = (torch.bfloat16, torch.float16)
+RMS_NORM, ATTENTION = F.rms_norm, F.scaled_dot_product_attention
 
 
 def use_stand_ins() -> None:
@@ -78,10 +80,6 @@ STAND_INS: tuple[tuple[ModuleType, str, Callable[..., Any]], ...] = (
     (functions, "start_all_gather", _all_gather),
     (context, "first_keys_on_host", _first_keys_on_host),
 )
-
-
-HALF = (torch.bfloat16, torch.float16)
-RMS_NORM, ATTENTION = F.rms_norm, F.scaled_dot_product_attention
 
 
 @contextmanager

@@ -55,6 +55,9 @@ FLOOR = 1e-2
 
 GIVEN = "the layout's routers take the control's choices: rounding would send tokens elsewhere"
 Tell = Callable[[str], None]
+# Precisions that keep so few bits that another layout's rounding decides which experts a token goes to.
+ROUNDED = ("tf32", "fp16", "bf16")
+Target = Callable[[RankContext, Sequence[Start]], None]
 
 
 def parity(
@@ -175,11 +178,6 @@ def cut_otherwise(layout: Layout) -> Layout | None:
     if not others:
         return None
     return layout.replace(micro_batch=min(others, key=lambda size: abs(size - layout.micro_batch)))
-
-
-# Precisions that keep so few bits that another layout's rounding decides which experts a token goes to.
-ROUNDED = ("tf32", "fp16", "bf16")
-Target = Callable[[RankContext, Sequence[Start]], None]
 
 
 @dataclass(frozen=True)

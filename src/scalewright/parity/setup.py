@@ -25,7 +25,7 @@ from scalewright.spec.compress import word
 from scalewright.spec.diloco import DilocoSpec, check_diloco
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
-from scalewright.spec.layout_check import check_layout
+from scalewright.spec.layout_check import check_layout, is_legal
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.run import DataSpec, OptimizerSpec, PythonRef, RunSpec
@@ -36,6 +36,12 @@ from scalewright.train.resolve import check_trainable
 MATHEMATICS = ("z_loss", "balance")  # keys of `train` that change what is computed
 SHOWN = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads",
          "num_key_value_heads", "head_dim", "vocab_size")  # fmt: skip
+RUNS = 4  # control and layout, each with the run's optimizer and with SGD
+SECONDS = 120.0
+CPU_RANKS = 8  # that a small machine runs at once without trouble
+CORE_RATE = 1e10  # FLOP/s of one core in fp32, of the small products that a rank's part is made of
+GPU_RATE = 1e13  # FLOP/s of one GPU in fp32
+STATE_BYTES = 16  # fp32: parameter, gradient, two moments
 
 
 @dataclass(frozen=True)
@@ -121,7 +127,7 @@ def _fit(
     if isinstance(model, PythonRef):
         return model, after, seq_len
     small = fewer_kv_heads(model, layout, after)
-    if too_large(small, after, seq_len, steps, limits) or not _legal(after, small, seq_len):
+    if too_large(small, after, seq_len, steps, limits) or not is_legal(after, small, seq_len, train=True):
         seq_len = small_seq_len(seq_len, after)
         data = {**after.dump(), "micro_batch": min(2, after.micro_batch), "stage_layers": None}
         after = layouts.with_micro_batches(data, after.accumulation)
@@ -131,14 +137,6 @@ def _fit(
             after = after.replace(stage_layers=layouts.by_hand(small.num_hidden_layers, after.stages, even))
     check_layout(after, small, seq_len, train=True)
     return small, after, seq_len
-
-
-def _legal(layout: Layout, model: ModelSpec, seq_len: int) -> bool:
-    try:
-        check_layout(layout, model, seq_len, train=True)
-    except UserError:
-        return False
-    return True
 
 
 def _differences(before: Any, after: Any) -> list[str]:
@@ -168,14 +166,6 @@ def _data(run: RunSpec, model: ModelSpec | PythonRef, seq_len: int, *, changed: 
         return run.data.dump(), []
     folded = {"python": "scalewright.data.stand_in:Folded", "source": run.data.dump()}
     return {**folded, "vocab_size": vocabulary, "seq_len": seq_len}, []
-
-
-RUNS = 4  # control and layout, each with the run's optimizer and with SGD
-SECONDS = 120.0
-CPU_RANKS = 8  # that a small machine runs at once without trouble
-CORE_RATE = 1e10  # FLOP/s of one core in fp32, of the small products that a rank's part is made of
-GPU_RATE = 1e13  # FLOP/s of one GPU in fp32
-STATE_BYTES = 16  # fp32: parameter, gradient, two moments
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from math import log2
+from operator import attrgetter
 from typing import Any
 
 from scalewright.plan.constants import Constants
@@ -78,10 +79,6 @@ def _settings(r: Request) -> Iterator[Change]:
         yield "ep x2", replace(r, ep=2 * r.ep)
         if r.ep % 2 == 0:
             yield "ep / 2", replace(r, ep=r.ep // 2)
-    yield from _techniques(r)
-
-
-def _techniques(r: Request) -> Iterator[Change]:
     if r.dp * r.cp > 1:
         others = (stage for stage in range(4) if stage != r.zero_stage)
         yield from ((f"zero_stage {stage}", replace(r, zero_stage=stage)) for stage in others)
@@ -250,12 +247,10 @@ def extrapolates(r: Request) -> list[str]:
         outside.append(f"no run on {r.chip.family.name} devices")
     elif r.chip.name not in {x.chip.name for x in runs}:
         outside.append(f"no run on {r.chip.name}, only on others of its generation")
-    if r.framework.name not in {x.framework.name for x in runs}:
-        outside.append(f"no run of {r.framework.name}")
-    if r.precision not in {x.precision for x in runs}:
-        outside.append(f"no run in {r.precision}")
-    if r.schedule not in {x.schedule for x in runs}:
-        outside.append(f"no run with the schedule {r.schedule}")
+    for words, attribute in (("of", "framework.name"), ("in", "precision"), ("with the schedule", "schedule")):
+        value_of = attrgetter(attribute)
+        if value_of(r) not in map(value_of, runs):
+            outside.append(f"no run {words} {value_of(r)}")
     if r.model.mla and count(r.model).total < 1e10:
         outside.append("no small model with latent attention")
     return outside

@@ -36,6 +36,13 @@ TYPO = 0.8  # similarity of two names above which one counts as a typo of the ot
 FLASH_2 = 2023.55  # as a year: FlashAttention 2 came in July 2023 (Dao 2023)
 CONDITIONS = ("device", "before")  # keys of a line of habits
 RULES = ("match", "habits")  # keys of an entry that are no facts
+# Other names of trainers in the table, as users write them.
+ALIASES = (
+    "accelerate", "axolotl", "axlearn", "colossalai", "composer", "easylm", "fsdp", "gpt-neox", "jax",
+    "levanter", "litgpt", "llama-factory", "mcore", "megatron-core", "megatron-lm", "mosaicml", "nanogpt",
+    "olmo", "olmo-core", "paxml", "picotron", "pytorch", "transformers", "trl",
+)  # fmt: skip
+OTHER = "unknown"  # the name of a trainer that isn't in the table
 
 
 @dataclass(frozen=True)
@@ -108,15 +115,6 @@ def find_framework(name: str, version: str | None = None, device: str = "gpu") -
 def framework_names() -> list[str]:
     """The known trainers."""
     return [name for name in _table()[1] if name != "unknown"]
-
-
-# Other names of trainers in the table, as users write them.
-ALIASES = (
-    "accelerate", "axolotl", "axlearn", "colossalai", "composer", "easylm", "fsdp", "gpt-neox", "jax",
-    "levanter", "litgpt", "llama-factory", "mcore", "megatron-core", "megatron-lm", "mosaicml", "nanogpt",
-    "olmo", "olmo-core", "paxml", "picotron", "pytorch", "transformers", "trl",
-)  # fmt: skip
-OTHER = "unknown"  # the name of a trainer that isn't in the table
 
 
 def check_name(name: str) -> None:

@@ -49,9 +49,9 @@ def check_layout(layout: Layout, model: ModelSpec, seq_len: int | None = None, *
         raise UserError(problem.what, "layout", find_fix(case, CHECKS, index, problem))
 
 
-def is_legal(layout: Layout, model: ModelSpec, seq_len: int | None = None) -> bool:
+def is_legal(layout: Layout, model: ModelSpec, seq_len: int | None = None, *, train: bool = False) -> bool:
     """Whether `check_layout` accepts the layout; faster where it doesn't, as no fix is looked for."""
-    return first_problem(Case(layout, model, seq_len, False), CHECKS) is None
+    return first_problem(Case(layout, model, seq_len, train), CHECKS) is None
 
 
 # -- tensor and expert parallelism ----------------------------------------------------------------

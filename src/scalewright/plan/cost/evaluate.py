@@ -31,6 +31,13 @@ from scalewright.spec.hardware.device_families import Family
 from scalewright.spec.hardware.devices import load_device
 
 LADDER = ("none", "core")  # what a trainer's recipe turns on, in order, until the run fits; then see _least
+# Assumptions that move the time much: layout, batch, shape
+HEAVY = ("tp ", "pp ", "mbs ", "gbs ", "shape ", "layers ", "layout", "seq ", "heads ")
+# Devices with step times in data/measured_runs.csv; a test compares.
+MEASURED_DEVICES = frozenset({
+    "a100-sxm-40", "a100-sxm-80", "b200-sxm", "gb200-nvl72", "gb300-nvl72", "h100-sxm", "tpu-v4p", "tpu-v5e",
+    "tpu-v5p", "tpu-v6e", "v100-sxm2-32",
+})  # fmt: skip
 
 
 @dataclass
@@ -93,15 +100,6 @@ def _least(built: Table, facts: Facts, unknown: np.ndarray, c: Constants) -> np.
         chosen = np.where(open_rows, RECOMPUTE.index(rung), chosen)
         open_rows &= ~memory(Columns(replace(built, recompute=chosen), facts, c)).fits
     return np.where(open_rows, last, chosen)
-
-
-# Assumptions that move the time much: layout, batch, shape
-HEAVY = ("tp ", "pp ", "mbs ", "gbs ", "shape ", "layers ", "layout", "seq ", "heads ")
-# Devices with step times in data/measured_runs.csv; a test compares.
-MEASURED_DEVICES = frozenset({
-    "a100-sxm-40", "a100-sxm-80", "b200-sxm", "gb200-nvl72", "gb300-nvl72", "h100-sxm", "tpu-v4p", "tpu-v5e",
-    "tpu-v5p", "tpu-v6e", "v100-sxm2-32",
-})  # fmt: skip
 
 
 def spread(outcome: Outcome, requests: Sequence[Request], unknown: np.ndarray, c: Constants) -> np.ndarray:

@@ -47,8 +47,7 @@ COMPRESSED = ("none", "bf16", "fp16", "powersgd")  # how gradients are sent, by 
 #   ours      cast, log-softmax (2 + 4, 4 + 4), exponent (4 + 4), the gradient (4 + 2); scaled (2 + 2)
 #   xla       two reads (2 + 2); one more and the gradient (2 + 2)
 LOSS_BYTES = {
-    "eager": (14, 22), "fused": (38, 14), "modern": (6, 4), "compiled": (10, 6), "xla": (4, 4),
-    "ours": (28, 4),
+    "eager": (14, 22), "fused": (38, 14), "modern": (6, 4), "compiled": (10, 6), "xla": (4, 4), "ours": (28, 4),
 }  # fmt: skip
 PLAIN_ISLANDS = DilocoSpec()
 UNFUSED = ("eager", "fused")  # generations of kernels that keep what one fused kernel would not

@@ -38,6 +38,10 @@ from scalewright.spec.schedules.kinds import find_kind
 from scalewright.spec.volumes import Transfer
 
 Costs = tuple[RankCost, RankCost, RankCost]  # of the fullest rank between the ends, the first and the last
+FILLED = 4  # micro-batches a rank until the pipeline repeats itself
+TIMED = np.array([find_kind(kind).trained and find_kind(kind).flushes for kind in SCHEDULES])
+_plan = lru_cache(maxsize=512)(schedule)
+_Parts = dict[str, float]  # seconds of one stage's computations, by kind
 
 
 def bubble(at: Columns, costs: Costs, slowest: np.ndarray) -> np.ndarray:
@@ -128,11 +132,6 @@ def messages(
     return np.where(t.pp > 1, fill + np.max(ranks, axis=0) - t.accumulation * totals.max(0), 0.0)
 
 
-FILLED = 4  # micro-batches a rank until the pipeline repeats itself
-TIMED = np.array([find_kind(kind).trained and find_kind(kind).flushes for kind in SCHEDULES])
-_plan = lru_cache(maxsize=512)(schedule)
-
-
 @dataclass(frozen=True)
 class Border:
     """Seconds of a message [rows] to a neighbour on the same machine, and on another."""
@@ -185,9 +184,6 @@ def _makespan(kind: str, p: int, v: int, parts: list[_Parts], border: Border, ro
         return by_stage[action.stage][action.kind]
 
     return simulate(plan, cost, lambda action: sent[plan.rank_of[action.stage], action.peer]).makespan
-
-
-_Parts = dict[str, float]  # seconds of one stage's computations, by kind
 
 
 def _rank_parts(row: int, rank: int, ranks: int, costs: Costs, sums: RankCost, stages: int) -> _Parts:

@@ -53,6 +53,9 @@ PARTS = (
     "compute", "tp_exposed", "dp_exposed", "cp_exposed", "ep_exposed", "pp_bubble", "pp_exposed",
     "optimizer", "recompute", "other",
 )  # fmt: skip
+BACKWARD = 2 / 3  # of a micro-batch's time
+# Bytes a number that compressing reads and writes, by COMPRESSED: parallel/replicate.py, power_sgd.py
+PACKING = np.array([0.0, 30.0, 46.0, 44.0])
 
 
 @dataclass
@@ -145,11 +148,6 @@ def flops(at: PricedColumns) -> tuple[np.ndarray, np.ndarray]:
     forward = block + ends * ranks
     again = at.rerun * block + (at.rerun_parts * at.prices.part_flops[t.unit]).sum(1) * blocks
     return 3 * forward, 3 * forward + again
-
-
-BACKWARD = 2 / 3  # of a micro-batch's time
-# Bytes a number that compressing reads and writes, by COMPRESSED: parallel/replicate.py, power_sgd.py
-PACKING = np.array([0.0, 30.0, 46.0, 44.0])
 
 
 def data_parallel(at: Columns, sent: Sequence[Transfer], micro: np.ndarray, prices: PriceList) -> np.ndarray:

@@ -189,9 +189,8 @@ def _listed(model: ModelSpec, sizes: Sizes) -> Work:
     query_heads, kv_heads, *_ = max(some for _, some in heads)
     logits = float(sizes.rows * -(-model.vocab_size // sizes.tp))
     return Work(
-        np.array(rows), kept, dense, expert, parts[:REST], inputs, gates, stream, sparse, routed, key_value,
-        apart, query, attended, float(kv_heads), float(query_heads), layers, logits,
-        float(block.head_in_chunks(model, sizes)),
+        np.array(rows), kept, dense, expert, parts[:REST], inputs, gates, stream, sparse, routed, key_value, apart,
+        query, attended, float(kv_heads), float(query_heads), layers, logits, float(block.head_in_chunks(model, sizes)),
     )  # fmt: skip
 
 

@@ -41,6 +41,9 @@ LAYOUT = (
 )  # fmt: skip
 COLUMNS = ("seconds", "memory", "memory_kind", "apart", "converted", "source")  # of Runs, as arrays
 OOM_COLUMNS = ("id", "layers", "hidden", "heads", "ffn", "vocab", "seq", "n_devices", "dp", "tp", "pp", "mbs", "gbs")
+DAY = re.compile(r"\b(20[12]\d)-(0[1-9]|1[0-2])(?:-\d\d)?\b")
+RELEASE = re.compile(r"\bv?(2[0-9])\.(0[1-9]|1[0-2])(?!\d)")  # NVIDIA's containers and recipes: year.month
+YEAR = re.compile(r"\b(20[12]\d)\b")
 
 
 @dataclass
@@ -158,11 +161,6 @@ def oom_row(row: Row) -> Row:
         "sharding": ("none", "zero1", "zero2", "zero3")[zero],
     }
     return {**NANOTRON_SWEEP, **{key: row[key] for key in (*OOM_COLUMNS, "outcome")}, **stated}
-
-
-DAY = re.compile(r"\b(20[12]\d)-(0[1-9]|1[0-2])(?:-\d\d)?\b")
-RELEASE = re.compile(r"\bv?(2[0-9])\.(0[1-9]|1[0-2])(?!\d)")  # NVIDIA's containers and recipes: year.month
-YEAR = re.compile(r"\b(20[12]\d)\b")
 
 
 def run_facts(row: Mapping[str, str], request: Request) -> MeasuredRun:

@@ -17,6 +17,7 @@ a regret of 0.05 is a step 5% longer than necessary.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -239,10 +240,8 @@ def rankings(
     groups: Sequence[tuple[str, ...]], predicted: np.ndarray, measured: np.ndarray, least: int = 5
 ) -> list[Ranking]:
     """Tau and regret of every group of at least `least` layouts."""
-    result = []
-    for group in dict.fromkeys(groups):
-        mask = np.array([other == group for other in groups])
-        if (layouts := int(mask.sum())) >= least:
-            pair = predicted[mask], measured[mask]
-            result.append(Ranking(group, layouts, kendall_tau(*pair), regret(*pair)))
-    return result
+    members: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
+    for index, group in enumerate(groups):
+        members[group].append(index)
+    pairs = {group: (predicted[rows], measured[rows]) for group, rows in members.items() if len(rows) >= least}
+    return [Ranking(group, len(a), kendall_tau(a, b), regret(a, b)) for group, (a, b) in pairs.items()]

@@ -135,12 +135,11 @@ def _keys(name: str, dims: Dims, width: int, blanks: list[str]) -> dict[str, obj
     blanks += [words for cell, words in usual.items() if getattr(dims, cell) is None]
     even = max(2, width // heads // 2 * 2)
     keys: dict[str, object] = {
-        "name": name or "model", "family": "llama" if gated else "gpt2",
-        "vocab_size": int(dims.vocab or VOCAB), "hidden_size": width, "intermediate_size": ffn,
-        "num_attention_heads": heads, "num_key_value_heads": int(dims.kv_heads or heads),
-        "head_dim": int(dims.head_dim or even), "context": int(dims.seq or CONTEXT),
-        "mlp_type": "swiglu" if gated else "gelu", "norm_type": "rmsnorm" if gated else "layernorm",
-        "positions": "rope" if gated else "learned",
+        "name": name or "model", "family": "llama" if gated else "gpt2", "vocab_size": int(dims.vocab or VOCAB),
+        "hidden_size": width, "intermediate_size": ffn, "num_attention_heads": heads,
+        "num_key_value_heads": int(dims.kv_heads or heads), "head_dim": int(dims.head_dim or even),
+        "context": int(dims.seq or CONTEXT), "mlp_type": "swiglu" if gated else "gelu",
+        "norm_type": "rmsnorm" if gated else "layernorm", "positions": "rope" if gated else "learned",
     }  # fmt: skip
     if dims.experts:
         top_k = int(dims.topk or TOP_K)

@@ -31,12 +31,11 @@ def columns(space: Space, rows: Rows) -> dict[str, np.ndarray]:
 
 def near_losers(finder: Finder, candidates: Priced, best: Priced) -> tuple[list[str], Priced]:
     """At most two rows of each axis beside the first of `best`, fastest first, and the axes in which each differs."""
-    space = finder.space
+    space, rows = finder.space, candidates.rows
     reference = {axis: values[0] for axis, values in columns(space, best.rows).items()}
-    differs = {axis: values != reference[axis] for axis, values in columns(space, candidates.rows).items()}
-    one_rank = space.core["dp"][candidates.rows.core] * space.core["cp"][candidates.rows.core] == 1
+    differs = {axis: values != reference[axis] for axis, values in columns(space, rows).items()}
     for axis in ("zero_stage", "dp_replicate"):  # over one rank nothing is sharded
-        differs[axis] &= ~one_rank
+        differs[axis] &= space.core["dp"][rows.core] * space.core["cp"][rows.core] > 1
     changes = np.sum([differs[axis] for axis in AXES], axis=0)
     alone = (changes == 1) | ((changes == 2) & differs["schedule"] & differs["virtual_stages"])
     too_large = candidates.over > 0  # for the device: rows that only exceed the host's memory are left out

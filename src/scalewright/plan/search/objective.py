@@ -29,6 +29,9 @@ FILE = Path(__file__).parents[1] / "data" / "energy.yaml"
 OBJECTIVES = ("time", "cost", "energy", "tokens-per-dollar")
 # Kind of a part of a step, by which it draws power; of the others: exposed
 _KIND = {part: part for part in ("compute", "recompute", "optimizer", "other")} | {"pp_bubble": "bubble"}
+UNLIMITED = -1e6  # headroom of a search without a memory limit: every layout fits
+MAX_MARGIN = 0.5
+MAX_VALUES = {"devices": 10**7, "global_batch": 10**9, "top": 10**4}
 
 
 @dataclass(frozen=True)
@@ -75,11 +78,6 @@ def power(chip: Chip) -> tuple[float, dict[str, float], tuple[str, ...]]:
     lines = [f"{chip.name} draws {watts['value']} W under load ({watts['source']})"]
     lines += [f"{name} draws {value:.0%} of it" for name, value in shares.items()]
     return float(watts["value"]), shares, tuple(lines)
-
-
-UNLIMITED = -1e6  # headroom of a search without a memory limit: every layout fits
-MAX_MARGIN = 0.5
-MAX_VALUES = {"devices": 10**7, "global_batch": 10**9, "top": 10**4}
 
 
 @dataclass(frozen=True)

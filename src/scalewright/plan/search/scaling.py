@@ -27,6 +27,10 @@ from scalewright.spec.errors import UserError
 from scalewright.spec.question import Question
 from scalewright.spec.step_parts import PART_TERMS
 
+MIN_GAIN = 0.05  # of tokens/s: smaller gains aren't reported
+MIN_SHARE = 0.75  # of the devices and of the batch that a candidate keeps
+MAX_COUNTS = 3
+
 
 def scaling(question: Question, goal: Goal, counts: Sequence[int], stop: Stop | None = None) -> dict[str, object]:
     """The best layout of every count at one global batch: `scaling` of `plan --json`, with the keys of a `Curve`."""
@@ -109,11 +113,6 @@ def _serial_parts(few: int, first: Choice, many: int, last: Choice) -> list[Seri
     return [
         SerialPart(part=part, words=PART_TERMS[part], seconds=above[part], share=above[part] / total) for part in order
     ]
-
-
-MIN_GAIN = 0.05  # of tokens/s: smaller gains aren't reported
-MIN_SHARE = 0.75  # of the devices and of the batch that a candidate keeps
-MAX_COUNTS = 3
 
 
 def nearby(plan: Plan) -> list[Nearby]:

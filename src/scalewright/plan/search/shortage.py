@@ -31,6 +31,9 @@ from scalewright.spec.errors import UserError
 from scalewright.spec.schedules.kinds import KINDS
 
 MAX_DOUBLINGS = 12  # of the devices, up to which a fix is searched
+TOP = 3  # layouts beyond the trainer that are listed
+MIN_GAIN = 0.001  # of speed: smaller gains aren't reported
+AXES = ("tp", "pp", "cp", "ep", "dp")
 
 
 def too_large(pricer: Pricer, fixed: Fixed) -> UserError:
@@ -90,10 +93,6 @@ def _enough_devices(pricer: Pricer, fixed: Fixed) -> int | None:
     return None
 
 
-TOP = 3
-MIN_GAIN = 0.001  # of speed: smaller gains aren't reported
-
-
 def out_of_reach(
     maker: ChoiceMaker, finder: Finder, fixed: Fixed, trainer: Capabilities, fastest: float, stop: Stop | None
 ) -> list[Beyond]:
@@ -110,9 +109,6 @@ def out_of_reach(
     choices = [(choice, trainer.missing(choice.keys)) for choice in replace(maker, space=space).choices(rows)]
     faster = [Beyond(choice, needs, 100 * (fastest / choice.score - 1)) for choice, needs in choices if needs]
     return sorted(faster, key=lambda layout: -layout.gain_pct)
-
-
-AXES = ("tp", "pp", "cp", "ep", "dp")
 
 
 def complexity(space: Space, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
