@@ -115,7 +115,7 @@ def fit(price: Price, measured: Sequence[float]) -> tuple[Factors, Tangent]:
     for _ in range(ROUNDS):
         near = tangent(price, factors)
         factors = near.solve(goal, np.arange(len(goal)))
-    return Factors(*(float(factor) for factor in factors)), near
+    return Factors(*factors.tolist()), near
 
 
 def calibrate(
@@ -139,15 +139,10 @@ def calibrate(
 
     learned, _ = learn(runs[::2])
     trial = correct(cluster, learned)
-    scored = [
-        {
-            "run": str(folder),
-            "measured_s": measured[folder],
-            "before_s": before[folder],
-            "after_s": predict(folder, trial),
-        }
-        for folder in runs[1::2]
-    ]
+    scored = []
+    for folder in runs[1::2]:
+        times = {"measured_s": measured[folder], "before_s": before[folder], "after_s": predict(folder, trial)}
+        scored.append({"run": str(folder), **times})
     factors, near = learn(runs)
     answer = {
         "factors": vars(factors),
@@ -166,8 +161,8 @@ def _interval(near: Tangent, measured: Sequence[float], seed: int) -> dict[str, 
     """The 5th and 95th percentile of fits to runs drawn with replacement."""
     generator, goal = np.random.default_rng(seed), np.asarray(measured, dtype=float)
     draws = [near.solve(goal, generator.integers(len(goal), size=len(goal))) for _ in range(DRAWS)]
-    low, high = np.percentile(np.stack(draws), (5, 95), axis=0)
-    return {name: [float(low[place]), float(high[place])] for place, name in enumerate(("kernels", "messages"))}
+    kernels, messages = np.percentile(np.stack(draws), (5, 95), axis=0).T.tolist()
+    return {"kernels": kernels, "messages": messages}
 
 
 def _error(scored: Sequence[Mapping[str, Any]], key: str) -> float:

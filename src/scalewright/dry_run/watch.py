@@ -5,18 +5,21 @@
         step(...)
     watch.collectives     [Collective(axis="tp", kind="all_gather", group_size=2, count=18, bytes=...), ...]
     watch.live            current and peak bytes by kind (live_bytes.py)
-    watch.flops           of matmuls and attention (operator_flops.py)
+    watch.flops           [m, k] @ [k, n]       2 m n k
+                          attention, forward    2 matmuls over the full square of scores
+                          attention, backward   4: a fused kernel's own recomputation of the scores is not counted
 
-It is a dispatch mode: every operator passes it, real or fake, in forwards, backwards and updates alike, and
-collectives are operators (`c10d.*`), FSDP's too. Operators inside a compiled kernel don't pass it.
-
-Bytes of a collective, per rank: all-reduce and broadcast the tensor; all-gather its output; reduce-scatter
-its input; all-to-all and send what is sent. A receive is the other end of a send, and is not counted.
+It is a dispatch mode: every operator passes it, real or fake, in forwards, backwards and updates alike, and collectives
+are operators (`c10d.*`), FSDP's too. Operators inside a compiled kernel don't pass it. Bytes of a collective, per rank:
+all-reduce and broadcast the tensor; all-gather its output; reduce-scatter its input; all-to-all and send what is sent.
+A receive is the other end of a send, and is not counted. The convention of FLOPs is that of `spec/operators.py` (PaLM,
+Chowdhery et al. 2022, appendix B), whichever kernel runs; other operators have none. A recomputed forward is counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,9 +27,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
+from torch.utils.flop_counter import flop_registry
 
 from scalewright.dry_run.live_bytes import Kind, LiveBytes
-from scalewright.dry_run.operator_flops import flops_of
 from scalewright.model.torch_private import TorchDispatchMode, collectives, in_backward
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.offload_states import is_host
@@ -57,6 +60,9 @@ _WAIT = collectives.wait_tensor.default
 _DATA_PARALLEL = frozenset({"dp_shard", "dp_replicate"})
 # FLOPs, and (count, bytes) by (axis, kind, group size).
 Tally = tuple[int, dict[tuple[str, str, int], tuple[int, int]]]
+_FUSED = ("flash_attention_for_cpu", "flash_attention", "efficient_attention", "cudnn_attention")
+_FORWARD = frozenset(f"_scaled_dot_product_{name}" for name in (*_FUSED, "fused_attention_overrideable"))
+_BACKWARD = frozenset(f"{name}_backward" for name in _FORWARD)
 
 
 @dataclass
@@ -216,14 +222,10 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _group(argument: Any) -> dist.ProcessGroup | None:
     """The process group behind an operator's argument; None for any other argument."""
-    if isinstance(argument, dist.ProcessGroup):
-        return argument
     if isinstance(argument, torch.ScriptObject):
-        try:
+        with suppress(RuntimeError):  # a reduction's operation
             return dist.ProcessGroup.unbox(argument)
-        except RuntimeError:  # a reduction's operation
-            return None
-    return None
+    return argument if isinstance(argument, dist.ProcessGroup) else None
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -232,3 +234,21 @@ def _tensors(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
         for item in value:
             yield from _tensors(item)
+
+
+def flops_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, object], result: Any) -> int:
+    """FLOPs of one call of an operator."""
+    packet = func._overloadpacket
+    name = packet.__name__
+    if name in _FORWARD:
+        return 2 * _square(args[0], args[1], args[2])
+    if name in _BACKWARD:  # its first argument is the output's gradient
+        return 4 * _square(args[1], args[2], args[3])
+    formula = flop_registry.get(packet)
+    return int(formula(*args, **kwargs, out_val=result)) if formula is not None else 0
+
+
+def _square(query: Any, key: Any, value: Any) -> int:
+    """Half of the FLOPs of both matmuls, each 2 x rows x columns x depth: [B,H,T,D] over [B,H,S,D]."""
+    batch, heads, rows, depth = query.shape
+    return int(batch * heads * rows * key.shape[-2] * (depth + value.shape[-1]))

@@ -141,7 +141,7 @@ def _fake_backward(
 
 def _products(q: Any, k: Any, v: Any) -> int:
     """FLOPs of the scores and of their product with the values, from shapes: over the full square, as by
-    convention (dry_run/operator_flops.py)."""
+    convention (dry_run/watch.py)."""
     batch, heads, queries, width = q
     return int(2 * batch * heads * queries * k[2] * (width + v[3]))
 

@@ -47,9 +47,7 @@ def fewer_kv_heads(model: ModelSpec, before: Layout, after: Layout) -> ModelSpec
 def _kv_heads(model: ModelSpec, before: Layout, after: Layout) -> int:
     if model.kv_heads < before.tp:
         return min(max(1, after.tp * model.kv_heads // before.tp), max(1, after.tp // 2))
-    if model.kv_heads == 1:
-        return 1
-    return max(2, after.tp)
+    return 1 if model.kv_heads == 1 else max(2, after.tp)
 
 
 def _heads(model: ModelSpec, before: Layout, after: Layout) -> tuple[int, int]:
@@ -60,8 +58,7 @@ def _heads(model: ModelSpec, before: Layout, after: Layout) -> tuple[int, int]:
     if ratio * kv == 1:  # one head alone is no model that heads are cut in
         kv = 2
     ulysses = after.cp if after.cp_kind == "ulysses" else 1
-    heads = lcm(kv * ratio, after.tp * ulysses)
-    return heads, kv
+    return lcm(kv * ratio, after.tp * ulysses), kv
 
 
 def _layers(model: ModelSpec, before: Layout, after: Layout) -> int:

@@ -3,7 +3,7 @@
     MFU = flops_per_token x tokens/s / (devices x peak)        (train/metrics/record.py, plan/answer.py)
     flops_per_token = 3 x forward / T                          a backward is two forwards
 
-Sums over `operators.py`; an operator that runs in a dry run is counted by dry_run/operator_flops.py.
+Sums over `operators.py`; an operator that runs in a dry run is counted by dry_run/watch.py.
 """
 
 from __future__ import annotations

@@ -104,10 +104,8 @@ def _recompute(
     if "recompute_share" in options:
         share = float(options["recompute_share"])
         return ("share", min(share, 1.0)) if share > 0 else ("none", 1.0)
-    if word in ("none", "0", "false"):
-        return "none", 1.0
-    if word == "full":
-        return "full", 1.0
+    if word in ("none", "0", "false", "full"):
+        return "full" if word == "full" else "none", 1.0
     if switches.recompute_modules:
         return "modules", 1.0
     if word == "selective":

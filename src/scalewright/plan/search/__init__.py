@@ -3,7 +3,7 @@
     axes.py, fixed.py          legal values of the axes, fixed values      -->  space.py: arrays of rows
     pricer.py, objective.py    prices of rows, the goal and its score      -->  finder.py: branch and bound
     shortage.py, choices.py    layouts to show, those beyond the trainer or the memory; results: Choice, Plan
-    losers.py, compare.py, why_not.py   the other layouts      scaling.py, run_file.py   counts; the YAML for `train`
+    compare.py, why_not.py     the other layouts           scaling.py, run_file.py   counts; the YAML for `train`
 
 `search.py` combines them: `from scalewright.plan.search.search import search`.
 """

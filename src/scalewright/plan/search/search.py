@@ -24,10 +24,9 @@ from scalewright.plan.frameworks import OURS, of_framework
 from scalewright.plan.request import Request, from_question
 from scalewright.plan.search.axes import Fixed, make_space
 from scalewright.plan.search.choices import Choice, ChoiceMaker, Plan
-from scalewright.plan.search.compare import compare
+from scalewright.plan.search.compare import compare, near_losers
 from scalewright.plan.search.finder import WINDOW, Finder, Stop, Tell
 from scalewright.plan.search.fixed import as_tuple, check_capable, no_layout, read_fixed
-from scalewright.plan.search.losers import near_losers
 from scalewright.plan.search.objective import Goal, make_objective
 from scalewright.plan.search.pricer import HOST_BYTES, Priced, make_pricer
 from scalewright.plan.search.shortage import choose, out_of_reach, too_large
