@@ -39,12 +39,10 @@ def equal_ranks(
     held = [_held_by(placements, owners, rank) for rank in range(layout.pp)]
     places = [_place(model, layout, owners, rank) for rank in range(layout.pp)]
     shapes = _Shapes(grid)
-    groups: dict[Any, list[int]] = {}
+    groups: defaultdict[Any, list[int]] = defaultdict(list)
     for rank in range(grid.world):
         coords = grid.coords(rank)
-        pp = coords["pp"]
-        allocated, true = shapes.of(held[pp], coords)
-        groups.setdefault((pp, allocated, true), []).append(rank)
+        groups[(coords["pp"], *shapes.of(held[coords["pp"]], coords))].append(rank)
     return [
         EqualRanks(tuple(ranks), pp, sum(prod(shape) * count for shape, count in true), (places[pp], allocated))
         for (pp, allocated, true), ranks in groups.items()
@@ -64,9 +62,7 @@ def _place(model: ModelSpec | None, layout: Layout, owners: tuple[int, ...], ran
     """Each stage of a pipeline rank: whether its neighbours are elsewhere, and what its layers are like."""
     if model is None:
         return ()
-    layers = stage_layers(model, layout)
-    last = len(owners) - 1
-    stages = []
+    layers, last, stages = stage_layers(model, layout), len(owners) - 1, []
     for stage, owner in enumerate(owners):
         if owner == rank:
             start = sum(layers[:stage])

@@ -30,11 +30,6 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 Bytes = dict[Kind, int]
 
 
-def no_bytes() -> Bytes:
-    """Zero of every kind."""
-    return dict.fromkeys(KINDS, 0)
-
-
 def plain(by_kind: Bytes) -> dict[str, int]:
     """A copy whose keys are any words."""
     return {kind: by_kind[kind] for kind in KINDS}
@@ -66,9 +61,9 @@ class LiveBytes(AbstractContextManager["LiveBytes"]):
     """
 
     def __init__(self, offloaded: Callable[[Tensor], bool] | None = None) -> None:
-        self.now: Bytes = no_bytes()
+        self.now: Bytes = dict.fromkeys(KINDS, 0)
         self.total = 0
-        self.windows: list[Window] = [Window(no_bytes(), no_bytes())]
+        self.windows = [Window(dict(self.now), dict(self.now))]
         self.offloaded = offloaded
         self._entries: dict[int, _Entry] = {}
         self._restore: Callable[[], None] | None = None

@@ -49,8 +49,7 @@ from scalewright.train.optimizer import build_optimizer
 from scalewright.train.step import Step
 
 CPU = torch.device("cpu")
-# A rank's step, by the rank's place in the pipeline.
-Played = Callable[[int], RankStep]
+Played = Callable[[int], RankStep]  # A rank's step, by the rank's place in the pipeline.
 
 
 @contextmanager

@@ -16,10 +16,8 @@ from typing import Any
 
 from scalewright.spec.errors import RunError
 
-# Times one device's own deviation: another layout changes more sums than another micro-batch does.
-ROOM = 10.0
-# Sums in another order differ by 1e-7 a step in fp32, and so do scores; and a factor of ten.
-NEAR_TIE = 1e-6
+ROOM = 10.0  # Times one device's own deviation: another layout changes more sums than another micro-batch does.
+NEAR_TIE = 1e-6  # Sums in another order differ by 1e-7 a step in fp32, and so do scores; and a factor of ten.
 
 
 @dataclass(frozen=True)
@@ -103,10 +101,7 @@ class Parity:
             "control": self.control,
             "layout": self.layout,
             **self.deviation.dump(),
-            "worst": self.worst,
-            "tolerance": self.tolerance,
-            "ok": self.ok,
-            "reason": self.reason,
+            **{name: getattr(self, name) for name in ("worst", "tolerance", "ok", "reason")},
             "worst_tensor": self.deviation.worst_tensor,
             "noise": self.noise and self.noise.dump(),
             "shrunk": list(self.shrunk),

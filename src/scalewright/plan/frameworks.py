@@ -62,8 +62,7 @@ class Framework:
     buckets: str
     split: str
     fsdp_copies: bool  # shards by FSDP2, which copies parameters out of its buffers
-    # DeepSpeed's: tp ranks gather each message's parts; gradients go after the last backward
-    pipe_engine: bool
+    pipe_engine: bool  # DeepSpeed's: tp ranks gather each message's parts; gradients go after the last backward
     grads: float  # bytes of a gradient on the wire
     held: tuple[float, float, float]  # bytes of a parameter: weights, gradients, optimizer states
     p2p: str
@@ -130,22 +129,20 @@ def check_name(name: str) -> None:
 
 def _year(text: str, default: float) -> float:
     """The date of a release, as a year: `25.11` is November 2025, `v0.2.1dev20231121` November 2023."""
-    if match := re.search(r"\b(2[0-9])\.(0[1-9]|1[0-2])\b", text):
-        return 2000 + int(match[1]) + (int(match[2]) - 1) / 12
-    if match := re.search(r"20(1[89]|2[0-9])(0[1-9]|1[0-2])?", text):
-        return 2000 + int(match[1]) + (int(match[2] or 6) - 1) / 12
+    for pattern in (r"\b(2[0-9])\.(0[1-9]|1[0-2])\b", r"20(1[89]|2[0-9])(0[1-9]|1[0-2])?"):
+        if match := re.search(pattern, text):
+            return 2000 + int(match[1]) + (int(match[2] or 6) - 1) / 12
     return default
 
 
 def forbidden(rules: Iterable[Rule], columns: Mapping[str, np.ndarray], rows: int) -> np.ndarray:
     """A mask of the rows that a rule forbids; rules with an axis that isn't a column are skipped."""
     mask = np.zeros(rows, dtype=bool)
-    for rule in rules:
-        if rule.keys() <= columns.keys():
-            match = np.ones(rows, dtype=bool)
-            for axis, values in rule.items():
-                match &= columns[axis] > 1 if values == ABOVE_ONE else np.isin(columns[axis], list(values))
-            mask |= match
+    for rule in (rule for rule in rules if rule.keys() <= columns.keys()):
+        match = np.ones(rows, dtype=bool)
+        for axis, values in rule.items():
+            match &= columns[axis] > 1 if values == ABOVE_ONE else np.isin(columns[axis], list(values))
+        mask |= match
     return mask
 
 

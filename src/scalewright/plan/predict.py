@@ -55,23 +55,12 @@ class Predictions:
     def columns(self) -> dict[str, list[float]]:
         """The columns that answers need, as plain numbers: one conversion for all rows."""
         step, memory = self.outcome.step, self.outcome.memory
-        columns = {
-            "p10": self.p10,
-            "p50": self.p50,
-            "p90": self.p90,
-            "flops": step.flops,
-            "hardware": step.hardware,
-            "fits": memory.fits,
-            "peak": memory.peak / GIB,
-            "usable": memory.usable / GIB,
-            "reserved": memory.kinds["reserved"] / GIB,
-            "smi": memory.kinds["smi"] / GIB,
-            "peak_low": memory.low / GIB,
-            "peak_high": memory.high / GIB,
-        }
-        columns |= {f"time.{part}": step.parts[part] for part in PARTS}
+        columns = {"p10": self.p10, "p50": self.p50, "p90": self.p90, "flops": step.flops, "hardware": step.hardware}
+        columns |= {f"time.{part}": step.parts[part] for part in PARTS} | {"fits": memory.fits}
         columns |= {f"bytes.{axis}": step.bytes[axis] for axis in AXES}
-        columns |= {f"memory.{kind}": memory.parts[kind] / GIB for kind in KINDS}
+        sizes = {"peak": memory.peak, "usable": memory.usable, "peak_low": memory.low, "peak_high": memory.high}
+        sizes |= {f"memory.{kind}": memory.parts[kind] for kind in KINDS} | {**memory.kinds}
+        columns |= {name: size / GIB for name, size in sizes.items()}
         return {name: column.tolist() for name, column in columns.items()}
 
     def __len__(self) -> int:

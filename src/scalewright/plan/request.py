@@ -103,12 +103,8 @@ class Request:
         """The sizes of a micro-batch on one rank."""
         return Sizes(
             batch=self.micro_batch,
-            seq_len=self.seq_len,
-            tp=self.tp,
+            **{name: getattr(self, name) for name in ("seq_len", "tp", "cp", "ep", "etp")},
             sp=self.sp and self.tp > 1,
-            cp=self.cp,
-            ep=self.ep,
-            etp=self.etp,
             width=4 if self.precision in ("fp32", "tf32") else 2,
             attention="fused",
             kernels=self._kernels,
@@ -158,12 +154,10 @@ def from_layout(
         framework=trainer,
         precision=precision,
         seq_len=seq_len,
-        **{key: getattr(layout, key) for key in COPIED},
+        **{key: getattr(layout, key) for key in (*COPIED, "offload", "stage_layers")},
         accumulation=float(layout.accumulation),
         recompute=kind,
         share=share,
-        offload=layout.offload,
-        stage_layers=layout.stage_layers,
         switches=switches,
         optimizer=optimizer,
         compress=compress,
@@ -175,11 +169,10 @@ def from_layout(
 def from_question(question: Question, layout: Layout | None = None) -> Request:
     """The request of a run in its own layout, or in another: the one place where a run's facts are read.
 
-    A user's own optimizer counts as AdamW, which keeps the most state; so does each of another trainer's, as
-    those are priced with it alone. A capacity counts as far as it drops tokens at even loads.
-
-    Raises UserError for a layout that the cluster can't hold in this precision, or compression that the run's
-    own layout has no use for; another layout, without use for it, is priced without.
+    A user's own optimizer counts as AdamW, which keeps the most state; so does each of another trainer's, as those are
+    priced with it alone. A capacity counts as far as it drops tokens at even loads. Raises UserError for a layout that
+    the cluster can't hold in this precision, or compression that the run's own layout has no use for; another layout,
+    without use for it, is priced without.
     """
     if question.cluster is None:
         raise UserError("--cluster is missing", "plan", "give the machine: --cluster dgx-h100, or local")

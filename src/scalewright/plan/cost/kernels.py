@@ -148,8 +148,7 @@ def _matmul(kernels: Kernels, tiles: Tiles, c: Constants) -> np.ndarray:
     lost = tiles.padded * (1 + c["shape.wave"] * tiles.waves) * (1 + c["shape.depth"] * tiles.deep)
     experts = c["shape.grouped"] * tiles.rows / (tiles.rows + c["shape.expert_rows"])
     grouped = np.where(k.kind == GROUPED, experts, 1.0)
-    compute = k.flops * lost / (fast * grouped)
-    compute = compute + chip.tpu * k.flops / (c["shape.reuse"] * chip.memory_rate)
+    compute = k.flops * lost / (fast * grouped) + chip.tpu * k.flops / (c["shape.reuse"] * chip.memory_rate)
     rate = _rate(chip, c)
     cast = tiles.operands * (c["memory.cast"] * CAST_BYTES) / rate
     cast = cast * np.where((k.kind == GROUPED) & (trainer.fused_experts > 0), 0.0, 1.0)

@@ -1,20 +1,4 @@
-"""Seconds of a transfer over levels of links with a delay and a rate: which ranks take part, and how.
-
-axis           ranks                          stride
-fsdp           a replica's data-parallel      tp
-gradient       all data-parallel              tp
-expert         those that share an expert     ep · etp
-efsdp          of these, a replica's          ep · etp
-ep             those among which experts are  etp
-etp            those that share an expert     1
-               by its width
-cp             those that share sequences     tp
-dp_replicate   replicas                       tp · a replica's ranks
-islands        the same                       the same
-tp, kv         tp                             1
-tie            the pipeline's two ends        pp - 1 pipeline ranks
-world          all                            1
-pp             a sender and a receiver        `send`
+"""Seconds of a transfer over levels of links with a delay and a rate: which ranks take part (`GROUPS`), and how.
 
     group of g ranks, every s-th rank          inside a domain: k = min(g, domain / s) of them; g / k domains
 
@@ -33,12 +17,14 @@ laid over all axes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from scalewright.plan.cost.columns import Columns
+from scalewright.plan.cost.table import Table
 from scalewright.spec.volumes import Transfer
 
 LONGEST = 127  # ranks of a ring whose delays add up; larger groups are cut into levels
@@ -179,32 +165,32 @@ class Links:
         return np.where(self.at.trainer.by_tree > 0, tree, 2 * self.gather(size, group, stride))
 
 
-def groups(at: Columns, axis: str) -> tuple[np.ndarray, np.ndarray]:
-    """How many ranks an axis of transfers has, and how far the next one is."""
-    t = at.table
-    ranks, stride = t.dp * t.cp, np.ones(len(t))
-    summing = at.summing
-    if axis == "fsdp":
-        return ranks / t.dp_replicate, t.tp
-    if axis == "gradient":
-        return summing, t.tp
-    if axis == "expert":
-        return np.maximum(summing * t.tp / (t.ep * t.etp), 1.0), t.ep * t.etp
-    if axis == "efsdp":
-        return np.maximum(ranks / t.dp_replicate * t.tp / (t.ep * t.etp), 1.0), t.ep * t.etp
-    if axis == "ep":
-        return t.ep, t.etp
-    if axis == "etp":
-        return t.etp, stride
-    if axis == "cp":
-        return t.cp, t.tp
-    if axis in ("dp_replicate", "islands"):
-        return t.dp_replicate, t.tp * ranks / t.dp_replicate
-    if axis == "tie":
-        return np.minimum(t.pp, 2.0), np.maximum(t.pp - 1, 1) * t.devices / t.pp
-    if axis == "world":
-        return t.devices, stride
-    return t.tp, stride
+Group = tuple[np.ndarray, np.ndarray]  # how many ranks, and how far the next one is
+# By axis of transfers, from a table's columns and the ranks that sum a dense gradient
+GROUPS: dict[str, Callable[[Table, np.ndarray], Group]] = {
+    "fsdp": lambda t, _: (t.dp * t.cp / t.dp_replicate, t.tp),  # a replica's data-parallel ranks
+    "gradient": lambda t, summing: (summing, t.tp),  # all data-parallel ranks
+    "expert": lambda t, summing: (_sharing(summing, t), t.ep * t.etp),  # those that share an expert
+    "efsdp": lambda t, _: (_sharing(t.dp * t.cp / t.dp_replicate, t), t.ep * t.etp),  # of these, a replica's
+    "ep": lambda t, _: (t.ep, t.etp),  # those among which experts are
+    "etp": lambda t, _: (t.etp, np.ones(len(t))),  # those that share an expert by its width
+    "cp": lambda t, _: (t.cp, t.tp),  # those that share sequences
+    "dp_replicate": lambda t, _: (t.dp_replicate, t.tp * (t.dp * t.cp) / t.dp_replicate),  # replicas
+    "islands": lambda t, _: (t.dp_replicate, t.tp * (t.dp * t.cp) / t.dp_replicate),
+    "tp": lambda t, _: (t.tp, np.ones(len(t))),
+    "kv": lambda t, _: (t.tp, np.ones(len(t))),
+    "tie": lambda t, _: (np.minimum(t.pp, 2.0), np.maximum(t.pp - 1, 1) * t.devices / t.pp),  # a pipeline's two ends
+    "world": lambda t, _: (t.devices, np.ones(len(t))),
+}
+
+
+def _sharing(ranks: np.ndarray, t: Table) -> np.ndarray:
+    return np.asarray(np.maximum(ranks * t.tp / (t.ep * t.etp), 1.0))
+
+
+def groups(at: Columns, axis: str) -> Group:
+    """The ranks of an axis of transfers; a sender and a receiver (pp) are priced by `send`."""
+    return GROUPS[axis](at.table, at.summing)
 
 
 def message_bytes(at: Columns) -> np.ndarray:

@@ -192,12 +192,11 @@ class _Priced:
 
 def _fill(at: Columns, priced: Sequence[_Priced]) -> np.ndarray:
     """Seconds that a micro-batch's traffic in one stage holds up the others, in the fill and the drain."""
-    once = np.zeros(len(at.table))
-    for part in priced:
-        if part.transfer.axis in ("fsdp", "efsdp", "expert"):
-            # a gradient leaves for the stage before once those of the weights are reduced, unless split off
-            later = at.table.schedules("splits") & (part.transfer.kind != "all_gather") & (part.rounds <= 1)
-            once = once + np.where(later, 0.0, part.seconds / np.maximum(part.rounds, 1.0))
+    once, splits = np.zeros(len(at.table)), at.table.schedules("splits")
+    for part in (part for part in priced if part.transfer.axis in ("fsdp", "efsdp", "expert")):
+        # a gradient leaves for the stage before once those of the weights are reduced, unless split off
+        later = splits & (part.transfer.kind != "all_gather") & (part.rounds <= 1)
+        once = once + np.where(later, 0.0, part.seconds / np.maximum(part.rounds, 1.0))
     return np.asarray((at.table.pp - 1) * once)
 
 
@@ -226,11 +225,10 @@ def _traffic(priced: Sequence[_Priced], during: During) -> tuple[np.ndarray, np.
 def _copies(at: Columns, priced: Sequence[_Priced]) -> np.ndarray:
     """Seconds of FSDP2's copies: read and written once of what is gathered, in 2 and 4 bytes of gradients."""
     moved = np.zeros(len(at.table))
-    for part in priced:
-        transfer = part.transfer
-        if transfer.axis in ("fsdp", "efsdp") or (transfer.axis == "expert" and transfer.during == "all"):
-            times = 2.0 if transfer.kind == "all_gather" else 1.5 * at.c["overlap.slow"]
-            moved = moved + times * transfer.calls * transfer.bytes
+    for sent in (part.transfer for part in priced):
+        if sent.axis in ("fsdp", "efsdp") or (sent.axis == "expert" and sent.during == "all"):
+            times = 2.0 if sent.kind == "all_gather" else 1.5 * at.c["overlap.slow"]
+            moved = moved + times * sent.calls * sent.bytes
     return np.asarray(at.trainer.fsdp_copies * moved / at.memory_rate)
 
 

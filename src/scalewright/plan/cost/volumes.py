@@ -50,8 +50,7 @@ class Volumes:
     def __init__(self, at: Columns) -> None:
         self.at, t = at, at.table
         trained = (t.pp == 1) | t.schedules("trained")
-        # of experts in prediction heads nothing is counted
-        heads = at.region(at.facts.works.expert, EXTRA) > 0
+        heads = at.region(at.facts.works.expert, EXTRA) > 0  # of experts in prediction heads nothing is counted
         # of this package's own trainer what it can't run yet is an estimate by its habits
         self.own = np.asarray((at.trainer.own > 0) & trained & ~heads)
         self.all_own, self.any_own = bool(self.own.all()), bool(self.own.any())
@@ -118,10 +117,7 @@ class Volumes:
         compressed = (own.regions.shrunk, own.regions.sent_p, own.regions.sent_q)
         numbers, p, q = (shrunk(at, place, sums, at.work.mtp) for sums in compressed)
         return Rank(
-            zero_stage=t.zero_stage,
-            pp=t.pp,
-            tp=t.tp,
-            accumulation=t.accumulation,
+            **{name: getattr(t, name) for name in ("zero_stage", "pp", "tp", "accumulation")},
             fsdp=own.ranks,
             replicas=np.where(at.islands, 1.0, t.dp_replicate),
             sharded=own.sharded.astype(float),

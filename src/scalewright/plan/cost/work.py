@@ -36,13 +36,10 @@ from scalewright.spec.volumes import Number
 PARTS = ("core", "norms", "latent", "dense", "dense_act", "shared", "experts", "expert_act")
 REST = len(PARTS)
 NORMS = ("attention_norm", "mamba_norm", "deltanet_norm", "mlp_norm")
-# regions
-BEFORE, BLOCK, AFTER, EXTRA = range(4)
+BEFORE, BLOCK, AFTER, EXTRA = range(4)  # regions
 REGIONS = 4
-# phases
-FORWARD, INPUT, WEIGHT = range(3)
-# classes of kernels
-MATMUL, GROUPED, ATTENTION, MOVE, LOSS, PERMUTE = range(6)
+FORWARD, INPUT, WEIGHT = range(3)  # phases
+MATMUL, GROUPED, ATTENTION, MOVE, LOSS, PERMUTE = range(6)  # classes of kernels
 # Projections of one input, which trainers write as one matrix product: those of equal number.
 _FUSED = {
     f"{owner}.{name}": number

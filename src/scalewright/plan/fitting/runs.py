@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from io import TextIOWrapper
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -154,12 +155,8 @@ def measured_seconds(row: Row, request: Request) -> tuple[float, bool]:
 def oom_row(row: Row) -> Row:
     """A row of oom_runs.csv in the columns of measured_runs.csv."""
     zero = int(number(row, "zero_stage") or 0)
-    stated = {
-        "params_b": row["model_params_b"],
-        "kv_heads": row["heads"],
-        "sp": int(int(row["tp"]) > 1),
-        "sharding": ("none", "zero1", "zero2", "zero3")[zero],
-    }
+    stated = {"params_b": row["model_params_b"], "kv_heads": row["heads"], "sp": int(int(row["tp"]) > 1)}
+    stated["sharding"] = ("none", "zero1", "zero2", "zero3")[zero]
     return {**NANOTRON_SWEEP, **{key: row[key] for key in (*OOM_COLUMNS, "outcome")}, **stated}
 
 
@@ -180,11 +177,8 @@ def run_facts(row: Mapping[str, str], request: Request) -> MeasuredRun:
 def stated_date(row: Mapping[str, str]) -> str:
     """`2025-05` or `2021`, from the trainer's version, the source or the notes; empty when none states it."""
     cells = [text(row, key) for key in ("framework", "source_ref", "notes")]
-    for pattern, century in ((RELEASE, "20"), (DAY, "")):
-        for cell in cells:
-            if match := pattern.search(cell):
-                return f"{century}{match[1]}-{match[2]}"
-    for cell in cells[:2]:
-        if match := YEAR.search(cell):
-            return match[1]
-    return ""
+    for (pattern, century), cell in product(((RELEASE, "20"), (DAY, "")), cells):
+        if match := pattern.search(cell):
+            return f"{century}{match[1]}-{match[2]}"
+    years = filter(None, map(YEAR.search, cells[:2]))
+    return next((match[1] for match in years), "")

@@ -111,8 +111,7 @@ def best_usual(bare: Sequence[tuple[Request, Mapping[str, Any]]], c: Constants |
 def _noted(request: Request, chosen: Request) -> Request:
     """The chosen request, with the layout among its assumptions."""
     words = f"layout tp {chosen.tp}, pp {chosen.pp}, zero {chosen.zero_stage}, mbs {chosen.micro_batch}"
-    words += f", ep {chosen.ep}" if chosen.ep > 1 else ""
-    words += " (the planner's choice)"
+    words += (f", ep {chosen.ep}" if chosen.ep > 1 else "") + " (the planner's choice)"
     replaced = ("tp ", "pp ", "cp ", "mbs ", "gbs ", "sharding")
     kept = [line for line in request.assumed if not line.startswith(replaced)]
     return replace(chosen, assumed=(*kept, words))

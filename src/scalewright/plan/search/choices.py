@@ -105,12 +105,10 @@ class Plan:
             "objective_unit": self.objective.unit,
             "headroom": self.goal.headroom or 0.0,
             "memory_filter": "p90" if self.goal.headroom is None else "p50",
-            "evaluated": self.evaluated,
-            "priced": self.priced,
-            "space": self.space,
-            "feasible": self.feasible,
-            "seconds": self.seconds,
-            "complete": self.complete,
+            **{
+                name: getattr(self, name)
+                for name in ("evaluated", "priced", "space", "feasible", "seconds", "complete")
+            },
             "margin": self.goal.margin,
             "why_not": self.why_not,
             "assumed": self.assumed,

@@ -185,9 +185,8 @@ class Finder:
 
     def kinds(self, rows: Rows) -> np.ndarray:
         """A number for the kind of each row's layout: its tp, pp, ep, and sharding (nothing, states, all)."""
-        shard = np.array([0, 1, 1, 2])[self.space.shard["zero_stage"][rows.shard]]
-        one_rank = self.space.core["dp"][rows.core] * self.space.core["cp"][rows.core] == 1
-        shard = np.where(one_rank, 0, shard)  # over one rank nothing is sharded
+        several = self.space.core["dp"][rows.core] * self.space.core["cp"][rows.core] > 1  # else nothing is sharded
+        shard = several * np.array([0, 1, 1, 2])[self.space.shard["zero_stage"][rows.shard]]
         return np.asarray(self.kind_of_core[rows.core] * 3 + shard)
 
     def ranked(self, priced: Priced) -> np.ndarray:

@@ -41,19 +41,18 @@ def too_large(pricer: Pricer, fixed: Fixed) -> UserError:
     space = pricer.space
     short, where, keys = _leanest(pricer)
     model, device = space.template.model.name, space.template.chip.name
-    shape = f"tp {keys['tp']}, pp {keys['pp']}, zero_stage {keys['zero_stage']}, "
-    shape += f"recompute {value_words(keys['recompute'])}"
-    if keys["offload"] != "none":
-        shape += f", offload {keys['offload']}"
+    shown = ("tp", "pp", "zero_stage", "recompute", *(["offload"] if keys["offload"] != "none" else []))
+    shape = ", ".join(f"{key} {value_words(keys[key])}" for key in shown)
     what = f"{model} fits on no layout of {space.template.devices} {device}: "
     what += f"the leanest ({shape}) lacks {short / GIB:.1f} GiB {where}".rstrip()
     enough = _enough_devices(pricer, fixed)
-    hints = [f"use {enough} devices"] if enough else []
-    hints += ["leave offload open"] if fixed.get("offload") == ("none",) else []
-    hints += ["fix fewer axes"] if fixed else []
-    hints += ["a smaller headroom"] if pricer.headroom else []
-    hints = hints or ["use devices with more memory", "a smaller model"]
-    return UserError(what, "memory", ", or ".join(hints))
+    hints = {f"use {enough} devices": enough, "leave offload open": fixed.get("offload") == ("none",)}
+    hints |= {"fix fewer axes": bool(fixed), "a smaller headroom": bool(pricer.headroom)}
+    helps = [hint for hint, may_help in hints.items() if may_help] or [
+        "use devices with more memory",
+        "a smaller model",
+    ]
+    return UserError(what, "memory", ", or ".join(helps))
 
 
 def _lean_rows(space: Space) -> Rows:

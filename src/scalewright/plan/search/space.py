@@ -163,17 +163,15 @@ class Space:
         core = {key: values[rows.core] for key, values in self.core.items()}
         kinds = np.array([RECOMPUTE.index(kind) for kind, _, _ in self.recomputes])
         shares = np.array([share for _, share, _ in self.recomputes])
-        as_float = {name: core[name].astype(float) for name in ("tp", "sp", "pp", "cp", "ep", "etp", "dp")}
+        sizes = ("tp", "sp", "pp", "cp", "ep", "etp", "dp", "micro_batch", "accumulation")
+        as_float = {name: core[name].astype(float) for name in sizes}
+        as_float |= {name: values[rows.shard].astype(float) for name, values in self.shard.items()}
         return Table(
             units=self.units,
             unit=core["unit"],
             seq_len=np.full(len(rows), float(self.template.seq_len)),
             devices=np.full(len(rows), float(self.template.devices)),
             virtual_stages=self.pipe["virtual_stages"][rows.pipe].astype(float),
-            dp_replicate=self.shard["dp_replicate"][rows.shard].astype(float),
-            zero_stage=self.shard["zero_stage"][rows.shard].astype(float),
-            micro_batch=core["micro_batch"].astype(float),
-            accumulation=core["accumulation"].astype(float),
             share=shares[rows.recompute],
             schedule=self.pipe["schedule"][rows.pipe],
             recompute=kinds[rows.recompute],
@@ -194,8 +192,7 @@ class Space:
             "virtual_stages": int(self.pipe["virtual_stages"][pipe]),
             "schedule": SCHEDULES[self.pipe["schedule"][pipe]],
             "cp_kind": CP_KINDS[core["cp_kind"]],
-            "dp_replicate": int(self.shard["dp_replicate"][shard]),
-            "zero_stage": int(self.shard["zero_stage"][shard]),
+            **{key: int(values[shard]) for key, values in self.shard.items()},
             "global_batch": self.global_batch,
             "recompute": self.recomputes[rows.recompute[i]][2],
             "precision": self.template.precision,
