@@ -110,13 +110,11 @@ def dry_run(run: str | Path | dict[str, object] | RunSpec, overrides: Sequence[s
         raise UserError(problem, "engine", f"plan it with --framework {spec.engine}, or use engine=scalewright")
     resolved = resolve(spec, read_data=False)
     spec, notes = _plan(resolved)
-    model = spec.model
-    kv_heads = model.kv_heads if isinstance(model, ModelSpec) else None
-    grid = make_grid(spec.layout, kv_heads, islands=spec.diloco is not None)
-    placements = _placements(spec)
+    model = spec.model if isinstance(spec.model, ModelSpec) else None
+    grid = make_grid(spec.layout, model.kv_heads if model else None, islands=spec.diloco is not None)
     played: dict[Any, Played] = {}  # by program
     groups = []
-    for like in equal_ranks(placements, grid, spec.layout, model if isinstance(model, ModelSpec) else None):
+    for like in equal_ranks(_placements(spec), grid, spec.layout, model):
         if like.program not in played:
             played[like.program] = _rehearse(spec, grid, like, resolved.seq_len)
         step = played[like.program](like.pp)
@@ -138,11 +136,9 @@ def _rehearse(run: RunSpec, grid: Grid, like: EqualRanks, seq_len: int) -> Playe
     try:
         return rehearse(run, grid, like.ranks[0], seq_len, bf16=run.layout.precision == "bf16", on_gpu=_on_gpus(run))
     except NEEDS_VALUES as error:
-        raise UserError(
-            f"a part of your own looks at numbers ({error.func}), and a dry run has none",
-            "loss or optimizer",
-            "use operators whose shapes and course don't depend on values, or the built-in part",
-        ) from error
+        what = f"a part of your own looks at numbers ({error.func}), and a dry run has none"
+        how = "use operators whose shapes and course don't depend on values, or the built-in part"
+        raise UserError(what, "loss or optimizer", how) from error
 
 
 def _plan(resolved: Resolved) -> tuple[RunSpec, list[str]]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from torch.distributed.tensor import DTensor
 from scalewright.data.batch import IGNORED
 from scalewright.dry_run.live_bytes import KINDS, plain
 from scalewright.dry_run.no_numbers import gpu_forms, use_stand_ins
-from scalewright.dry_run.replay import Bytes, Key, Piece, RankStep, Script, Traffic, replay, shorten, sorts
+from scalewright.dry_run.replay import Key, Piece, RankStep, Script, replay, shorten, sorts
 from scalewright.dry_run.watch import Tally, Watch
 from scalewright.model.torch_private import FakeTensorMode, complete_fakes, fake_store
 from scalewright.parallel.execute import Executor, GradientSync, Plain, Recorder
@@ -174,27 +175,28 @@ class Player:
         """Steps as they are, and what joins islands: outer steps of all fragments, one after another."""
         if self.islands is None:
             return played
-        watch, islands = self.watch, self.islands
+        islands = self.islands
         islands.under_way, islands.step, islands.last = [], 0, 1
-        watch.clear()
-        watch.updating = True
-        window = watch.live.open()
-        islands.after_step()
-        watch.live.close(window)
-        _, traffic = watch.tally()
-        outer = {key: sent for key, sent in traffic.items() if key[0] == AXIS}
-        most, at_peak = plain(window.most), plain(window.at_peak)
-        return lambda pp: _with_outer(played(pp), outer, most, at_peak)
+        self.watch.updating = True
+        outer = self._watched(islands.after_step)
+        outer = replace(outer, traffic={key: sent for key, sent in outer.traffic.items() if key[0] == AXIS})
+        return lambda pp: _with_outer(played(pp), outer)
 
     def run_step(self, micros: int) -> RankStep:
         """A step of some micro-batches, from end to end."""
-        watch = self.watch
-        watch.clear()
-        window, micro_batches = watch.live.open(), self.micros()
-        self.step(micro_batches[:micros], torch.zeros(()))
-        watch.live.close(window)
-        flops, traffic = watch.tally()
-        return RankStep(flops, traffic, plain(window.most), plain(window.at_peak))
+
+        def run() -> None:
+            micro_batches = self.micros()
+            self.step(micro_batches[:micros], torch.zeros(()))
+
+        return self._watched(run)
+
+    def _watched(self, run: Callable[[], object]) -> RankStep:
+        self.watch.clear()
+        window = self.watch.live.open()
+        run()
+        self.watch.live.close(window)
+        return RankStep(*self.watch.tally(), plain(window.most), plain(window.at_peak))
 
     def _write(self, pipeline: Pipeline, part: Schedule) -> Script:
         micro_batches = self.micros()
@@ -232,10 +234,10 @@ class Player:
         return Micro(tokens, targets, arguments)
 
 
-def _with_outer(step: RankStep, outer: Traffic, most: Bytes, at_peak: Bytes) -> RankStep:
-    highest = at_peak if sum(at_peak.values()) > step.peak else step.at_peak
-    of_both = {kind: max(size, most[kind]) for kind, size in step.most.items()}
-    return RankStep(step.flops, step.traffic, of_both, highest, outer)
+def _with_outer(step: RankStep, outer: RankStep) -> RankStep:
+    highest = outer.at_peak if outer.peak > step.peak else step.at_peak
+    of_both = {kind: max(size, outer.most[kind]) for kind, size in step.most.items()}
+    return RankStep(step.flops, step.traffic, of_both, highest, outer.traffic)
 
 
 class _Marked:

@@ -8,6 +8,7 @@ smaller   layers, dimensions, vocabulary, context
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from math import lcm, sqrt
 from typing import Any
 
@@ -28,13 +29,11 @@ def small_seq_len(seq_len: int, layout: Layout) -> int:
 
 def small_model(model: ModelSpec, before: Layout, after: Layout, seq_len: int) -> ModelSpec:
     """The small model for the layout `after`, which stands for `before`; `seq_len` is already short."""
-    for head_dim in HEAD_DIMS:
-        try:
+    *smaller, largest = HEAD_DIMS
+    for head_dim in smaller:
+        with suppress(UserError):
             return ModelSpec.parse(_keys(model, before, after, seq_len, head_dim), "model")
-        except UserError:
-            if head_dim == HEAD_DIMS[-1]:
-                raise
-    raise AssertionError("unreachable")
+    return ModelSpec.parse(_keys(model, before, after, seq_len, largest), "model")
 
 
 def fewer_kv_heads(model: ModelSpec, before: Layout, after: Layout) -> ModelSpec:

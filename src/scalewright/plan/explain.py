@@ -179,9 +179,9 @@ def evidence(prediction: Prediction, most: int = 3, c: Constants | None = None) 
     A CPU's evidence is its own probe: there are no published runs on CPUs.
     """
     request = prediction.request
+    name = request.framework.name
     if (timings := request.chip.timings) is not None:
         outside, probe = beyond_timed(timings, request.precision, request.devices), probe_words(timings)
-        name = request.framework.name
         return {"nearest": [], "extrapolates": outside, "never_measured": [], "framework": name, "probe": probe}
     runs = sorted(_measured(), key=lambda run: _distance(run[0], request))[:most]
     predictions = predict_table([run for run, _, _ in runs], c)
@@ -189,12 +189,8 @@ def evidence(prediction: Prediction, most: int = 3, c: Constants | None = None) 
         {**run_facts(row, run), "measured": seconds, "predicted": predicted.step_time_s}
         for (run, seconds, row), predicted in zip(runs, predictions, strict=True)
     ]
-    return {
-        "nearest": nearest,
-        "extrapolates": extrapolates(request),
-        "never_measured": never_measured(request),
-        "framework": request.framework.name,
-    }
+    outside, never = extrapolates(request), never_measured(request)
+    return {"nearest": nearest, "extrapolates": outside, "never_measured": never, "framework": name}
 
 
 def never_measured(r: Request) -> list[str]:

@@ -111,8 +111,7 @@ class _Stages:
         """The cost of a micro-batch at these places; `single`: they are single stages, not whole ranks."""
         columns = self._columns(len(place.rank))
         if single:
-            table = replace(columns.table, virtual_stages=np.ones(len(place.rank)))
-            columns = PricedColumns(table, columns.facts, columns.c, columns.prices)
+            columns.table = replace(columns.table, virtual_stages=np.ones(len(place.rank)))
         return micro(columns, place, exchanges(columns))
 
     @cached_property

@@ -72,7 +72,7 @@ def _operator(model: ModelSpec, o: Operator, curves: Curves, precision: str) -> 
     back = size
     if o.kind == "embedding":
         back = sum(weight.size for weight in o.weights) * (FP32 if precision == "fp32" else 2.0)
-    return (float(curves(kind, size, "forward", precision)), float(curves(kind, back, "backward", precision)))
+    return float(curves(kind, size, "forward", precision)), float(curves(kind, back, "backward", precision))
 
 
 def _attention(o: Operator, curves: Curves, precision: str, phase: str) -> float:

@@ -150,7 +150,7 @@ def _own(unit: Unit) -> bool:
 def _kernels_of(unit: Unit) -> str:
     """The generation of a trainer's kernels: with `compile` that of torch.compile."""
     usual = unit.framework.kernels
-    return "compiled" if unit.switches.compile and usual in ("eager", "fused") else usual
+    return "compiled" if unit.switches.compile and usual in UNFUSED else usual
 
 
 def _host_of(unit: Unit) -> str:

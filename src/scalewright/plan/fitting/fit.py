@@ -160,8 +160,7 @@ def left_out(runs: Runs, kind: str = "source", most: int = 60, steps: int = 8) -
 
     A left-out trainer also counts as unknown: only the date of its entry in frameworks.yaml is used.
     """
-    groups = groups_of(runs, kind)
-    priors = _priors()
+    groups, priors = groups_of(runs, kind), _priors()
     tested = of_unknown_trainers(runs) if kind == "trainer" else runs
     prepared = prepare(tested.requests, priors)
     seconds = np.full(len(runs), np.nan)
@@ -225,9 +224,8 @@ def mean_error(runs: Runs, seconds: np.ndarray) -> float:
 
 def source_errors(runs: Runs, seconds: np.ndarray, least: int = 5) -> np.ndarray:
     """The median absolute error of every source with enough rows, in percent, in ascending order."""
-    use = runs.plain & np.isfinite(seconds)
+    use, layout = runs.plain & np.isfinite(seconds), runs.layout
     error = np.abs(seconds / runs.seconds - 1)
-    layout = runs.layout
     masks = (use & (runs.source == source) for source in dict.fromkeys(runs.source))
     medians = [np.median(once_a_layout(error[mask], layout[mask])) for mask in masks if mask.sum() >= least]
     return 100 * np.sort(medians)

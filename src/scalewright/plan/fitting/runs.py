@@ -77,8 +77,7 @@ class Runs:
     @property
     def plain(self) -> np.ndarray:
         """A mask of the rows that count: timed, not marked, not converted from FLOPs."""
-        mask: np.ndarray = np.isfinite(self.seconds) & ~self.apart & ~self.converted
-        return mask
+        return np.asarray(np.isfinite(self.seconds) & ~self.apart & ~self.converted)
 
     def take(self, index: np.ndarray) -> Runs:
         """These rows, by index or mask."""
