@@ -124,7 +124,9 @@ def time_messages(context: RankContext, job: CollectivesJob, device: Any) -> dic
     import torch
     import torch.distributed as dist
 
-    group, ranks = _own_group(dist, job.groups(context.world), context.rank)
+    groups = job.groups(context.world)  # every rank makes all of them, in one order
+    made = [(dist.new_group(list(ranks)) if len(groups) > 1 else dist.group.WORLD, ranks) for ranks in groups]
+    group, ranks = next((group, ranks) for group, ranks in made if context.rank in ranks)
     rows: list[MessageRow] = []
     for kind in job.kinds:
         for size in job.sizes(len(ranks)):
@@ -141,12 +143,6 @@ def time_messages(context: RankContext, job: CollectivesJob, device: Any) -> dic
         "fits": fits(rows, len(ranks)),
         "torch": str(torch.__version__),
     }
-
-
-def _own_group(dist: Any, groups: Sequence[tuple[int, ...]], rank: int) -> tuple[Any, tuple[int, ...]]:
-    """This rank's group; every rank makes all of them, in one order."""
-    made = [(dist.new_group(list(ranks)) if len(groups) > 1 else dist.group.WORLD, ranks) for ranks in groups]
-    return next((group, ranks) for group, ranks in made if rank in ranks)
 
 
 def _row(

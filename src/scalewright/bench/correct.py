@@ -24,9 +24,8 @@ import numpy as np
 from scalewright.spec.common.untrusted import parse_json, read_bytes
 from scalewright.spec.errors import UserError
 from scalewright.spec.hardware.cluster import ClusterSpec
-from scalewright.spec.hardware.timings import TimingCurve
+from scalewright.spec.hardware.timings import MESSAGES, TimingCurve
 
-MESSAGES = ("all_reduce", "all_gather", "reduce_scatter", "send")
 PRIOR = 0.1**2  # predictions are off by some 10% when both are right, and factors by some 100%
 ROUNDS = 4
 STEP = 0.1  # of a factor, to see what it changes

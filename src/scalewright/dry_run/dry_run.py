@@ -117,19 +117,13 @@ def dry_run(run: str | Path | dict[str, object] | RunSpec, overrides: Sequence[s
     for like in equal_ranks(_placements(spec), grid, spec.layout, model):
         if like.program not in played:
             played[like.program] = _rehearse(spec, grid, like, resolved.seq_len)
-        step = played[like.program](like.pp)
-        coords = grid.coords(like.ranks[0])
+        step, coords = played[like.program](like.pp), grid.coords(like.ranks[0])
         groups.append(Group(like.ranks, {axis: coords[axis] for axis in AXES}, like.params_local, step))
     verdict = judge(spec, resolved.seq_len, [(len(group.ranks), group.step.peak) for group in groups])
-    return DryRun(spec, tuple(groups), tuple(notes), verdict, _process_groups(spec, grid))
-
-
-def _process_groups(run: RunSpec, grid: Grid) -> GroupCost:
-    """The groups that `train` makes on the run's devices (`train/build.py`), counted."""
-    model = run.model if isinstance(run.model, ModelSpec) else None
-    axes = used_axes(run.layout, model, islands=run.diloco is not None)
-    gpu = _on_gpus(run)
-    return cost(grid, plan_groups(grid, axes, gpu=gpu, host_sums=offloads_parameters(run.layout)), gpu=gpu)
+    # the groups that `train` makes on the run's devices (`train/build.py`)
+    gpu, axes = _on_gpus(spec), used_axes(spec.layout, model, islands=spec.diloco is not None)
+    joined = plan_groups(grid, axes, gpu=gpu, host_sums=offloads_parameters(spec.layout))
+    return DryRun(spec, tuple(groups), tuple(notes), verdict, cost(grid, joined, gpu=gpu))
 
 
 def _rehearse(run: RunSpec, grid: Grid, like: EqualRanks, seq_len: int) -> Played:

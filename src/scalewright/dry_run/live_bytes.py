@@ -66,7 +66,6 @@ class LiveBytes(AbstractContextManager["LiveBytes"]):
         self.windows = [Window(dict(self.now), dict(self.now))]
         self.offloaded = offloaded
         self._entries: dict[int, _Entry] = {}
-        self._restore: Callable[[], None] | None = None
 
     def count(self, tensor: Tensor, kind: Kind) -> None:
         """Counts a tensor's storage as `kind`, unless it is counted already."""
@@ -130,7 +129,7 @@ class LiveBytes(AbstractContextManager["LiveBytes"]):
                 window.peak, window.at_peak = self.total, dict(self.now)
 
     def __enter__(self) -> LiveBytes:
-        original = torch.UntypedStorage.resize_
+        self._resize = original = torch.UntypedStorage.resize_
 
         def resize_(storage: torch.UntypedStorage, size: int) -> Any:
             result = original(storage, size)
@@ -138,16 +137,11 @@ class LiveBytes(AbstractContextManager["LiveBytes"]):
                 self._change(entry, storage.nbytes())
             return result
 
-        def restore() -> None:
-            torch.UntypedStorage.resize_ = original  # type: ignore[method-assign]
-
         torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign,assignment]
-        self._restore = restore
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._restore is not None:
-            self._restore()
+        torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
 
 
 def _local(tensor: Tensor) -> Tensor:

@@ -67,8 +67,7 @@ def one_device(layout: Layout, micro_batch: int | None = None) -> Layout:
 
 def islands_alone(layout: Layout, micro_batch: int | None = None) -> Layout:
     """The control of a run with `diloco`: as many islands, each of them one device."""
-    count = layout.dp_replicate
-    micro = micro_batch or layout.micro_batch
+    count, micro = layout.dp_replicate, micro_batch or layout.micro_batch
     while layout.global_batch % (micro * count):
         micro -= 1
     return Layout(

@@ -50,8 +50,7 @@ def _kv_heads(model: ModelSpec, before: Layout, after: Layout) -> int:
 
 
 def _heads(model: ModelSpec, before: Layout, after: Layout) -> tuple[int, int]:
-    kv = _kv_heads(model, before, after)
-    ratio = model.num_attention_heads // model.kv_heads
+    kv, ratio = _kv_heads(model, before, after), model.num_attention_heads // model.kv_heads
     if ratio > LARGEST_RATIO:
         ratio = 4
     if ratio * kv == 1:  # one head alone is no model that heads are cut in
@@ -132,8 +131,7 @@ def _rope(rope: Mapping[str, Any], head_dim: int) -> Mapping[str, object]:
 
 
 def _experts(moe: Mapping[str, Any], after: Layout, step: int) -> dict[str, object]:
-    experts = max(4, 2 * after.ep)
-    groups = min(2, moe["groups"])
+    experts, groups = max(4, 2 * after.ep), min(2, moe["groups"])
     return {
         **moe,
         "num_experts": experts,

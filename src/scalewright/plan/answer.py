@@ -14,7 +14,6 @@ from typing import Any
 
 from scalewright.plan.ablation import ablation
 from scalewright.plan.chips import Chip
-from scalewright.plan.constants import Constants
 from scalewright.plan.cost.memory import GIB
 from scalewright.plan.explain import evidence, smallest_fix, what_if
 from scalewright.plan.frameworks import OURS, of_framework, why_untrainable
@@ -121,7 +120,6 @@ def answer(
     explain: bool = True,
     assumed: Sequence[str] = (),
     unread: Sequence[dict[str, object]] = (),
-    c: Constants | None = None,
 ) -> PredictionAnswer:
     """The answer of one layout; `total` only where `run` has tokens, reasons only with `explain`."""
     notes, total, request = [*assumed, *prediction.request.assumed], None, prediction.request
@@ -130,11 +128,8 @@ def answer(
         notes += run.assumed(request.devices)
     if not explain:
         return PredictionAnswer(prediction, notes, None, total, unread)
-    features = lacks(request, layout_keys(request))
-    why = Reasons(
-        ablation(prediction, c), what_if(prediction, c), smallest_fix(prediction, c),
-        evidence(prediction, c=c), features, stages(prediction),
-    )  # fmt: skip
+    ways = ablation(prediction), what_if(prediction), smallest_fix(prediction), evidence(prediction)
+    why = Reasons(*ways, lacks(request, layout_keys(request)), stages(prediction))
     return PredictionAnswer(prediction, notes, why, total, unread)
 
 

@@ -87,8 +87,7 @@ def constants_of(chips: Iterable[Chip]) -> Constants:
 
 def chip_of(cluster: ClusterSpec, node_gbps: float | None = None) -> Chip:
     """A cluster's device and links; `node_gbps` replaces its fabric (Gbit/s of a whole node, one way)."""
-    device = cluster.device
-    levels = cluster.effective_levels()
+    device, levels = cluster.device, cluster.effective_levels()
     inner = [level for level in levels if level.name in ("domain", "node")]
     fabric = next((level for level in levels if level.name == "fabric"), None)
     memory, fast = levels[0].bytes_per_s, inner[0] if inner else None

@@ -14,7 +14,6 @@ from dataclasses import replace
 from functools import lru_cache
 from math import log2
 from operator import attrgetter
-from typing import Any
 
 from scalewright.plan.constants import Constants
 from scalewright.plan.cost.evaluate import MEASURED_DEVICES
@@ -34,12 +33,12 @@ from scalewright.spec.tensors import count
 Change = tuple[str, Request]  # its words, the changed request
 
 
-def what_if(prediction: Prediction, c: Constants | None = None) -> list[Gain]:
+def what_if(prediction: Prediction) -> list[Gain]:
     """Changes and the gain of each, best first."""
     asked = prediction.request
     changes = [("setting", *change) for change in _legal(asked, _settings(asked))]
     changes += [("hardware", *change) for change in _hardware(asked)]
-    predictions = predict_table([request for _, _, request in changes], c)
+    predictions = predict_table([request for _, _, request in changes])
     rate = prediction.tokens_per_s / asked.devices
     rows = [
         Gain(
@@ -173,7 +172,7 @@ def _leaner(r: Request) -> Iterator[Change]:
         yield "offload optimizer", replace(r, offload="optimizer")
 
 
-def evidence(prediction: Prediction, most: int = 3, c: Constants | None = None) -> dict[str, Any]:
+def evidence(prediction: Prediction, most: int = 3) -> dict[str, object]:
     """The nearest measured runs with their predictions, and in which respects this run lies outside them.
 
     A CPU's evidence is its own probe: there are no published runs on CPUs.
@@ -184,7 +183,7 @@ def evidence(prediction: Prediction, most: int = 3, c: Constants | None = None) 
         outside, probe = beyond_timed(timings, request.precision, request.devices), probe_words(timings)
         return {"nearest": [], "extrapolates": outside, "never_measured": [], "framework": name, "probe": probe}
     runs = sorted(_measured(), key=lambda run: _distance(run[0], request))[:most]
-    predictions = predict_table([run for run, _, _ in runs], c)
+    predictions = predict_table([run for run, _, _ in runs])
     nearest = [
         {**run_facts(row, run), "measured": seconds, "predicted": predicted.step_time_s}
         for (run, seconds, row), predicted in zip(runs, predictions, strict=True)
@@ -233,8 +232,7 @@ def _distance(other: Request, r: Request) -> float:
 
 def extrapolates(r: Request) -> list[str]:
     """In which respects a run lies outside the measured ones."""
-    runs = [run for run, _, _ in _measured()]
-    outside = []
+    runs, outside = [run for run, _, _ in _measured()], []
     for name in ("devices", "seq_len", "hidden_size", "tp", "pp", "cp", "ep"):
         value, seen = _size(r, name), [_size(run, name) for run in runs]
         if not min(seen) <= value <= max(seen):

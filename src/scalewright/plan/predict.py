@@ -17,7 +17,8 @@ from scalewright.plan.chips import constants_of
 from scalewright.plan.constants import Constants
 from scalewright.plan.cost.evaluate import Outcome, evaluate, prepare, quantiles, spread
 from scalewright.plan.cost.memory import GIB, KINDS, Risk, risk
-from scalewright.plan.cost.timeline import AXES, PARTS
+from scalewright.plan.cost.timeline import PARTS
+from scalewright.plan.cost.volumes import AXES
 from scalewright.plan.records import LayoutKeys
 from scalewright.plan.request import COPIED, Request, from_layout, from_question
 from scalewright.plan.rows.cells import best_usual, text
@@ -59,7 +60,8 @@ class Predictions:
         columns |= {f"time.{part}": step.parts[part] for part in PARTS} | {"fits": memory.fits}
         columns |= {f"bytes.{axis}": step.bytes[axis] for axis in AXES}
         sizes = {"peak": memory.peak, "usable": memory.usable, "peak_low": memory.low, "peak_high": memory.high}
-        sizes |= {f"memory.{kind}": memory.parts[kind] for kind in KINDS} | {**memory.kinds}
+        sizes |= {f"memory.{kind}": memory.parts[kind] for kind in KINDS}
+        sizes |= {"reserved": memory.kinds["reserved"], "smi": memory.kinds["smi"]}
         columns |= {name: size / GIB for name, size in sizes.items()}
         return {name: column.tolist() for name, column in columns.items()}
 

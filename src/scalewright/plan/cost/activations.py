@@ -52,8 +52,7 @@ def block_bytes(at: Columns) -> tuple[np.ndarray, np.ndarray]:
     # what recomputed parts keep in 8 bits is counted with them
     freed = works.parts - narrow[:, None] * halves[:, :REST]
     freed[:, PARTS.index("experts")] -= first
-    whole = none + (scores + masks)[u]
-    inside = none + masks[u]
+    whole, inside = none + (scores + masks)[u], none + masks[u]
     full = kept.full[u] / np.where((at.trainer.partitions > 0) & (table.sp <= 0), table.tp, 1.0)
     kinds: dict[str, Callable[[], np.ndarray]] = {
         "core": lambda: inside,

@@ -61,8 +61,7 @@ class Outcome:
 def prepare(requests: Sequence[Request], c: Constants | None = None) -> Prepared:
     """The table of these requests; a run that doesn't state its recomputation gets the least that fits."""
     built = table(requests)
-    facts = unit_facts(built.units)
-    unknown = built.recompute == RECOMPUTE.index("unknown")
+    facts, unknown = unit_facts(built.units), built.recompute == RECOMPUTE.index("unknown")
     if unknown.any():
         built = replace(built, recompute=_least(built, facts, unknown, c or constants()))
     return Prepared(built, facts, flatten(built.units, facts), unknown)

@@ -31,8 +31,7 @@ from scalewright.plan.cost.facts import ChipFacts, Facts
 from scalewright.plan.cost.habits import RECIPES, TrainerFacts
 from scalewright.plan.cost.units import Unit
 from scalewright.plan.cost.work import BLOCK, FORWARD, GROUPED, PARTS, REGIONS, REST, WEIGHT, Kernel
-from scalewright.plan.frameworks import ATTENTION as CORES
-from scalewright.plan.frameworks import KERNELS
+from scalewright.plan.frameworks import ATTENTION, KERNELS
 from scalewright.spec.hardware.device_families import PRICED
 
 PHASES = 3
@@ -41,7 +40,7 @@ ARRAY = 50e12  # FLOP/s of a unit beyond which it is one systolic array, not a m
 SMALL_TILE = 1.1  # what a tile of 128 by 128 loses against one of 256 by 128: operands are read more often
 BITS = ("bits32", "bits16", "bits8", "bits4")
 EXPERT_ACT = PARTS.index("expert_act")
-FLASH1, BEST = CORES.index("flash1"), CORES.index("best")
+FLASH1, BEST = ATTENTION.index("flash1"), ATTENTION.index("best")
 CAST_BYTES = 4.0  # an operand of 8 bits: 2 bytes read, 1 written as it is and 1 transposed
 SMALL_HEAD = 96  # elements below which a head fills the tensor cores worse
 LOOSE_KERNELS = 5  # of an attention whose scores lie in memory

@@ -92,8 +92,7 @@ def memory(at: Columns) -> Memory:
 def rank_memory(at: Columns, place: PipelineRank, block: tuple[np.ndarray, np.ndarray]) -> dict[str, np.ndarray]:
     """Bytes by kind on one pipeline rank. `block`: what one keeps, and takes to rebuild (`block_bytes`)."""
     table, c = at.table, at.c
-    held = states(at, place)
-    alive = under_way(table, place.rank)
+    held, alive = states(at, place), under_way(table, place.rank)
     kept, rebuilt = block
     blocks = kept * place.blocks * alive
     first, last = place.first > 0, place.last > 0

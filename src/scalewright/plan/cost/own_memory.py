@@ -293,8 +293,7 @@ class _Rank:
 
     def reduction_of_block(self) -> Moment:
         """The block's gradients whole, and their fp32 copy; in a split backward, of a stage at once."""
-        late = self.split & (self.stage >= 2)
-        now = self.reduces_each
+        late, now = self.split & (self.stage >= 2), self.reduces_each
         made = now * self.width * self.block + self.head_gradient + self.stream
         # whole backwards among them have summed theirs in fp32 by then
         each = np.where(self.t.schedules("split_all"), self.width, FP32) * self.block

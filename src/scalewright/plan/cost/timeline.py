@@ -43,11 +43,9 @@ from scalewright.plan.cost.microbatch import exchanges, micro
 from scalewright.plan.cost.optimizer import offload
 from scalewright.plan.cost.pipeline import bubble, clocked, messages
 from scalewright.plan.cost.price_list import PriceList
-from scalewright.plan.cost.volumes import AXES, bytes_by_axis
+from scalewright.plan.cost.volumes import bytes_by_axis
 from scalewright.plan.cost.work import AFTER, BEFORE, BLOCK, EXTRA
 from scalewright.spec.volumes import During, Transfer
-
-__all__ = ["AXES", "PARTS", "Step", "step"]
 
 PARTS = (
     "compute", "tp_exposed", "dp_exposed", "cp_exposed", "ep_exposed", "pp_bubble", "pp_exposed",
@@ -118,8 +116,7 @@ def _step(at: PricedColumns) -> Step:
     # what other trainers' ranks share is taken of the fullest, whichever it is
     counted = seats if volumes.any_own and (table.pp > 1).any() else seats[:1]
     dp = np.max([data_parallel(at, volumes.data_parallel(place), slow, prices) for place in counted], axis=0)
-    states = prices.update() + offload(at, slow)
-    fixed = prices.fixed()
+    states, fixed = prices.update() + offload(at, slow), prices.fixed()
     of = {
         name: m * np.choose(which, [getattr(rank, name) for rank in ranks])
         for name in ("compute", "recompute", "tp", "cp", "ep", "host")

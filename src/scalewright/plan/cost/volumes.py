@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 
@@ -226,8 +227,7 @@ class Volumes:
 
     def _exchanges(self, place: PipelineRank) -> Exchanges:
         at, t, n = self.at, self.at.table, place.blocks
-        stages = np.maximum(t.virtual_stages, 1.0)
-        tokens = t.micro_batch * t.seq_len / t.cp
+        stages, tokens = np.maximum(t.virtual_stages, 1.0), t.micro_batch * t.seq_len / t.cp
         none = t.recompute == RECOMPUTE.index("none")
         some = stages * np.ceil(n / stages * t.share - 1e-9)  # every k-th of a stage; under a budget all
         again = np.where(t.recompute == RECOMPUTE.index("share"), some, n)
@@ -288,17 +288,6 @@ def bytes_by_axis(at: Columns) -> dict[str, np.ndarray]:
     listed, inner = Volumes(at), at.table.pp > 2
     ranks: list[tuple[PipelineRank, np.ndarray | bool]]
     ranks = [(between, inner), (second, inner), (first, True), (last, True)]
-    sizes = {axis: np.zeros(len(at.table)) for axis in AXES}
-    for place, there in ranks:
-        for axis, size in _bytes(listed, place).items():
-            sizes[axis] = np.maximum(sizes[axis], np.where(there, size, 0.0))
-    blocks, whole = at.fullest * at.table.accumulation, at.rerun
-    sizes["ep"] = np.where(listed.own, sizes["ep"], blocks * (2 + whole) * expert_bytes(at))
-    return sizes
-
-
-def _bytes(listed: Volumes, place: PipelineRank) -> dict[str, np.ndarray]:
-    sizes: dict[str, np.ndarray] = {}
     kinds = (
         listed.data_parallel,
         listed.tensor_parallel,
@@ -306,7 +295,13 @@ def _bytes(listed: Volumes, place: PipelineRank) -> dict[str, np.ndarray]:
         listed.expert_parallel,
         listed.pipeline,
     )
-    for transfer in (transfer for listing in kinds for transfer in listing(place)):
-        axis = _AXIS.get(transfer.axis, transfer.axis)
-        sizes[axis] = sizes.get(axis, 0.0) + np.asarray(transfer.total, dtype=float)
+    sizes = {axis: np.zeros(len(at.table)) for axis in AXES}
+    for place, there in ranks:
+        sent = {axis: np.zeros(len(at.table)) for axis in AXES}
+        for transfer in chain.from_iterable(listing(place) for listing in kinds):
+            axis = _AXIS.get(transfer.axis, transfer.axis)
+            sent[axis] = sent[axis] + np.asarray(transfer.total, dtype=float)
+        sizes = {axis: np.maximum(sizes[axis], np.where(there, sent[axis], 0.0)) for axis in AXES}
+    blocks, whole = at.fullest * at.table.accumulation, at.rerun
+    sizes["ep"] = np.where(listed.own, sizes["ep"], blocks * (2 + whole) * expert_bytes(at))
     return sizes

@@ -162,8 +162,7 @@ def left_out(runs: Runs, kind: str = "source", most: int = 60, steps: int = 8) -
     """
     groups, priors = groups_of(runs, kind), _priors()
     tested = of_unknown_trainers(runs) if kind == "trainer" else runs
-    prepared = prepare(tested.requests, priors)
-    seconds = np.full(len(runs), np.nan)
+    prepared, seconds = prepare(tested.requests, priors), np.full(len(runs), np.nan)
     for group in dict.fromkeys(groups[np.isfinite(runs.seconds) & ~runs.apart]):
         held_out, fitted = groups == group, priors
         others = runs.take(~held_out)
@@ -201,8 +200,7 @@ def _plain(number: str) -> str:
 
 def main() -> None:
     """Fits; prints the constants and the cross-validated errors; `--write` saves the constants."""
-    runs = runs_of(read_table(MEASURED))
-    priors = _priors()
+    runs, priors = runs_of(read_table(MEASURED)), _priors()
     fitted = solve(problem(runs, base=priors), priors)
     for fact in facts():
         if fact.fitted:

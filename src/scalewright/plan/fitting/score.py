@@ -201,8 +201,7 @@ def baselines(outcome: Outcome) -> dict[str, np.ndarray]:
     """Seconds of a step of every row by each baseline of `BASELINES`."""
     at, t = outcome.step.at, outcome.step.at.table
     block, ends = at.prices.square[t.unit, 1], at.prices.square[t.unit][:, (0, 2, 3)].sum(1)
-    ranks = t.tp * t.cp * t.dp * t.accumulation
-    layers = at.work.blocks
+    ranks, layers = t.tp * t.cp * t.dp * t.accumulation, at.work.blocks
     model = 3 * (block * layers + ends) * ranks
     hardware = model + np.where(t.recompute == RECOMPUTE.index("full"), block * layers * ranks, 0.0)
     rate = at.chip.peak * 0.5 * t.devices
@@ -224,8 +223,7 @@ class Ranking:
 def kendall_tau(a: np.ndarray, b: np.ndarray) -> float:
     """Kendall's tau-b of two arrays; nan where one of them is constant."""
     upper = np.triu_indices(len(a), 1)
-    x = np.sign(a[:, None] - a[None, :])[upper]
-    y = np.sign(b[:, None] - b[None, :])[upper]
+    x, y = np.sign(a[:, None] - a[None, :])[upper], np.sign(b[:, None] - b[None, :])[upper]
     untied = float(np.sqrt((x != 0).sum() * (y != 0).sum()))
     return float((x * y).sum() / untied) if untied else float("nan")
 

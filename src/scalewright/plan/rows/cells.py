@@ -75,8 +75,7 @@ def text(row: Row, key: str) -> str:
 def check_sizes(row: Row) -> None:
     """Raises UserError for a size that is no whole number within its limits."""
     for key, most in MOST.items():
-        value = number(row, key)
-        least = 0 if key in MAY_BE_ZERO else 1
+        value, least = number(row, key), 0 if key in MAY_BE_ZERO else 1
         if value is not None and (value != int(value) or not least <= value <= most):
             raise UserError(f"{key} is {value:g}", "row", f"give a whole number from {least} to {most}")
 

@@ -30,8 +30,7 @@ DEVICES = 256  # where neither devices nor dp is stated
 def request_of(row: Row) -> Request:
     """The request of a row; raises UserError where the row can't be expressed as one."""
     check_sizes(row)
-    assumed = Assumptions()
-    options = read_options(text(row, "options"))
+    assumed, options = Assumptions(), read_options(text(row, "options"))
     switches = read_switches(options)
     assumed += [f"option {key} has no price" for key in options if key not in (*NAMES, *ROW_OPTIONS)]
     model = model_of(row, options, assumed)

@@ -173,8 +173,7 @@ def _pipes(template: Request, axes: AxisValues) -> tuple[dict[str, np.ndarray], 
             stages = stage_blocks(replace(template, pp=pp, virtual_stages=chunks, schedule=kind))
             record = KINDS[kind]
             least, even = 2 * pp if record.paired else 1, record.both_ways
-            split = pp > 1 and record.splits
-            blocks = -(-layers // record.parts(pp, chunks))
+            split, blocks = pp > 1 and record.splits, -(-layers // record.parts(pp, chunks))
             rows.append((SCHEDULES.index(kind), chunks, stages, least, even, split, blocks))
         if len(rows) > first:
             places[pp] = (first, len(rows) - first)
