@@ -37,11 +37,8 @@ class WholeRun:
         """Raises UserError for impossible values; `priced`: the search uses the price even without tokens."""
         tokens, price, goodput = self.tokens, self.price, self.goodput
         if tokens is None:  # only the cost of a whole run uses these
-            for flag, value in (
-                ("price", None if priced else price),
-                ("currency", self.currency),
-                ("goodput", goodput),
-            ):
+            unused = {"price": None if priced else price, "currency": self.currency, "goodput": goodput}
+            for flag, value in unused.items():
                 if value is not None:
                     how = f"add --tokens 1e12, those of the whole run: only its cost uses the {flag}"
                     raise UserError(f"{flag} is given without tokens", f"--{flag}", how)

@@ -32,8 +32,7 @@ def under_way(table: Table, rank: np.ndarray) -> np.ndarray:
     p, v, m = table.pp, table.virtual_stages, table.accumulation
     held = np.ones(len(table))
     for index in np.unique(table.schedule):
-        alive = KINDS[SCHEDULES[index]].alive(p, v, m, rank)
-        held = np.where((table.schedule == index) & (p > 1), alive, held)
+        held = np.where((table.schedule == index) & (p > 1), KINDS[SCHEDULES[index]].alive(p, v, m, rank), held)
     return held
 
 

@@ -55,8 +55,7 @@ class Torus:
     def share(self, group: np.ndarray, stride: np.ndarray) -> np.ndarray:
         """The share of a device's rate that a group has: half where it fills a slice too short to close."""
         side = np.rint(self.slice ** (1 / np.maximum(self.axes, 1.0)))
-        opened = (self.axes > 0) & (group * stride >= self.slice) & (side < self.wraps_at)
-        return np.where(opened, 0.5, 1.0)
+        return np.where((self.axes > 0) & (group * stride >= self.slice) & (side < self.wraps_at), 0.5, 1.0)
 
 
 def wires(at: Columns) -> Wires:

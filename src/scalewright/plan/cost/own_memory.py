@@ -210,8 +210,7 @@ class _Rank:
     @cached_property
     def without_one(self) -> np.ndarray:
         """Activations of all but one stage's micro-batch."""
-        stages = np.maximum(self.alive * self.virtual_stages, 1.0)
-        return np.asarray((1.0 - 1.0 / stages) * self.under_way)
+        return np.asarray((1.0 - 1.0 / np.maximum(self.alive * self.virtual_stages, 1.0)) * self.under_way)
 
     @cached_property
     def head_gradient(self) -> np.ndarray:
@@ -238,8 +237,7 @@ class _Rank:
         acts = self.beside_head + self.waiting_logits + self.losses * self.after
         made = np.where(self.in_chunks, self.rounded, self.width * self.head + self.last * self.stream)
         # the last block is gathered for its backward when the logits have gone
-        later = np.maximum(self.prefetched - self.after, 0.0)
-        buffers = self.gathered + self.gathered_head + self.reducing + later
+        buffers = self.gathered + self.gathered_head + self.reducing + np.maximum(self.prefetched - self.after, 0.0)
         return Moment(acts, buffers, self.gradients, self.waiting + made)
 
     def reduction_of_head(self) -> Moment:

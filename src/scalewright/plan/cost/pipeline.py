@@ -191,8 +191,7 @@ def _rank_parts(row: int, rank: int, ranks: int, costs: Costs, sums: RankCost, s
     between, first, last = costs
 
     def of(name: str) -> float:
-        column = {0: first, ranks - 1: last}.get(rank, between)
-        seconds = float(getattr(column, name)[row])
+        seconds = float(getattr({0: first, ranks - 1: last}.get(rank, between), name)[row])
         if 1 < rank < ranks - 1:
             ends = float(getattr(first, name)[row] + getattr(last, name)[row] + getattr(between, name)[row])
             seconds = min(seconds, max(float(getattr(sums, name)[row]) - ends, 0.0) / (ranks - 3))

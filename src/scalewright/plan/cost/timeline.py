@@ -141,8 +141,7 @@ def flops(at: PricedColumns) -> tuple[np.ndarray, np.ndarray]:
     ranks = t.tp * t.cp * t.dp * t.accumulation
     blocks = at.work.blocks * ranks
     block = at.region(per, BLOCK) * blocks
-    ends = sum(at.region(per, region) for region in (BEFORE, AFTER, EXTRA))
-    forward = block + ends * ranks
+    forward = block + sum(at.region(per, region) for region in (BEFORE, AFTER, EXTRA)) * ranks
     again = at.rerun * block + (at.rerun_parts * at.prices.part_flops[t.unit]).sum(1) * blocks
     return 3 * forward, 3 * forward + again
 

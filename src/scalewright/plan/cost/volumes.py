@@ -169,8 +169,7 @@ class Volumes:
         if not self.at.work.sparse.any():
             return Shards()
         t, own, experts = self.at.table, self.at.padded, self.at.padded.experts
-        sparse = np.maximum(self.at.work.sparse, 1e-9)
-        elements = np.rint(experts.elements / sparse)  # all blocks of experts are alike
+        elements = np.rint(experts.elements / np.maximum(self.at.work.sparse, 1e-9))  # all blocks of experts are alike
         share = place.blocks * self.at.work.sparse
         group = Group(elements, share, self._computations(place))
         replicas = np.maximum(t.dp * t.cp * t.tp / (t.ep * t.etp), 1.0)

@@ -135,8 +135,7 @@ def work(model: ModelSpec, sizes: Sizes) -> Work:
     even = not sizes.sp or (sizes.seq_len // sizes.cp) % sizes.tp == 0
     if sizes.batch <= 2 or sizes.seq_len % sizes.cp or not even:
         return _listed(model, sizes)
-    ways = {block.head_in_chunks(model, replace(sizes, batch=batch)) for batch in (1, 2, sizes.batch)}
-    if len(ways) > 1:
+    if len({block.head_in_chunks(model, replace(sizes, batch=batch)) for batch in (1, 2, sizes.batch)}) > 1:
         return _listed(model, sizes)
     single, double = (work(model, replace(sizes, batch=batch)) for batch in (1, 2))
     more = sizes.batch - 1

@@ -214,11 +214,8 @@ def _zero(word: str, framework: Framework, kind: str, assumed: Assumptions) -> i
 
 def _check_split(model: ModelSpec, split: Mapping[str, int], seq: int) -> None:
     """Raises UserError for an axis larger than the model allows."""
-    for axis, most, unit in (
-        ("pp", model.num_hidden_layers, "layers"),
-        ("tp", model.num_attention_heads, "heads"),
-        ("cp", seq, "tokens"),
-        ("ep", model.moe.num_experts if model.moe else 1, "experts"),
-    ):
+    limits = {"pp": (model.num_hidden_layers, "layers"), "tp": (model.num_attention_heads, "heads")}
+    limits |= {"cp": (seq, "tokens"), "ep": (model.moe.num_experts if model.moe else 1, "experts")}
+    for axis, (most, unit) in limits.items():
         if (size := split[axis]) > most:
             raise UserError(f"{axis} {size} is more than {most} {unit}", "row", f"use {axis} {most} or less")

@@ -132,9 +132,9 @@ def nearby(plan: Plan) -> list[Nearby]:
             "gain_pct": 100 * (best.prediction.tokens_per_s / rate - 1),
             "layout": best.keys,
         }
-        best_yet = largest.get(devices == plan.goal.devices)
-        if candidate["gain_pct"] >= (best_yet["gain_pct"] if best_yet else 100 * MIN_GAIN):
-            largest[devices == plan.goal.devices] = candidate
+        same_count = devices == plan.goal.devices
+        if candidate["gain_pct"] >= (largest[same_count]["gain_pct"] if same_count in largest else 100 * MIN_GAIN):
+            largest[same_count] = candidate
     return sorted(largest.values(), key=lambda candidate: -candidate["gain_pct"])
 
 
