@@ -133,16 +133,10 @@ def time_messages(context: RankContext, job: CollectivesJob, device: Any) -> dic
             rows.append(_row(torch, kind, size, group, ranks, context.rank, device, job))
             if context.tell:
                 context.tell("event", {"kind": kind, "bytes": size})
-    return {
-        "backend": dist.get_backend(),
-        "device": device.type,
-        "ranks": context.world,
-        "group": len(ranks),
-        "stride": job.stride,
-        "rows": [{key: value for key, value in row.items() if key != "seconds"} for row in rows],
-        "fits": fits(rows, len(ranks)),
-        "torch": str(torch.__version__),
-    }
+    about = {"backend": dist.get_backend(), "device": device.type, "ranks": context.world, "group": len(ranks)}
+    shown = [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+    fitted = {"fits": fits(rows, len(ranks)), "torch": str(torch.__version__)}
+    return about | {"stride": job.stride, "rows": shown} | fitted
 
 
 def _row(

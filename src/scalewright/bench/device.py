@@ -125,16 +125,8 @@ def kernels(precision: str = "fp32", seconds: float = 0.05) -> Iterator[dict[str
     """A row for each operator's forward at its largest size, with its share of the roof it is under."""
     torch, roof = need_torch(), roofs(precision)
     for curve in torch_timings(torch, precision, seconds):
-        unit = "flops" if curve["what"] in COMPUTE else "bytes" if curve["what"] in MOVED else None
-        if unit is None or curve["phase"] != "forward":
-            continue
-        rate = curve["sizes"][-1] / curve["seconds"][-1]
-        yield {
-            "what": curve["what"],
-            "precision": precision,
-            "size": curve["sizes"][-1],
-            "time_s": curve["seconds"][-1],
-            f"{unit}_per_s": rate,
-            "bound": unit,
-            "share_of_roof": rate / roof[f"{unit}_per_s"],
-        }
+        what, size, time = curve["what"], curve["sizes"][-1], curve["seconds"][-1]
+        unit = "flops" if what in COMPUTE else "bytes" if what in MOVED else None
+        if unit is not None and curve["phase"] == "forward":
+            rates = {f"{unit}_per_s": size / time, "bound": unit, "share_of_roof": size / time / roof[f"{unit}_per_s"]}
+            yield {"what": what, "precision": precision, "size": size, "time_s": time, **rates}

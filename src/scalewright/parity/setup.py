@@ -33,6 +33,7 @@ from scalewright.spec.tensors import count
 from scalewright.train.elementwise import cuts
 from scalewright.train.resolve import check_trainable
 
+NEUTRAL: dict[str, object] = {"cluster": "local", "resume": "never", "track": {}, "profile": {}, "environment": None}
 MATHEMATICS = ("z_loss", "balance")  # keys of `train` that change what is computed
 SHOWN = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads",
          "num_key_value_heads", "head_dim", "vocab_size")  # fmt: skip
@@ -74,19 +75,15 @@ def set_up(run: RunSpec, *, device: str, steps: int, micro_batch: int | None = N
         notes.append("weights are random: those of init don't fit the small model")
     mine = fitted.replace(precision="fp32" if run.layout.precision == "auto" else run.layout.precision)
     base = run.replace(
+        **NEUTRAL,
         model=small if isinstance(small, PythonRef) else small.dump(),
         data=data,
         device=device,
-        cluster="local",
-        resume="never",
         init=run.init if small == model else "random",
         lr_schedule={"kind": "constant"},  # a warm-up would hardly move the weights in so few steps
         train={"steps": steps, **{key: run.train.dump()[key] for key in MATHEMATICS}, "compile": False},
         checkpoint={"at_end": False},
         diloco=diloco.dump() if diloco is not None else None,
-        track={},
-        profile={},
-        environment=None,
     )
     alone = layouts.one_device if diloco is None else layouts.islands_alone
     split = base.replace(layout=mine.dump(), train={**base.train.dump(), "compile": run.train.compile})

@@ -23,7 +23,7 @@ themselves, and of dualpipe, which is only planned, this is an estimate.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -59,10 +59,8 @@ def own_memory(at: Columns, place: PipelineRank, held: States, kept: Kept, alive
     """Bytes by kind at the highest moment; `alive`: micro-batches under way on the rank."""
     moments = with_outer(at, held, own_moments(at, place, held, kept, alive))
     highest = np.stack([moment.total for moment in moments]).argmax(0)
-    beside = {
-        kind: np.choose(highest, [getattr(moment, kind) for moment in moments])
-        for kind in ("activations", "buffers", "gradients", "other")
-    }
+    kinds = [kind.name for kind in fields(Moment)]
+    beside = {kind: np.choose(highest, [getattr(moment, kind) for moment in moments]) for kind in kinds}
     beside["buffers"] = beside["buffers"] + held.errors
     return {"parameters": held.parameters, "optimizer": held.optimizer, **beside}
 

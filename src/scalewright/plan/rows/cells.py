@@ -59,7 +59,7 @@ def number(row: Row, key: str) -> float | None:
         value = float(cell)
     except (TypeError, ValueError):
         raise UserError(f"{key} is {cell!r}", "row", "give a number, or leave it blank") from None
-    if value != value and isinstance(cell, str):
+    if math.isnan(value) and isinstance(cell, str):
         return None  # some tables write a blank as "nan"
     if not math.isfinite(value) or not 0 <= value <= LARGEST:
         raise UserError(f"{key} is {cell}", "row", "give a finite number of a sensible size")

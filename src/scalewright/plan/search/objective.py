@@ -73,7 +73,7 @@ def power(chip: Chip) -> tuple[float, dict[str, float], tuple[str, ...]]:
     """Watts of a device under load, the share of them that each kind of part draws, and the assumptions."""
     data = read_yaml(FILE)
     names = [name for name in data["power_w"] if chip.name.lower().startswith(name)]
-    watts = data["power_w"][max(names, key=len) if names else "other"]
+    watts = data["power_w"][max(names, key=len, default="other")]
     shares = {name: float(entry["value"]) for name, entry in data["share"].items()}
     lines = [f"{chip.name} draws {watts['value']} W under load ({watts['source']})"]
     lines += [f"{name} draws {value:.0%} of it" for name, value in shares.items()]
