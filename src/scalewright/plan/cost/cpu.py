@@ -139,7 +139,7 @@ class Cpu:
         shard = numbers(self.at)
         copies = np.where(self.narrow, self._pass(shard, "add"), 0.0)
         update = self._pass(shard, "optimizer") * self.at.trainer.update_on_host
-        matrices = self.crowd * products(self.at) + way(self.at, self.network)
+        matrices = self.crowd * products(self.at) + way(self.at, self.network.all_to_all)
         return np.asarray(self.crowd * (update + copies) + matrices)
 
     def fixed(self) -> np.ndarray:

@@ -42,7 +42,7 @@ class Accelerator:
 
     def update(self) -> np.ndarray:
         """Of the optimizer's update."""
-        return np.asarray(optimizer(self.at) + (products(self.at) + way(self.at, self.network)))
+        return np.asarray(optimizer(self.at) + (products(self.at) + way(self.at, self.network.all_to_all)))
 
     def fixed(self) -> np.ndarray:
         """Of what a step always costs beside its micro-batches: the host's part."""

@@ -44,8 +44,9 @@ class Problem:
 
 def problem(runs: Runs, free: Sequence[Fact] | None = None, base: Constants | None = None, most: int = 150) -> Problem:
     """The problem of these runs: at most `most` rows of a source, evenly spaced through it."""
-    use = runs.plain & steady(runs)
-    use = use if use.any() else runs.plain
+    # the score uses all rows; an average over a whole run includes failures and checkpoints, an early step the start-up
+    steady = np.array([not UNSTEADY.search(text(row, "notes")) for row in runs.rows], dtype=bool)
+    use = runs.plain & steady if (runs.plain & steady).any() else runs.plain
     index = []
     for source in dict.fromkeys(runs.source[use]):
         rows = np.flatnonzero(use & (runs.source == source))
@@ -58,14 +59,6 @@ def problem(runs: Runs, free: Sequence[Fact] | None = None, base: Constants | No
     weight /= np.bincount(layout)[layout]
     free = tuple(free) if free is not None else tuple(fact for fact in facts() if fact.fitted)
     return Problem(prepare(runs.requests), np.log(runs.seconds), np.sqrt(weight), free, base or constants())
-
-
-def steady(runs: Runs) -> np.ndarray:
-    """A mask of the rows that time a steady step, by their notes: the fit uses these, the score all rows.
-
-    An average over a whole run includes failures and checkpoints, a single early iteration the start-up.
-    """
-    return np.array([not UNSTEADY.search(text(row, "notes")) for row in runs.rows], dtype=bool)
 
 
 def solve(task: Problem, start: Constants | None = None, steps: int = 12) -> Constants:
