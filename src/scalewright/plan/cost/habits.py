@@ -34,7 +34,7 @@ MODULES = {
 # Assumed: shares of a block's launches: what mixes tokens with its norm, the MLP; of an expert layer's the
 # router and what prepares the dispatch
 MIXER, MLP, ROUTER = 0.55, 0.45, 0.4
-RECIPES = WORDS["fp8_recipe"]
+RECIPES, USUAL_RECIPE = WORDS["fp8_recipe"], {"mxfp8": "mxfp8"}
 PERMUTES_FUSED = 2025.1  # as a year: Megatron Core 0.11 permutes tokens in one kernel
 COMPRESSED = ("none", "bf16", "fp16", "powersgd")  # how gradients are sent, by number
 # Bytes a 16-bit logit that the loss moves, forward and backward, by generation of kernels.
@@ -94,13 +94,15 @@ class TrainerFacts(PerUnit):
     low_linear = Column(lambda u: _is_low(u, "linear"))
     low_experts = Column(lambda u: _is_low(u, "experts"))
     low_attention = Column(lambda u: "attention" in u.switches.fp8_parts)
-    recipe = Column(lambda u: RECIPES.index(_recipe_of(u)), int)
+    # how 8 bits are scaled: Blackwell multiplies blocks of 32 itself, others scale whole tensors
+    recipe = Column(lambda u: RECIPES.index(u.switches.fp8_recipe or USUAL_RECIPE.get(u.precision, "tensorwise")), int)
     fp8_inputs = Column(lambda u: u.framework.fp8_kept in ("inputs", "inputs+gates"))
     fp8_gates = Column(lambda u: u.framework.fp8_kept == "inputs+gates")
     # launches that no CUDA graph holds, over a dense block's
     launches_mixer = Column(lambda u: _launched_mixer(u))
     launches_mlp = Column(lambda u: 0.0 if _captures(u, "mlp") else MLP)
-    launches_experts = Column(lambda u: _launched_experts(u))
+    # of an expert layer's, beside its mixer's
+    launches_experts = Column(lambda u: 0.0 if _captures(u, "layer") else 1 - ROUTER * _captures(u, "router"))
     counts_tokens = Column(lambda u: _counts_tokens(u))
     # activations
     reruns = Column(lambda u: [part in _reruns_of(u) for part in PARTS])  # [units, PARTS]
@@ -179,11 +181,6 @@ def _is_low(unit: Unit, part: str) -> bool:
     return not unit.switches.fp8_parts or part in unit.switches.fp8_parts
 
 
-def _recipe_of(unit: Unit) -> str:
-    """How 8 bits are scaled: Blackwell multiplies blocks of 32 itself, others scale whole tensors."""
-    return unit.switches.fp8_recipe or ("mxfp8" if unit.precision == "mxfp8" else "tensorwise")
-
-
 def _captures(unit: Unit, part: str) -> bool:
     """Whether a CUDA graph holds a part's launches."""
     return bool(unit.switches.cuda_graphs & {"full", "layer", part})
@@ -197,11 +194,6 @@ def _launched_mixer(unit: Unit) -> float:
     mixers = [unit.model.parts(layer)[0] for layer in range(unit.model.num_hidden_layers)]
     left = sum(not _captures(unit, words.get(mixer or "", "layer")) for mixer in mixers)
     return MIXER * left / len(mixers)
-
-
-def _launched_experts(unit: Unit) -> float:
-    """The share of an expert layer's launches beside its mixer's that no graph holds."""
-    return 0.0 if _captures(unit, "layer") else 1 - ROUTER * _captures(unit, "router")
 
 
 def _counts_tokens(unit: Unit) -> bool:

@@ -89,7 +89,10 @@ def _prepare(question: Question, goal: Goal) -> tuple[ChoiceMaker, Finder, Fixed
     """Checks what is asked; returns the choice maker, the finder and the fixed axes."""
     if not 1 <= question.seq_len <= MAX_LENGTH:
         raise UserError(f"seq_len is {question.seq_len}", "plan", f"use a whole number from 1 to {MAX_LENGTH:,}")
-    _check_islands(question, goal)
+    islands = question.run.diloco is not None and question.has_facts
+    if islands and min(as_tuple(goal.fixed.get("dp_replicate", 1))) < 2:
+        how = "fix dp_replicate to the number of islands: --fix dp_replicate=4"
+        raise UserError("diloco makes islands of replicas, and layouts without any compete", "plan", how)
     keys: dict[str, object] = {"devices": goal.devices, "precision": goal.precision}
     if goal.fixed.get("zero_stage") in (0, (0,), [0]):  # then all layouts may compress as the run does
         keys["zero_stage"] = 0
@@ -111,13 +114,6 @@ def _prepare(question: Question, goal: Goal) -> tuple[ChoiceMaker, Finder, Fixed
         raise no_layout(template, goal.global_batch, axes)
     finder = Finder(make_pricer(space, objective, goal.headroom, goal.c), goal.top, max(WINDOW, 1 + goal.margin))
     return ChoiceMaker(question, goal, template, space, objective), finder, axes
-
-
-def _check_islands(question: Question, goal: Goal) -> None:
-    """Raises UserError where the run has an outer optimizer and some layouts would have no islands."""
-    if question.run.diloco and question.has_facts and min(as_tuple(goal.fixed.get("dp_replicate", 1))) < 2:
-        how = "fix dp_replicate to the number of islands: --fix dp_replicate=4"
-        raise UserError("diloco makes islands of replicas, and layouts without any compete", "plan", how)
 
 
 def _plan(maker: ChoiceMaker, finder: Finder, best: list[Choice], front: list[Choice]) -> Plan:
