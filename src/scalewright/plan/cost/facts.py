@@ -82,8 +82,7 @@ class WorkFacts(PerUnit):
     experts = Column(lambda u: u.model.moe.num_experts if u.model.moe else 0.0)
     local_experts = Column(lambda u: -(-u.model.moe.num_experts // u.sizes.ep) if u.model.moe else 0.0)
     top_k = Column(lambda u: u.model.moe.top_k if u.model.moe else 1.0)
-    # the share of the experts' groups among which a token's experts are chosen (DeepSeek-V2 §2.1.2)
-    reached = Column(lambda u: u.model.moe.top_groups / max(u.model.moe.groups, 1) if u.model.moe else 1.0)
+    reached = Column(lambda u: _reached_groups(u))
     shared_experts = Column(lambda u: bool(u.model.moe and u.model.moe.shared_size))
     shared_gate = Column(lambda u: bool(u.model.moe and u.model.moe.shared_gate))
     # what its tensors are
@@ -126,6 +125,12 @@ def _power(unit: Unit) -> float:
 def _plain(unit: Unit) -> str:
     """The precision of what never runs in less than 16 bits."""
     return "fp32" if unit.precision in ("fp32", "tf32") else "bf16"
+
+
+def _reached_groups(unit: Unit) -> float:
+    """The share of the experts' groups among which a token's experts are chosen (DeepSeek-V2 §2.1.2)."""
+    moe = unit.model.moe
+    return moe.top_groups / moe.groups if moe and moe.groups > 1 else 1.0
 
 
 def _statistics(model: ModelSpec) -> int:
