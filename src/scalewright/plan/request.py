@@ -178,10 +178,8 @@ def from_question(question: Question, layout: Layout | None = None) -> Request:
         raise UserError("--cluster is missing", "plan", "give the machine: --cluster dgx-h100, or local")
     taken, run, options = layout or question.layout, question.run, dict(question.options)
     question.cluster.check_devices(taken.devices)
-    asked = partial(
-        from_layout, question.model, question.cluster, taken, question.seq_len, question.framework, question.version,
-        options,
-    )  # fmt: skip
+    trainer = question.framework, question.version, options
+    asked = partial(from_layout, question.model, question.cluster, taken, question.seq_len, *trainer)
     if not question.has_facts:
         return asked()
     factor = run.train.balance.capacity_factor

@@ -74,10 +74,9 @@ def context_parallel(at: PricedColumns, prices: PriceList) -> np.ndarray:
 def expert_rank(at: Columns, sparse: SparseBlocks) -> ExpertRank:
     """The numbers of a rank with these blocks that spec/expert_volumes.py asks for."""
     t = at.table
-    return ExpertRank(
-        ep=t.ep, etp=t.etp, experts=sparse.experts, blocks=sparse.blocks, rerun=sparse.rerun,
-        accumulation=t.accumulation, rows=_routed(at), tp=t.tp, cp=t.cp,
-    )  # fmt: skip
+    sizes = {name: getattr(t, name) for name in ("ep", "etp", "tp", "cp", "accumulation")}
+    blocks = {name: getattr(sparse, name) for name in ("experts", "blocks", "rerun")}
+    return ExpertRank(**sizes, **blocks, rows=_routed(at))
 
 
 def beside_experts(at: Columns) -> np.ndarray:
