@@ -131,7 +131,7 @@ def devices(rows: Sequence[Mapping[str, Any]], cluster: ClusterSpec, precision: 
     return checked("devices", "ok", words, "", figures)
 
 
-def meetings(rows: Sequence[dict[str, Any]]) -> Finding:
+def meetings(rows: Sequence[pairs.PairRow]) -> Finding:
     """Whether every pair exchanges messages alike, and the right ones."""
     if not rows:
         return checked("pairs", "note", "one process has no pair")

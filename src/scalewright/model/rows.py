@@ -117,7 +117,7 @@ def _fake_backward(
 
 
 def _products(q: Any, k: Any, v: Any) -> int:
-    """FLOPs of scores and their product with values, over the full square by convention (dry_run/operator_flops.py)."""
+    """FLOPs of scores and their product with values, over the full square by convention (dry_run/watch.py)."""
     batch, heads, queries, width = q
     return int(2 * batch * heads * queries * k[2] * (width + v[3]))
 

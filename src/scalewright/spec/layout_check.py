@@ -43,9 +43,9 @@ def check_layout(layout: Layout, model: ModelSpec, seq_len: int | None = None, *
         raise UserError(problem.what, "layout", _find_fix(case, index, problem))
 
 
-def is_legal(layout: Layout, model: ModelSpec, seq_len: int | None = None) -> bool:
+def is_legal(layout: Layout, model: ModelSpec, seq_len: int | None = None, *, train: bool = False) -> bool:
     """Whether `check_layout` accepts the layout; faster where it doesn't, as no fix is looked for."""
-    return _first_problem(Case(layout, model, seq_len, False)) is None
+    return _first_problem(Case(layout, model, seq_len, train)) is None
 
 
 def _tensor(case: Case) -> Problem | None:
