@@ -21,10 +21,10 @@ from tests.rank_traffic import step_traffic
 
 from scalewright.dry_run.dry_run import Group, dry_run
 from scalewright.plan.predict import predict
+from scalewright.spec.flops import forward_flops, recompute_flops
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.operators import forward_flops, recompute_flops
 
 SEQ_LEN = 16
 CLUSTER = load_cluster({"like": "dgx-h100", "nodes": 64})

@@ -7,9 +7,10 @@ from tests.rank_states import state_bytes
 
 from scalewright.learn import communication, laws, memory, roofline, training
 from scalewright.learn.communication import ring_volume, zero_volume
+from scalewright.spec.flops import flops_per_token, recompute_flops
 from scalewright.spec.hardware.devices import load_device
 from scalewright.spec.layout import Layout
-from scalewright.spec.operators import activation_bytes, flops_per_token, operators, recompute_flops
+from scalewright.spec.operators import activation_bytes, operators
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.schedule import bubble_fraction, idle_time
 from scalewright.spec.tensors import count

@@ -9,7 +9,7 @@ import torch
 from model.packed_rows import LENGTH, documents_of, random_lengths
 from scalewright.model import visible
 from scalewright.model.visible import Span, added_mask, first_keys, is_visible, tiles
-from scalewright.spec.grid import SequenceCut
+from scalewright.spec.zigzag import SequenceCut
 
 INDEX = torch.arange(LENGTH)
 

@@ -17,9 +17,9 @@ from scalewright.dry_run.no_numbers import use_stand_ins
 from scalewright.model.visible import first_keys
 from scalewright.parallel import context
 from scalewright.parallel.mesh import Mesh
-from scalewright.spec.grid import SequenceCut
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.zigzag import SequenceCut
 from worlds import CPU, run_world
 
 KINDS = ("ring", "allgather", "ulysses")

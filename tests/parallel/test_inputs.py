@@ -8,7 +8,7 @@ import torch
 
 from scalewright.data.batch import IGNORED, Batch
 from scalewright.parallel.inputs import Wanted, ahead_of, micro_batches
-from scalewright.spec.grid import SequenceCut
+from scalewright.spec.zigzag import SequenceCut
 
 X = IGNORED
 # two documents of a row, as in the picture at the top of parallel/inputs.py

@@ -15,11 +15,11 @@ from scalewright.plan.curves import Curves, beyond_timed, narrow_is_fast
 from scalewright.plan.explain import evidence
 from scalewright.plan.predict import Prediction, predict, predict_table
 from scalewright.plan.request import from_layout
+from scalewright.spec.flops import flops_per_token
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.hardware.timings import Timings
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.operators import flops_per_token
 from scalewright.spec.primitives import sizes
 
 SHAPE = {

@@ -11,9 +11,9 @@ from scalewright.plan.request import from_layout
 from scalewright.plan.rows.rows import request_of
 from scalewright.plan.stages import stages
 from scalewright.spec.errors import UserError
+from scalewright.spec.flops import flops_per_token, recompute_flops
 from scalewright.spec.hardware.cluster import load_cluster
 from scalewright.spec.layout import Layout
-from scalewright.spec.operators import flops_per_token, recompute_flops
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.schedule import StageCost, idle_time
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scalewright.spec.grid import AXES, SequenceCut, chunks, make_grid
+from scalewright.spec.grid import AXES, make_grid
 from scalewright.spec.layout import Layout
+from scalewright.spec.zigzag import SequenceCut, chunks
 
 LAYOUTS = [
     {"devices": 1},

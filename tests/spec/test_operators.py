@@ -5,17 +5,10 @@ from __future__ import annotations
 import pytest
 
 from scalewright.spec.block import attention_pairs
+from scalewright.spec.flops import flops_per_token, forward_flops, recompute_flops
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.operators import (
-    activation_bytes,
-    dropout_bytes,
-    flops_per_token,
-    forward_flops,
-    operator_groups,
-    operators,
-    recompute_flops,
-)
+from scalewright.spec.operators import activation_bytes, dropout_bytes, operator_groups, operators
 from scalewright.spec.presets import load_model_spec, model_presets
 from scalewright.spec.tensors import count, tensors
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from scalewright.spec.flops import forward_flops
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.operators import activation_bytes, forward_flops, operators
+from scalewright.spec.operators import activation_bytes, operators
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.primitives import Operator
 from scalewright.spec.tensors import count, tensors

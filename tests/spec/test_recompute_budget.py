@@ -7,8 +7,9 @@ from itertools import combinations, pairwise
 import pytest
 
 from scalewright.spec.block import block
+from scalewright.spec.flops import recompute_flops
 from scalewright.spec.layout import Layout
-from scalewright.spec.operators import activation_bytes, recompute_flops
+from scalewright.spec.operators import activation_bytes
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.primitives import sizes
 from scalewright.spec.recompute_budget import Choice, keep, least_budget, products

@@ -14,9 +14,9 @@ from scalewright.data.custom import CustomDataset
 from scalewright.model.decoder import Decoder
 from scalewright.parallel.inputs import Wanted, micro_batches, packing_of, wanted_by
 from scalewright.spec.errors import UserError
-from scalewright.spec.grid import SequenceCut
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
+from scalewright.spec.zigzag import SequenceCut
 from scalewright.train.batches import DataPosition, StepBatches, in_vocabulary, rank_samples
 from worlds import one_rank
 

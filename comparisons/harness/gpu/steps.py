@@ -29,8 +29,8 @@ from harness.models import TINY
 from harness.statistics import in_turns, paired_ratio, spread
 from scalewright.machine.local import find_cluster
 from scalewright.spec.errors import UserError
+from scalewright.spec.flops import flops_per_token
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.operators import flops_per_token
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.run import OptimizerSpec
 from scalewright.spec.tensors import count

@@ -16,9 +16,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from scalewright.learn import laws
+from scalewright.spec.flops import flops_per_token, forward_flops, recompute_flops
 from scalewright.spec.layout import Layout, Recompute
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.operators import flops_per_token, forward_flops, operator_groups, recompute_flops
+from scalewright.spec.operators import operator_groups
 from scalewright.spec.schedule import bubble_fraction, busy_time, idle_time, peak_activations, schedule
 from scalewright.spec.tensors import count, tensors
 

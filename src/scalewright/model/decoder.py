@@ -23,9 +23,9 @@ from scalewright.model.context import Context, make_context
 from scalewright.model.gpu_rows import Packing
 from scalewright.model.norm import build_norm
 from scalewright.spec.errors import UserError
-from scalewright.spec.grid import SequenceCut
 from scalewright.spec.model import ModelSpec
 from scalewright.spec.trains import check_runs
+from scalewright.spec.zigzag import SequenceCut
 
 # Called with the head's input [..., D], its weight [V, D] and its bias [V], in place of multiplying them.
 HeadProduct = Callable[[Tensor, Tensor, Tensor | None], Any]

@@ -41,8 +41,8 @@ from scalewright.model.visible import Span, Visible, first_keys, local_slopes
 from scalewright.parallel.functions import AxisGroup, axis_group, local_part, swap
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.ring import attend_parts
-from scalewright.spec.grid import SequenceCut
 from scalewright.spec.layout import Layout
+from scalewright.spec.zigzag import SequenceCut
 
 
 @dataclass

@@ -28,7 +28,7 @@ from scalewright.model.gpu_rows import Packing, Segments, bounds_of
 from scalewright.model.visible import first_keys
 from scalewright.parallel.chunked_loss import IGNORED
 from scalewright.parallel.stages import stages_of
-from scalewright.spec.grid import SequenceCut
+from scalewright.spec.zigzag import SequenceCut
 
 
 class BatchArrays(Protocol):

@@ -24,10 +24,10 @@ from scalewright.plan.request import COPIED, Request, from_layout, from_question
 from scalewright.plan.rows.cells import best_usual, text
 from scalewright.plan.rows.rows import has_no_layout, request_of
 from scalewright.spec.errors import UserError
+from scalewright.spec.flops import flops_per_token
 from scalewright.spec.hardware.cluster import ClusterSpec
 from scalewright.spec.layout import Layout
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.operators import flops_per_token
 from scalewright.spec.question import Question
 from scalewright.spec.step_parts import PART_TERMS
 from scalewright.spec.tensors import count

@@ -1,4 +1,4 @@
-"""The mesh: every rank's coordinates, the process groups along every axis, and a rank's tokens of each row.
+"""The mesh: every rank's coordinates, and the process groups along every axis.
 
 The world is one array; an axis is one of its dimensions, or several flattened. Outermost first:
 
@@ -18,13 +18,7 @@ The world is one array; an axis is one of its dimensions, or several flattened. 
              which then is no part of loss, gradient and ehsdp either (spec/diloco.py)
     islands = the ranks of dp_replicate, for the reports of islands
 
-Pure arithmetic: the trainer builds its process groups from it, the planner its topology. Of a row's tokens a rank of
-cp has two chunks of 2 cp, an early and a late one, in zigzag (ring, allgather), or one of cp in order (ulysses):
-
-    0 1 2 3 3 2 1 0    0 1 2 3       the rank of each chunk, cp 4
-
-Under the causal mask a token's work grows with its place in the row: of 2 cp chunks, r and 2 cp - 1 - r
-together are as much work for every rank (Dubey et al. 2024, arXiv 2407.21783 §3.3.2).
+Pure arithmetic: the trainer builds its process groups from it, the planner its topology.
 """
 
 from __future__ import annotations
@@ -32,9 +26,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-
-import numpy as np
-from numpy.typing import NDArray
 
 from scalewright.spec.layout import Layout
 from scalewright.spec.schedules.kinds import find_kind, stage_ranks
@@ -150,28 +141,3 @@ def make_grid(layout: Layout, kv_heads: int | None = None, *, islands: bool = Fa
         mirrored=find_kind(layout.schedule).both_ways and layout.pp > 1,
         islands=islands,
     )
-
-
-def chunks(kind: str, ranks: int) -> int:
-    """How many equal parts a row is cut into."""
-    return 2 * ranks if kind != "ulysses" and ranks > 1 else ranks
-
-
-@dataclass(frozen=True)
-class SequenceCut:
-    """A rank's tokens of each row; `kind` is a layout's cp_kind."""
-
-    kind: str
-    ranks: int
-    rank: int
-
-    def tokens(self, length: int, rank: int | None = None) -> NDArray[np.int64]:
-        """Their indices within a row of `length`, ascending; those of another rank, where one is given.
-
-        >>> SequenceCut("ring", ranks=2, rank=0).tokens(8)
-        array([0, 1, 6, 7])
-        """
-        number, count = self.rank if rank is None else rank, chunks(self.kind, self.ranks)
-        size = length // count
-        numbers = (number, count - 1 - number) if count > self.ranks else (number,)
-        return np.concatenate([np.arange(chunk * size, (chunk + 1) * size) for chunk in numbers])

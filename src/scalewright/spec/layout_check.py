@@ -25,7 +25,6 @@ from math import ceil
 from typing import Any
 
 from scalewright.spec.errors import UserError
-from scalewright.spec.grid import chunks
 from scalewright.spec.layout import Layout, RecomputeBudget, RecomputeEvery, nearest_divisor
 from scalewright.spec.memory import offloads_parameters
 from scalewright.spec.model import ModelSpec
@@ -33,6 +32,7 @@ from scalewright.spec.placement import stage_layers
 from scalewright.spec.recompute_budget import least_budget
 from scalewright.spec.schedules.build import find_problem as find_schedule_problem
 from scalewright.spec.schedules.kinds import find_kind
+from scalewright.spec.zigzag import chunks
 
 
 def check_layout(layout: Layout, model: ModelSpec, seq_len: int | None = None, *, train: bool = False) -> None:

@@ -7,11 +7,6 @@
 The planner prices the list, the trainer's MFU sums it, so that both agree. A matmul of [m, k] by [k, n] is
 2 m n k FLOPs; an embedding lookup is none, the head is one. Attention has two counts: over the full square
 (the convention of PaLM, appendix B), and under the causal mask and a sliding window.
-
-    MFU = flops_per_token x tokens/s / (devices x peak)        (train/metrics/record.py, plan/answer.py)
-    flops_per_token = 3 x forward / T                          a backward is two forwards
-
-An operator that runs in a dry run is counted by dry_run/operator_flops.py.
 """
 
 from __future__ import annotations
@@ -152,46 +147,3 @@ def _kept(model: ModelSpec, s: Sizes, layer: int, ops: Iterable[Operator], kind:
         choice = choose(model, replace(s, kernels="fused"), layer, kind.budget)
         return sum(o.saved for o in ops) if choice.whole else choice.bytes
     return sum(o.saved_full for o in ops)
-
-
-@lru_cache(maxsize=4096)
-def forward_flops(model: ModelSpec, seq_len: int, causal: bool = True, mtp: bool = False) -> float:
-    """Model FLOPs of one sequence's forward; `causal`: of attention, only unmasked pairs; `mtp`: with its modules."""
-    groups = operator_groups(model, Layout(), seq_len, mtp=mtp)
-    return sum(n * (o.flops_causal if causal else o.flops) for o, n in groups)
-
-
-def flops_per_token(model: ModelSpec, seq_len: int, causal: bool = True, mtp: bool = False) -> float:
-    """Model FLOPs of training per token: forward, and twice that for the backward; `mtp`: with the modules of
-    multi-token prediction, which published numbers leave out.
-
-    With `causal=False` this is PaLM's 6 N + 12 L H Q T (N: parameters that multiply; Chowdhery et al. 2022,
-    appendix B).
-    """
-    return 3.0 * forward_flops(model, seq_len, causal, mtp) / seq_len
-
-
-def recompute_flops(
-    model: ModelSpec,
-    layout: Layout,
-    seq_len: int,
-    *,
-    layers: range | None = None,
-    causal: bool = True,
-    recompute: Recompute | None = None,
-) -> float:
-    """FLOPs of one micro-batch on one rank that recomputation adds to the backward."""
-    kind = layout.recompute if recompute is None else recompute
-    layers = range(model.num_hidden_layers) if layers is None else layers
-    s = sizes(layout, seq_len)
-
-    total = 0.0
-    for group in by_kind(model, layers):
-        rerun = sum(is_rerun(kind, layer - layers.start) for layer in group)
-        if isinstance(kind, RecomputeBudget):
-            choice = choose(model, s, group[0], kind.budget)
-            total += len(group) * (choice.flops_causal if causal else choice.flops)
-        elif rerun:
-            redone = [o for o in block.block(model, s, group[0]) if o.kind == "attention" or kind != "selective"]
-            total += rerun * sum(o.flops_causal if causal else o.flops for o in redone)
-    return total

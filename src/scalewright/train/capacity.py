@@ -30,8 +30,8 @@ from scalewright.model.router import Choice, Kept
 from scalewright.parallel.functions import AxisGroup, axis_group, gathered
 from scalewright.parallel.mesh import Mesh
 from scalewright.spec.expert_volumes import capacity
-from scalewright.spec.grid import SequenceCut
 from scalewright.spec.model import MoE
+from scalewright.spec.zigzag import SequenceCut
 
 
 @dataclass(frozen=True)

@@ -31,9 +31,9 @@ from scalewright.model.torch_private import in_backward
 from scalewright.parallel.execute import Recorder
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.stages import stages_of
-from scalewright.spec.grid import SequenceCut
 from scalewright.spec.layout import Layout
 from scalewright.spec.schedule import Action, Schedule
+from scalewright.spec.zigzag import SequenceCut
 
 if TYPE_CHECKING:  # which imports the whole of training
     from scalewright.train.session import Session

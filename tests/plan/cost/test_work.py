@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from scalewright.plan.cost.work import BLOCK, EXTRA, FORWARD, MATMUL, Kernel, RegionKept, Work, work
+from scalewright.spec.flops import forward_flops
 from scalewright.spec.layout import Layout
-from scalewright.spec.operators import activation_bytes, forward_flops
+from scalewright.spec.operators import activation_bytes
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.primitives import Sizes
 from scalewright.spec.tensors import count

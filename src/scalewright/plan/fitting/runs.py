@@ -26,7 +26,7 @@ from scalewright.plan.request import Request
 from scalewright.plan.rows.cells import Row, number, text
 from scalewright.spec.common.untrusted import open_regular
 from scalewright.spec.errors import UserError, reason
-from scalewright.spec.operators import flops_per_token
+from scalewright.spec.flops import flops_per_token
 
 DATA = Path(__file__).parents[1] / "data"
 MEASURED, OUT_OF_MEMORY = DATA / "measured_runs.csv", DATA / "oom_runs.csv"

@@ -26,8 +26,8 @@ from scalewright.spec.common.jsonl import begins_after, read_jsonl
 from scalewright.spec.common.untrusted import inside
 from scalewright.spec.ends import COMPANIONS
 from scalewright.spec.errors import UserError
+from scalewright.spec.flops import flops_per_token
 from scalewright.spec.model import ModelSpec
-from scalewright.spec.operators import flops_per_token
 from scalewright.spec.run import RunSpec
 from scalewright.spec.tensors import count as count_parameters
 from scalewright.track.console import Console
