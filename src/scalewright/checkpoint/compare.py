@@ -27,10 +27,8 @@ NAMES = ("name", "out_dir", "resume", "init", "launch", "model", "layout")  # no
 
 
 def settings(first: Path, second: Path) -> dict[str, dict[str, list[Any]]]:
-    """The numbers and settings that differ, by part and dotted key: [first, second]; raises UserError.
-
-    A key that an older release's checkpoint lacks is no difference where the other has its default.
-    """
+    """The numbers and settings that differ, by part and dotted key: [first, second]; raises UserError. A key that an
+    older release's checkpoint lacks is no difference where the other has its default."""
     differences: dict[str, dict[str, list[Any]]] = {}
     flat = [dict(dotted(_settings(folder))) for folder in (first, second)]
     for key in {**flat[0], **flat[1]}:
@@ -80,10 +78,8 @@ def _numbers(first: Tensor, second: Tensor) -> dict[str, Any]:
 
 
 def _settings(folder: Path) -> dict[str, Any]:
-    """State and manifest under one root, each spec with the defaults of keys that its release lacked.
-
-    A converted checkpoint has no `run`, and gets none.
-    """
+    """State and manifest under one root, each spec with the defaults of keys that its release lacked. A converted
+    checkpoint has no `run`, and gets none."""
     reader = CheckpointReader(folder)
     parts = {key: getattr(reader.manifest, key) for key in PARTS}
     for key, spec in (("model", ModelSpec), ("layout", Layout)):

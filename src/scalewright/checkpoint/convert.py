@@ -95,11 +95,8 @@ def convert(
         if model is not None:
             raise UserError("a Hugging Face folder has its model", "--model", "leave it out")
         return _to_checkpoint(open_huggingface(source), source, out)
-    raise UserError(
-        "neither a checkpoint nor a Hugging Face folder",
-        str(source),
-        "give a folder with manifest.json or config.json, or one of another trainer (docs/checkpoints.md)",
-    )
+    how = "give a folder with manifest.json or config.json, or one of another trainer (docs/checkpoints.md)"
+    raise UserError("neither a checkpoint nor a Hugging Face folder", str(source), how)
 
 
 def _to_huggingface(

@@ -111,17 +111,14 @@ def rank_name(name: str, rank: int) -> str:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a committed checkpoint, as COMMIT describes it, its numbers and file names checked.
-
-    Raises UserError when the folder isn't a finished checkpoint, or its manifest is damaged.
-    """
+    """The manifest of a committed checkpoint, as COMMIT describes it, its numbers and file names checked. Raises
+    UserError when the folder isn't a finished checkpoint, or its manifest is damaged."""
     try:
         data = parse_json(_read_head(folder, MANIFEST))
         version = whole(data["version"], "version")
         if version != VERSION:
-            raise UserError(
-                f"checkpoint version {version} is not {VERSION}", str(folder), "read it with the release that wrote it"
-            )
+            how = "read it with the release that wrote it"
+            raise UserError(f"checkpoint version {version} is not {VERSION}", str(folder), how)
         manifest = Manifest(
             step=whole(data["step"], "step"),
             samples=whole(data["samples"], "samples"),
@@ -270,9 +267,8 @@ def _read_head(folder: Path, name: str) -> bytes:
 def _committed_heads(folder: Path) -> dict[str, StoredFile]:
     """Size and checksum of the manifest and the state by COMMIT; raises UserError."""
     if folder.is_dir() and committed_at(folder) is None:
-        raise UserError(
-            f"not a finished checkpoint: it has no {COMMIT}", str(folder), "give a step-* folder that has one"
-        )
+        how = "give a step-* folder that has one"
+        raise UserError(f"not a finished checkpoint: it has no {COMMIT}", str(folder), how)
     try:
         files = parse_json(read_bytes(inside(folder, COMMIT), COMMIT_BYTES))["files"]
         return {name: StoredFile(**files[name]) for name in (MANIFEST, STATE)}

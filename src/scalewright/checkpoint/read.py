@@ -62,11 +62,8 @@ class CheckpointReader:
         """Raises UserError for another tokenizer.json than the one of the run's data, where that is known."""
         wanted = str((self.state.get("data") or {}).get("tokenizer"))
         if self._verify_files and len(wanted) == 64 and sha256(path.read_bytes()).hexdigest() != wanted:
-            raise UserError(
-                "the tokenizer is not the one that the run was trained with",
-                str(path),
-                "copy it from the run's data, or add --no-verify",
-            )
+            how = "copy it from the run's data, or add --no-verify"
+            raise UserError("the tokenizer is not the one that the run was trained with", str(path), how)
 
     def names(self) -> list[str]:
         """The model's parameters alone, without buffers, optimizer states, islands and tensors of ranks."""
@@ -137,17 +134,11 @@ class CheckpointReader:
         stored = self.manifest.tensors.get(name)
         if stored is None:
             near = nearest(name, self.manifest.tensors)
-            raise UserError(
-                f"the checkpoint has no tensor '{name}'",
-                str(self.folder),
-                f"it has {near[0]}; is it another model's?" if near else "is it another model's?",
-            )
+            how = f"it has {near[0]}; is it another model's?" if near else "is it another model's?"
+            raise UserError(f"the checkpoint has no tensor '{name}'", str(self.folder), how)
         if shape is not None and tuple(shape) != stored.shape:
-            raise UserError(
-                f"tensor '{name}' is {list(stored.shape)} in the checkpoint but {list(shape)} in the model",
-                str(self.folder),
-                "give the model that the checkpoint was made with",
-            )
+            problem = f"tensor '{name}' is {list(stored.shape)} in the checkpoint but {list(shape)} in the model"
+            raise UserError(problem, str(self.folder), "give the model that the checkpoint was made with")
         return stored
 
     def _piece(self, box: StoredBox, region: tuple[slice, ...], dtype: torch.dtype) -> Tensor:
@@ -187,25 +178,20 @@ def _slices(lows: Sequence[int], lengths: Sequence[int], start: Sequence[int]) -
 
 
 def find_checkpoint(path: str | Path) -> Path:
-    """The checkpoint folder that a user means: a step folder, or the newest finite one of a run folder.
-
-    Raises UserError when there is none.
-    """
+    """The checkpoint folder that a user means: a step folder, or the newest finite one of a run folder. Raises
+    UserError when there is none."""
     path = Path(path)
     if checkpoints := checkpoints_at(path):
         return finite_first(checkpoints)[0]
     if find_foreign(path) is not None:
-        raise UserError(
-            "a checkpoint of another trainer", str(path), f"run `scalewright convert {path} OUT`, and give OUT"
-        )
+        how = f"run `scalewright convert {path} OUT`, and give OUT"
+        raise UserError("a checkpoint of another trainer", str(path), how)
     raise UserError("no finished checkpoint there", str(path), "give a run folder or one of its checkpoints/step-*")
 
 
 def text_files(path: Path) -> tuple[list[Path], Ends]:
-    """The folders with the tokenizer's files of a model at `path`, and how its texts ended in training.
-
-    Of a checkpoint: its own, its run's, that of the Hugging Face folder from which it began.
-    """
+    """The folders with the tokenizer's files of a model at `path`, and how its texts ended in training. Of a
+    checkpoint: its own, its run's, that of the Hugging Face folder from which it began."""
     if (path / "config.json").is_file():
         return [path], Ends()
     step = find_checkpoint(path)

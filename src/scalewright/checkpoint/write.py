@@ -101,12 +101,11 @@ def save(
 ) -> Path:
     """Saves all that this rank holds, together with every other rank; returns the committed folder.
 
-    `states` maps a weight's canonical name to {optimizer state: tensor like the weight's master}. `state` has
-    no tensors; `finite`: whether the step's loss and gradient norm were. It is recorded together with whether
-    every number written is. `buffers` are the same on every rank, and rank 0 writes them; `of_rank` are this
-    rank's alone. `islands`: each writes its own weights and states; those under `optimizer/` are island 0's.
-    `copies` makes further files, on rank 0.
-    Raises RunError on every rank when any of them could not write; earlier checkpoints stay.
+    `states` maps a weight's canonical name to {optimizer state: tensor like the weight's master}. `state` has no
+    tensors; `finite`: whether the step's loss and gradient norm were. It is recorded together with whether every number
+    written is. `buffers` are the same on every rank, and rank 0 writes them; `of_rank` are this rank's alone.
+    `islands`: each writes its own weights and states; those under `optimizer/` are island 0's. `copies` makes further
+    files, on rank 0. Raises RunError on every rank when any of them could not write; earlier checkpoints stay.
     """
     final = step_folder(root, step)
     partial = final.with_name(final.name + ".tmp")

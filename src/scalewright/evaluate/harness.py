@@ -107,11 +107,8 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
         logits = self.subject.model(tokens)
         for row, values, (_, _, continuation) in zip(rows, logits, requests, strict=True):
             if len(continuation) > len(row):
-                raise UserError(
-                    f"a continuation has {len(continuation)} tokens, more than the model's {self.max_length}",
-                    "--tasks",
-                    "evaluate with a longer --seq-len, or leave the task out",
-                )
+                problem = f"a continuation has {len(continuation)} tokens, more than the model's {self.max_length}"
+                raise UserError(problem, "--tasks", "evaluate with a longer --seq-len, or leave the task out")
             yield _sum(values[len(row) - len(continuation) : len(row)], continuation)
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:

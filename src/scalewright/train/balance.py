@@ -67,11 +67,8 @@ class Balance:
         return balance
 
     def take(self, stage: nn.Module, layer: int, choice: Choice, rows: int, again: bool) -> None:
-        """A choice of tokens of `rows` sequences, in training.
-
-        `again`: where a backward runs the forward a second time. The losses' graph is made again, for the
-        tensors that it keeps, and nothing is counted twice.
-        """
+        """A choice of tokens of `rows` sequences, in training. `again`: where a backward runs the forward a second
+        time. The losses' graph is made again, for the tensors that it keeps, and nothing is counted twice."""
         counts = _by_sequence(choice.experts, rows, choice.scores.shape[1])
         if not again:
             load = counts.sum(dim=0)

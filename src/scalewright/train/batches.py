@@ -4,9 +4,8 @@
                                                    rank     0       1       0       1
                                                    micro    0       0       1       1
 
-A step takes the next global_batch samples, whatever the layout; only who reads which changes. An island
-(DiLoCo) takes its share of them in a row, however it is split within. Samples that are left out
-(`train.guard`) are passed over.
+A step takes the next global_batch samples, whatever the layout; only who reads which changes. An island (DiLoCo) takes
+its share of them in a row, however it is split within. Samples that are left out (`train.guard`) are passed over.
 """
 
 from __future__ import annotations
@@ -121,17 +120,11 @@ class _InVocabulary:
         largest = max(int(batch.tokens.max()), int(batch.targets.max()))
         if largest >= self.limit or batch.tokens.min() < 0:
             shown = largest if largest >= self.limit else int(batch.tokens.min())
-            raise UserError(
-                f"the data has token {shown}, but the model's vocab_size is {self.limit}",
-                "data",
-                f"use vocab_size {largest + 1} or more, or the tokens that the model was made for",
-            )
+            how = f"use vocab_size {largest + 1} or more, or the tokens that the model was made for"
+            raise UserError(f"the data has token {shown}, but the model's vocab_size is {self.limit}", "data", how)
         if (wrong := batch.targets[outside_vocabulary(batch.targets, self.limit)]).size:
-            raise UserError(
-                f"the data has target {wrong[0]}, and the vocabulary begins at 0",
-                "data",
-                f"use {IGNORED} for targets that aren't counted",
-            )
+            how = f"use {IGNORED} for targets that aren't counted"
+            raise UserError(f"the data has target {wrong[0]}, and the vocabulary begins at 0", "data", how)
         return batch
 
 

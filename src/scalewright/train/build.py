@@ -50,10 +50,8 @@ from scalewright.train.state.resume import Origin, check_optimizer, find_origin
 
 
 def build(start: Start, context: RankContext, device: torch.device, resources: ExitStack) -> Session:
-    """Builds everything up to the first step; `resources` hold the run's folder, its watchdog and checks.
-
-    Raises UserError where nodes don't fit each other, or the folder holds another run.
-    """
+    """Builds everything up to the first step; `resources` hold the run's folder, its watchdog and checks. Raises
+    UserError where nodes don't fit each other, or the folder holds another run."""
     mesh, watch, findings = _meet(start, context, device, resources)
     remarks: list[str] = []
     run = _on_devices(start.resolved.run, mesh, remarks)

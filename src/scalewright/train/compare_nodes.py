@@ -44,11 +44,8 @@ MARK = ".preflight-"
 def look_together(
     run: RunSpec, context: RankContext, mesh: Mesh, here: tuple[Finding, ...] = ()
 ) -> tuple[Finding, ...]:
-    """What is to be said of all nodes, on rank 0; all ranks must call it, when they have met.
-
-    `here`: by `look_here`, on this node. Raises the same UserError on every rank for what would make the run
-    fail.
-    """
+    """What is to be said of all nodes, on rank 0; all ranks must call it, when they have met. `here`: by `look_here`,
+    on this node. Raises the same UserError on every rank for what would make the run fail."""
     mode = run.launch.preflight
     if mode == "off" or context.starter in OURS:
         return here

@@ -110,10 +110,8 @@ class Islands:
 
     @torch.no_grad()
     def after_step(self) -> Tensor:
-        """After an inner step: sends and applies what is due; the outer gradient's norm, 0 without one.
-
-        A scalar on the device. A collective of the ranks that hold the same shards, at the same steps on all.
-        """
+        """After an inner step: sends and applies what is due; the outer gradient's norm, 0 without one. A scalar on the
+        device. A collective of the ranks that hold the same shards, at the same steps on all."""
         self.step += 1
         ends = self.step == self.last
         norms: list[Tensor] = []
@@ -279,10 +277,8 @@ class Islands:
 
     @torch.no_grad()
     def restore(self, state: Mapping[str, Any], shared: Read, own: Read | None) -> None:
-        """Takes what `state`, `shared` and `own` gave, once the masters are the outer weights.
-
-        `own` is None where other islands saved it: all then go on from the outer weights.
-        """
+        """Takes what `state`, `shared` and `own` gave, once the masters are the outer weights. `own` is None where
+        other islands saved it: all then go on from the outer weights."""
         self.begin()
         self.under_way = []
         for fragment in self.fragments:

@@ -56,10 +56,8 @@ def find_horizon(
 
 
 def learning_rate(schedule: ScheduleSpec, base: float, step: float, total: float) -> float:
-    """The rate of update `step` (1 is the first) of `total`; `base` is the highest. Either may be a fraction.
-
-    The last update of a decay has exactly `min_ratio` x base, and stays there after it.
-    """
+    """The rate of update `step` (1 is the first) of `total`; `base` is the highest. Either may be a fraction. The last
+    update of a decay has exactly `min_ratio` x base, and stays there after it."""
     warmup = schedule.warmup_steps
     if step <= warmup:
         return base * step / warmup

@@ -34,10 +34,8 @@ LOADS = 50  # rows of the experts' loads in a run: more would be more numbers th
 
 
 def loop(session: Session, stop: StopRequest) -> StopReason | None:
-    """Trains to the last step of this call or a request to stop; returns what stopped it.
-
-    That and `session.done` are equal on all ranks. Raises Rewind on all of them.
-    """
+    """Trains to the last step of this call or a request to stop; returns what stopped it. That and `session.done` are
+    equal on all ranks. Raises Rewind on all of them."""
     with closing(session.batches()) as batches:
         session.done, stopped = _steps(session, batches, stop)
     return stopped

@@ -96,11 +96,8 @@ class OwnLoss:
                 self.attempts = 0
         total = self._scalar(self.function(logits, targets))
         if logits.requires_grad and not total.requires_grad and torch.is_grad_enabled():
-            raise UserError(
-                "the loss has no gradient",
-                f"python: {self.name}",
-                "compute it from the logits with torch operations, without .item() or .detach()",
-            )
+            how = "compute it from the logits with torch operations, without .item() or .detach()"
+            raise UserError("the loss has no gradient", f"python: {self.name}", how)
         if self.reduction == "sum":
             return total
         counted = (targets != IGNORED).sum()
@@ -111,11 +108,8 @@ class OwnLoss:
         """The loss in fp32; raises UserError when it isn't one number."""
         if not isinstance(value, Tensor) or value.numel() != 1:
             kind = f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-            raise UserError(
-                f"the loss gave {kind}, not one number",
-                f"python: {self.name}",
-                "return the sum over counted tokens as a tensor of one number",
-            )
+            how = "return the sum over counted tokens as a tensor of one number"
+            raise UserError(f"the loss gave {kind}, not one number", f"python: {self.name}", how)
         return value.reshape(()).float()
 
     @torch.no_grad()
@@ -131,11 +125,9 @@ class OwnLoss:
         twice = [abs(value - TWICE) < TOLERANCE for value in growth if value is not None]
         if self.reduction == "mean":
             if all(twice):
-                raise UserError(
-                    "reduction: mean is set, but the loss of twice the tokens is twice as large: a sum",
-                    f"python: {self.name}",
-                    "remove reduction: mean, or return the mean over counted tokens",
-                )
+                problem = "reduction: mean is set, but the loss of twice the tokens is twice as large: a sum"
+                how = "remove reduction: mean, or return the mean over counted tokens"
+                raise UserError(problem, f"python: {self.name}", how)
         elif all(same):
             raise UserError(
                 "the loss is a mean (twice the tokens give the same number), and a step divides sums by the "

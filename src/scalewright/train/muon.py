@@ -33,10 +33,8 @@ LIKE_ADAMW = 0.2  # the usual root mean square of AdamW's update, over its learn
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon for matrices, over this rank's parts of them, and AdamW for the other groups.
-
-    `dtype`: of the products and of what travels. Obeys `found_inf` where AdamW's kernel does: fused.
-    """
+    """Muon for matrices, over this rank's parts of them, and AdamW for the other groups. `dtype`: of the products and
+    of what travels. Obeys `found_inf` where AdamW's kernel does: fused."""
 
     found_inf: Tensor | None = None
 

@@ -43,10 +43,8 @@ class Network:
 def build_network(
     run: RunSpec, mesh: Mesh, *, bf16: bool, memory: AbstractContextManager[Any] | None = None
 ) -> Network:
-    """Builds the run's model and applies its layout; weights are allocated, and a user's module is filled.
-
-    `memory` is entered where a model of ours allocates (see `parallelize`).
-    """
+    """Builds the run's model and applies its layout; weights are allocated, and a user's module is filled. `memory` is
+    entered where a model of ours allocates (see `parallelize`)."""
     model, compiled = run.model, run.train.compile is True  # auto is settled by now, where it can be
     if isinstance(model, ModelSpec):
         with torch.device("meta"):
@@ -109,30 +107,20 @@ def _check_parameters(module: nn.Module, run: RunSpec) -> None:
     layout = run.layout
     for name, parameter in module.named_parameters():
         if not parameter.is_floating_point():
-            raise UserError(
-                f"parameter '{name}' is {str(parameter.dtype).removeprefix('torch.')}, and masters are fp32",
-                "model",
-                "keep real numbers in it (torch.view_as_real), or make it a buffer",
-            )
+            problem = f"parameter '{name}' is {str(parameter.dtype).removeprefix('torch.')}, and masters are fp32"
+            raise UserError(problem, "model", "keep real numbers in it (torch.view_as_real), or make it a buffer")
         if is_sharded(layout) and parameter.dim() == 0:
-            raise UserError(
-                f"parameter '{name}' is a single number, which zero_stage {layout.zero_stage} can't cut",
-                "model",
-                "give it the shape [1], or use zero_stage 0",
-            )
+            problem = f"parameter '{name}' is a single number, which zero_stage {layout.zero_stage} can't cut"
+            raise UserError(problem, "model", "give it the shape [1], or use zero_stage 0")
     if not any(parameter.requires_grad for parameter in module.parameters()):
-        raise UserError(
-            "no parameter of the model is to be trained",
-            "model",
-            "set requires_grad = True on those that are, in your builder",
-        )
+        how = "set requires_grad = True on those that are, in your builder"
+        raise UserError("no parameter of the model is to be trained", "model", how)
     if is_sharded(layout) and (shared := _shared_by_blocks(module)):
-        raise UserError(
+        problem = (
             f"'{shared[0]}' and '{shared[1]}' are one parameter, and zero_stage {layout.zero_stage} shards "
-            "each block by itself",
-            "model",
-            "use zero_stage 0, or give each block a parameter of its own",
+            "each block by itself"
         )
+        raise UserError(problem, "model", "use zero_stage 0, or give each block a parameter of its own")
 
 
 @contextmanager
@@ -187,10 +175,8 @@ def cut(tensor: Tensor, box: Box) -> Tensor:
 
 
 def first_weights(run: RunSpec, network: Network, mesh: Mesh, words: int | None = None) -> None:
-    """Fills the weights by `init`: random, from a Hugging Face folder, or from a checkpoint.
-
-    `words` of the data's tokenizer: those that the model lacks begin as the mean of its others.
-    """
+    """Fills the weights by `init`: random, from a Hugging Face folder, or from a checkpoint. `words` of the data's
+    tokenizer: those that the model lacks begin as the mean of its others."""
     if run.init == "random":
         if network.random_source is not None:
             fill(network.parallel.weights, network.random_source)

@@ -31,10 +31,8 @@ Groups = list[dict[str, object]]
 
 
 class Lion(torch.optim.Optimizer):
-    """EvoLved Sign Momentum (Chen et al. 2023, algorithm 2), for all tensors at once.
-
-    Obeys `found_inf`, a scalar on the device: 1 leaves everything as it is, as torch's fused optimizers do.
-    """
+    """EvoLved Sign Momentum (Chen et al. 2023, algorithm 2), for all tensors at once. Obeys `found_inf`, a scalar on
+    the device: 1 leaves everything as it is, as torch's fused optimizers do."""
 
     elementwise = True
     _step_supports_amp_scaling = True
@@ -108,15 +106,11 @@ def _build(
         try:
             made = load(spec)(_groups(trained))
         except TypeError as error:
-            raise UserError(
-                f"{spec.python} can't be called so: {error}",
-                "optimizer",
-                "it gets the parameter groups, and the keys beside `python` by name",
-            ) from error
+            how = "it gets the parameter groups, and the keys beside `python` by name"
+            raise UserError(f"{spec.python} can't be called so: {error}", "optimizer", how) from error
         if not isinstance(made, torch.optim.Optimizer):
-            raise UserError(
-                f"{spec.python} gave a {type(made).__name__}", "optimizer", "return a torch.optim.Optimizer"
-            )
+            how = "return a torch.optim.Optimizer"
+            raise UserError(f"{spec.python} gave a {type(made).__name__}", "optimizer", how)
         if any(weight.box[1] != tuple(weight.placement.tensor.shape) for weight in trained):
             check_made(spec, made)
         return made

@@ -7,11 +7,10 @@
     adamw_8bit    bytes, a scale for 256     the nearest of 255 or 256 levels    quantize.py
                   tensors < 4096: fp32
 
-(Loshchilov & Hutter 2019, algorithm 2; c1 and c2 undo the zeros that m and v begin with.) The update takes m
-and v before they are packed. Rounding depends on a number's place in the whole tensor, so bf16 states are
-those of one device on every layout. Blocks of 256 follow the flattened part that a rank holds: where a
-layout cuts tensors (tp, ZeRO), other numbers share a scale than on one device, and the run differs from it by
-the quantisation.
+(Loshchilov & Hutter 2019, algorithm 2; c1 and c2 undo the zeros that m and v begin with.) The update takes m and v
+before they are packed. Rounding depends on a number's place in the whole tensor, so bf16 states are those of one device
+on every layout. Blocks of 256 follow the flattened part that a rank holds: where a layout cuts tensors (tp, ZeRO),
+other numbers share a scale than on one device, and the run differs from it by the quantisation.
 
 Plain torch, on any device, without a wait: it counts the steps, and obeys `found_inf` (1: leave everything as
 it is), as torch's fused optimizers do.
@@ -122,10 +121,8 @@ class Quantized:
 
 
 class PackedAdamW(torch.optim.Optimizer):
-    """AdamW over this rank's parts of weights, with the states of a record of `spec/optimizers.py`.
-
-    `seed`: of the rounding.
-    """
+    """AdamW over this rank's parts of weights, with the states of a record of `spec/optimizers.py`. `seed`: of the
+    rounding."""
 
     _step_supports_amp_scaling = True
     found_inf: Tensor | None = None

@@ -29,10 +29,8 @@ class Peak:
 
 
 def choose_precision(asked: str, device: torch.device, remarks: list[str] | None = None) -> str:
-    """The precision to compute in; raises UserError for one that the device lacks.
-
-    `remarks` gets the figures behind a choice that was measured.
-    """
+    """The precision to compute in; raises UserError for one that the device lacks. `remarks` gets the figures behind a
+    choice that was measured."""
     if asked == "auto":
         if device.type == "cuda":
             return "bf16" if _has_bf16() else "fp32"
@@ -69,10 +67,8 @@ def find_peak(cluster: str | dict[str, object], precision: str, device: torch.de
 
 
 def earlier_peak(folder: Path, precision: str, world: int) -> Peak | None:
-    """The peak that this run was measured against before, so that MFU means the same after a resume.
-
-    None also where steps turned out to do more than that peak: it is to be measured again.
-    """
+    """The peak that this run was measured against before, so that MFU means the same after a resume. None also where
+    steps turned out to do more than that peak: it is to be measured again."""
     for event in reversed(read_jsonl(folder / "events.jsonl")):
         if event.get("peak_too_low"):
             return None

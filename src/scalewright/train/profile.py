@@ -3,11 +3,10 @@
     step         4    │ 5              │ 6              │    7        one file a rank for steps in a row
                       prepare, meet, start              stop, write
 
-Every rank writes its own file, which `scalewright diagnose`, Perfetto and chrome://tracing open. Beside what
-torch's profiler records it holds names of phases and layers (`ranges.py`), the axis of each process group,
-the group of each collective, from torch's flight recorder, since Gloo's events don't have it, and the median
-time of the steps before, which nothing slowed. A pipeline also writes when each of its actions ran:
-traces/pipeline-step-00000005.json.
+Every rank writes its own file, which `scalewright diagnose`, Perfetto and chrome://tracing open. Beside what torch's
+profiler records it holds names of phases and layers (`ranges.py`), the axis of each process group, the group of each
+collective, from torch's flight recorder, since Gloo's events don't have it, and the median time of the steps before,
+which nothing slowed. A pipeline also writes when each of its actions ran: traces/pipeline-step-00000005.json.
 
 A traced step is slower than others, so steps are chosen, and none by default; a run without any pays nothing.
 
@@ -19,10 +18,9 @@ Names for what a traced step does: phases, micro-batches, layers, waits for othe
                     │                 └─ backward stage 0 micro-batch 0
                     └─ optimizer phase
 
-Each is a range of torch's profiler and, on CUDA, one of NVTX, which Nsight Systems shows. Phases and
-communication are named by the mesh's timers (`parallel/timers.py`), computations by the executor's recorder;
-layers by hooks that are there while a step is traced, so that other steps pay nothing. A compiled layer
-gets none: a hook would compile it anew.
+Each is a range of torch's profiler and, on CUDA, one of NVTX, which Nsight Systems shows. Phases and communication are
+named by the mesh's timers (`parallel/timers.py`), computations by the executor's recorder; layers by hooks that are
+there while a step is traced, so that other steps pay nothing. A compiled layer gets none: a hook would compile it anew.
 """
 
 from __future__ import annotations

@@ -21,10 +21,9 @@ fp32 in a byte: block-wise quantisation to levels that lie closer together near 
     signed     e + k = 6:  0, and 127 of either sign                   exp_avg
     unsigned   e + k = 7:  0, and 255                                  exp_avg_sq
 
-Dynamic tree quantisation (Dettmers et al. 2022, arXiv 2110.02861, §1.3 and §2.1): seven decades, with up to
-128 steps in the first. Steps end on their upper border here, so that 1 and -1 are levels: a block's largest
-number is kept exactly, and numbers that were quantised are quantised to the same bytes again. Checkpoints
-rely on it.
+Dynamic tree quantisation (Dettmers et al. 2022, arXiv 2110.02861, §1.3 and §2.1): seven decades, with up to 128 steps
+in the first. Steps end on their upper border here, so that 1 and -1 are levels: a block's largest number is kept
+exactly, and numbers that were quantised are quantised to the same bytes again. Checkpoints rely on it.
 """
 
 from __future__ import annotations
@@ -45,10 +44,8 @@ _LOST = 0xFFFF  # the bits that bf16 lacks
 
 @dataclass(frozen=True)
 class Numbering:
-    """The numbers that a rank's part of a tensor has in the whole, row by row.
-
-    `local`: the part's shape, padding included; `offsets`: of its first element; `whole`: the true shape.
-    """
+    """The numbers that a rank's part of a tensor has in the whole, row by row. `local`: the part's shape, padding
+    included; `offsets`: of its first element; `whole`: the true shape."""
 
     local: tuple[int, ...]
     offsets: tuple[int, ...]

@@ -43,10 +43,8 @@ Choose = Callable[[Tensor], Choice]
 
 @dataclass(frozen=True)
 class Routes:
-    """Called with a rank's session before it trains: writes its choices, or `replay`s those in `folder`.
-
-    A run that writes has one rank.
-    """
+    """Called with a rank's session before it trains: writes its choices, or `replay`s those in `folder`. A run that
+    writes has one rank."""
 
     folder: str
     replay: bool
@@ -175,10 +173,8 @@ class _Reader:
 
 
 def margin(router: Router, scores: Tensor, choices: tuple[Tensor, Tensor]) -> float:
-    """How far apart scores [E] have two choices of experts [k], as a share of the scores, a power of two.
-
-    The least with which either is chosen, when its scores are raised and the others lowered.
-    """
+    """How far apart scores [E] have two choices of experts [k], as a share of the scores, a power of two. The least
+    with which either is chosen, when its scores are raised and the others lowered."""
     for power in range(-24, 1):  # from half a unit in fp32's last place
         for experts in choices:
             signs = torch.full_like(scores, -1.0, dtype=torch.float64).scatter_(0, experts, 1.0)

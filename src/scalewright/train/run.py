@@ -90,10 +90,8 @@ def train(
     on_valid: Callback | None = None,
     on_event: Callback | None = None,
 ) -> Result:
-    """Trains a run. Arguments and errors are those of `scalewright.api.train`, but for `check_memory`.
-
-    Without it the run is not compared with the memory that is free.
-    """
+    """Trains a run. Arguments and errors are those of `scalewright.api.train`, but for `check_memory`. Without it the
+    run is not compared with the memory that is free."""
     with StopRequest(alone=True) as stop:
         started, wall = time.perf_counter(), time.time()
         callbacks = Callbacks(on_step, on_valid, on_event)
@@ -162,17 +160,12 @@ def train(
 
 def _check_world(context: RankContext, world: int) -> None:
     if context.world != world and context.whole_node:
-        raise UserError(
-            f"{context.starter} started {context.world} processes, one a node, but layout.devices is {world}",
-            "layout",
-            f"use a multiple of {context.world}: every node starts its part of the ranks",
-        )
+        problem = f"{context.starter} started {context.world} processes, one a node, but layout.devices is {world}"
+        how = f"use a multiple of {context.world}: every node starts its part of the ranks"
+        raise UserError(problem, "layout", how)
     if context.world != world:
-        raise UserError(
-            f"{context.starter} started {context.world} ranks but layout.devices is {world}",
-            "layout",
-            f"use layout.devices={context.world}, or start {world} ranks",
-        )
+        how = f"use layout.devices={context.world}, or start {world} ranks"
+        raise UserError(f"{context.starter} started {context.world} ranks but layout.devices is {world}", "layout", how)
 
 
 def _has_begun(run: RunSpec, since: float) -> bool:
@@ -218,11 +211,9 @@ def enter(context: RankContext, start: Start, stop: StopRequest | None = None) -
 def check_caller(run: RunSpec) -> None:
     """Raises UserError where workers would have to import the script that starts them."""
     if is_worker():
-        raise UserError(
-            "a worker has imported the script that started it, which would start workers of its own",
-            "train",
-            'put the call under `if __name__ == "__main__":`, or the parts into a module of their own',
-        )
+        problem = "a worker has imported the script that started it, which would start workers of its own"
+        how = 'put the call under `if __name__ == "__main__":`, or the parts into a module of their own'
+        raise UserError(problem, "train", how)
     for key in ("model", "data", "loss", "optimizer"):
         part = getattr(run, key)
         if isinstance(part, PythonRef) and part.python.startswith("__main__:"):

@@ -150,10 +150,8 @@ class Session:
         self.watch.begins(self.done, self.record)
 
     def validate(self, step: int, stop: StopRequest) -> bool:
-        """Measures the held-out loss and writes it down; false where a rank was asked to stop meanwhile.
-
-        The ranks' sum of that is read as a step's report is: no host waits for its newest batch.
-        """
+        """Measures the held-out loss and writes it down; false where a rank was asked to stop meanwhile. The ranks' sum
+        of that is read as a step's report is: no host waits for its newest batch."""
         self.cut_short = False
         if self.valid is None:
             return True

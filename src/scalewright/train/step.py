@@ -82,10 +82,9 @@ class Step:
     def __call__(self, micros: Sequence[Micro], counted: Tensor, stop: int = 0) -> Tensor:
         """Trains on this rank's micro-batches; [WIDTH + world], as `train/columns.py` has it.
 
-        `counted` is this rank's number of counted tokens, an int64 scalar on the device. Loss is in nats
-        per counted token of the global batch, before the update; the norm is that before clipping. An island
-        divides by the tokens of its own part, and the report has means over islands. `stop`: this rank's
-        `stop_request`.
+        `counted` is this rank's number of counted tokens, an int64 scalar on the device. Loss is in nats per counted
+        token of the global batch, before the update; the norm is that before clipping. An island divides by the tokens
+        of its own part, and the report has means over islands. `stop`: this rank's `stop_request`.
         """
         report = torch.zeros(WIDTH + self.mesh.world, device=self.mesh.device)
         tokens = all_sum(counted.to(torch.int64, copy=True), self.mesh, "loss")

@@ -152,10 +152,8 @@ def _probe(session: Session) -> None:
 
 
 def _stops_first(session: Session, stop: StopRequest) -> StopReason | None:
-    """A signal that came while this rank was built; else makes up the validation that a stop cut short.
-
-    What else asks to stop waits for a step: a run whose every call comes to its time limit goes on.
-    """
+    """A signal that came while this rank was built; else makes up the validation that a stop cut short. What else asks
+    to stop waits for a step: a run whose every call comes to its time limit goes on."""
     if any(gather_json(stop.signalled, session.mesh)):
         return "signal"
     if session.cut_short:
@@ -206,11 +204,8 @@ def own_device(kind: str, context: RankContext) -> torch.device:
         return torch.device(kind, context.local_rank)
     if count == 1:
         return torch.device(kind, 0)
-    raise UserError(
-        f"rank {context.rank} is number {context.local_rank} (from 0) of a node that shows it {count} GPUs",
-        "device",
-        f"start {count} ranks a node, or show each rank its own GPU",
-    )
+    problem = f"rank {context.rank} is number {context.local_rank} (from 0) of a node that shows it {count} GPUs"
+    raise UserError(problem, "device", f"start {count} ranks a node, or show each rank its own GPU")
 
 
 def _thread_remark(context: RankContext, busy: CpuMark | float | None) -> str | None:

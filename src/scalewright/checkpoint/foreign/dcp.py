@@ -6,8 +6,7 @@
     common.pt         Megatron's: its arguments, from which the model's sizes are known; since Core 0.19 an
                       entry `common_state` of .metadata
 
-FSDP, tensor and pipeline parallelism are in the chunks' offsets. Optimizer states are passed over by their
-names.
+FSDP, tensor and pipeline parallelism are in the chunks' offsets. Optimizer states are passed over by their names.
 """
 
 from __future__ import annotations

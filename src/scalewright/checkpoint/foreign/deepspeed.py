@@ -41,11 +41,8 @@ def read(folder: Path) -> Index:
         return index
     models = [path.name for path in _in_order(folder, MODEL)]
     if any(name.startswith("layer_") or re.search(r"mp_rank_0*[1-9]", name) for name in models):
-        raise UserError(
-            "DeepSpeed's own tensor or pipeline parallelism is read from universal checkpoints alone",
-            str(folder),
-            "run its ds_to_universal on this folder first",
-        )
+        problem = "DeepSpeed's own tensor or pipeline parallelism is read from universal checkpoints alone"
+        raise UserError(problem, str(folder), "run its ds_to_universal on this folder first")
     optimizers = [path.name for path in _in_order(folder, OPTIMIZER)]
     with _Saved(folder, models[0]) as first:
         if not optimizers:

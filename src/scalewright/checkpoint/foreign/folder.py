@@ -5,9 +5,8 @@
     *model_states.pt, zero/*/fp32.pt     DeepSpeed, in Hugging Face's names
     latest, step-10/, iter_0000010/      the folder of the newest save below, or below checkpoint/
 
-Which table of names applies is found by the embedding: the table, and a prefix such as `model.`, under which
-the folder has it. Then everything is checked: each tensor of the model is there in its shape, and none is
-left over.
+Which table of names applies is found by the embedding: the table, and a prefix such as `model.`, under which the folder
+has it. Then everything is checked: each tensor of the model is there in its shape, and none is left over.
 """
 
 from __future__ import annotations
@@ -143,11 +142,8 @@ class ForeignFolder:
                 if name == embedding or name.endswith("." + embedding):
                     return trainer, name.removesuffix(embedding)
         some = ", ".join(sorted(views)[:3])
-        raise UserError(
-            f"no table has the names of its tensors ({some}, ...)"[:300],
-            str(self.folder),
-            "torchtitan's, Megatron-LM's, nanotron's and Hugging Face's names are read",
-        )
+        how = "torchtitan's, Megatron-LM's, nanotron's and Hugging Face's names are read"
+        raise UserError(f"no table has the names of its tensors ({some}, ...)"[:300], str(self.folder), how)
 
     def _check(self, table: Mapping[str, Location]) -> None:
         """Every tensor of the model is there, in its shape, and no other is."""

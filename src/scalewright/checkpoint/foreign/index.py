@@ -5,8 +5,7 @@
                   "pieces": [[[0, 0], [32, 64], 0, 6080, [64, 1]], ...]}}, offsets, sizes, file, byte, strides
      "facts": {...}}                                  settings of the model that lie there, as plain values
 
-A flat tensor is cut as one long row of its elements. Both sides import this file, which needs nothing but
-Python.
+A flat tensor is cut as one long row of its elements. Both sides import this file, which needs nothing but Python.
 """
 
 from __future__ import annotations

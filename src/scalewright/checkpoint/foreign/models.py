@@ -31,11 +31,8 @@ def model_of(folder: Path, facts: Mapping[str, Any], model: str | None) -> Model
     elif "num_layers" in facts or "num_hidden_layers" in facts:
         spec = _from_settings(facts, str(folder))
     else:
-        raise UserError(
-            f"this checkpoint doesn't have its model's settings{_reason(facts)}",
-            str(folder),
-            "add --model with the preset, config.json or YAML file of the model that was trained",
-        )
+        how = "add --model with the preset, config.json or YAML file of the model that was trained"
+        raise UserError(f"this checkpoint doesn't have its model's settings{_reason(facts)}", str(folder), how)
     check_runs(spec)
     return spec
 

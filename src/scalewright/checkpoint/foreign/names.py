@@ -6,10 +6,9 @@
     layers.3.mlp.up             layers.3.feed_forward.w3       decoder.layers.3.mlp.linear_fc1, second half
     layers.3.mlp.experts.up     layers.3.moe.experts.w3        ...mlp.experts.experts.linear_fc1, of each
 
-A line has every name that versions of the trainer gave it. Sources: torchtitan 0.1 to 0.3 `models/*/model.py`
-and `state_dict_adapter.py`; Megatron Core 0.19 `models/gpt`, `transformer/attention.py`
-(`get_query_key_value_tensors`); nanotron 0.4 `models/llama.py`. What their checkpoints have under Hugging
-Face's names is in `model/names.py`.
+A line has every name that versions of the trainer gave it. Sources: torchtitan 0.1 to 0.3 `models/*/model.py` and
+`state_dict_adapter.py`; Megatron Core 0.19 `models/gpt`, `transformer/attention.py` (`get_query_key_value_tensors`);
+nanotron 0.4 `models/llama.py`. What their checkpoints have under Hugging Face's names is in `model/names.py`.
 """
 
 from __future__ import annotations
@@ -151,9 +150,8 @@ class Naming:
         names = self.names(name)
         module = name.rsplit(".", 1)[0].split(".", 2)[-1] if name.startswith("layers.") else name.rsplit(".", 1)[0]
         if not names:
-            raise UserError(
-                f"'{name}' has no name in {self.title} checkpoints", f"model '{spec.name}'", "check --model"
-            )
+            how = "check --model"
+            raise UserError(f"'{name}' has no name in {self.title} checkpoints", f"model '{spec.name}'", how)
         if len(shape) == 3:  # experts: stacked on both sides
             rows = self.rows(spec, module, shape[1:], names[0])
             stored = (shape[0], rows.total, shape[2])

@@ -101,10 +101,8 @@ class Window(io.RawIOBase):
 
 
 class TorchFile:
-    """A file of torch.save, or `length` bytes of a file from `start`; raises UserError.
-
-    `content` is what was saved, with each tensor a record: `stored(record)` is its place.
-    """
+    """A file of torch.save, or `length` bytes of a file from `start`; raises UserError. `content` is what was saved,
+    with each tensor a record: `stored(record)` is its place."""
 
     def __init__(self, path: Path, file: IO[bytes], start: int = 0, length: int | None = None) -> None:
         self._path, self._file, self._start = path, file, start

@@ -60,10 +60,8 @@ def _other_stage(layout: Layout) -> str:
 
 
 def check_precision(layout: Layout) -> None:
-    """Raises UserError for a precision that DeepSpeed would compute otherwise than this tool does.
-
-    Called again when `auto` has been chosen on the device.
-    """
+    """Raises UserError for a precision that DeepSpeed would compute otherwise than this tool does. Called again when
+    `auto` has been chosen on the device."""
     if layout.precision == "fp16":
         problem = "fp16 needs a loss scale, and DeepSpeed's is in no checkpoint of this tool's"
         raise UserError(problem, "layout.precision", f"use bf16, {OURS}")

@@ -133,10 +133,8 @@ def _filled(micro: Micro, rows: int) -> Micro:
 
 
 def watch_updates(engine: Any, look: Callable[[], bool]) -> None:
-    """Lets ZeRO 0's update ask `look()` first: whether gradients, reduced and not yet clipped, are finite.
-
-    The other stages look themselves, and tell their norm; this one clips and updates whatever there is.
-    """
+    """Lets ZeRO 0's update ask `look()` first: whether gradients, reduced and not yet clipped, are finite. The other
+    stages look themselves, and tell their norm; this one clips and updates whatever there is."""
     take = engine._take_model_step
 
     def guarded(lr_kwargs: Any, *rest: Any, **more: Any) -> None:

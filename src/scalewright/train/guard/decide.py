@@ -72,10 +72,8 @@ class Guard:
 
     @torch.no_grad()
     def judge(self, report: Tensor, local: Tensor, clip_norm: float) -> StepDecision:
-        """The decision on a step, from its all-reduced report and `note_local`'s answer; written there, too.
-
-        The reported norm becomes that of unscaled gradients. `clip_norm` bounds it; 0: nothing does.
-        """
+        """The decision on a step, from its all-reduced report and `note_local`'s answer; written there, too. The
+        reported norm becomes that of unscaled gradients. `clip_norm` bounds it; 0: nothing does."""
         scale = self._one if self.scale is None else self.scale.value
         if self.scale is not None:
             report[NORM] /= scale

@@ -14,10 +14,9 @@ about a bad step together, and stop together.
     samples     ..79        80..87   88..95   96..103
     once more               80..87   88..95   104..111        96..103 are left out
 
-All that a resume brings back comes back, so the run is bit for bit one that had
-`train.guard.leave_out: [[96, 104]]` from its beginning; and one that is killed on the way meets the same
-spike and goes back again. PaLM's spikes were got over so: from a checkpoint before them, without the batches
-around them (Chowdhery et al. 2022, section 5.1).
+All that a resume brings back comes back, so the run is bit for bit one that had `train.guard.leave_out: [[96, 104]]`
+from its beginning; and one that is killed on the way meets the same spike and goes back again. PaLM's spikes were got
+over so: from a checkpoint before them, without the batches around them (Chowdhery et al. 2022, section 5.1).
 """
 
 from __future__ import annotations

@@ -6,9 +6,8 @@
     4  backward     the first module (from the loss on) whose output's gradient isn't finite
     5  gradients    a tensor whose summed gradient isn't
 
-Every rank replays its own part to the end, so that collectives meet; then the ranks compare. An earlier kind
-comes first; among ranks with the same kind, the stage that runs first (in a backward, the last), then the
-lowest rank.
+Every rank replays its own part to the end, so that collectives meet; then the ranks compare. An earlier kind comes
+first; among ranks with the same kind, the stage that runs first (in a backward, the last), then the lowest rank.
 """
 
 from __future__ import annotations

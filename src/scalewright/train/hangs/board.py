@@ -253,10 +253,8 @@ class HangVerdict:
 def judge(
     positions: Mapping[int, Position | None], process: Callable[[int], Process | None] = lambda rank: None
 ) -> HangVerdict | None:
-    """The rank that others wait for; None when nobody waits for anybody. `None` = didn't answer.
-
-    `process` gives a rank's host and pid, where they are known.
-    """
+    """The rank that others wait for; None when nobody waits for anybody. `None` = didn't answer. `process` gives a
+    rank's host and pid, where they are known."""
     answered = {rank: position for rank, position in positions.items() if position is not None}
     waiting = {rank: position.waiting for rank, position in answered.items() if position.waiting}
     if not waiting:

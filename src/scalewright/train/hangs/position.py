@@ -81,10 +81,8 @@ class Groups:
 
 
 def flights(*, stacks: bool = False) -> list[dict[str, object]]:
-    """The recorder's entries, oldest first; the pickle is this process's own.
-
-    `stacks`: with the lines of source of each, for which torch may take seconds the first time.
-    """
+    """The recorder's entries, oldest first; the pickle is this process's own. `stacks`: with the lines of source of
+    each, for which torch may take seconds the first time."""
     entries: list[dict[str, object]] = []
     for dump in flight_dumps():
         entries += pickle.loads(dump(True, stacks, False)).get("entries", [])

@@ -36,10 +36,8 @@ class Processes:
         self._seen: dict[int, Process] = {}
 
     def introduce(self, board: Board) -> None:
-        """Posts this rank's process, once, and reads rank 0's; raises BoardSilent.
-
-        Rank 0's is kept from the start: the board may live in that process, and be silent when it is needed.
-        """
+        """Posts this rank's process, once, and reads rank 0's; raises BoardSilent. Rank 0's is kept from the start: the
+        board may live in that process, and be silent when it is needed."""
         if self.rank not in self._seen:
             here = Process(socket.gethostname(), os.getpid())
             board.post(f"process-{self.rank}", asdict(here))

@@ -202,10 +202,8 @@ class Watchdog:
         self._looked_at = self._now()  # not `now`: writing stacks may have taken seconds
 
     def _is_over(self, now: float, waited: float) -> bool:
-        """Whether this rank has waited, or others for it, for longer than the timeout.
-
-        A rank's own time without a collective is no such wait: it may have computed all that time.
-        """
+        """Whether this rank has waited, or others for it, for longer than the timeout. A rank's own time without a
+        collective is no such wait: it may have computed all that time."""
         if not self._waits and self._verdict is not None and self._verdict.rank != self.rank:
             return False  # a wait of others, which may be over
         grace = 0.0 if self.mesh.device.type == "cuda" else self.patience.grace_s

@@ -133,10 +133,8 @@ class Record:
         self._hand_on_pending()
 
     def event_from_thread(self, kind: str, message: str = "", **fields: Any) -> None:
-        """The same from another thread: trackers and callbacks get the event with the next step.
-
-        The user's callback never runs beside the training then, nor do two threads use the launcher's pipe.
-        """
+        """The same from another thread: trackers and callbacks get the event with the next step. The user's callback
+        never runs beside the training then, nor do two threads use the launcher's pipe."""
         entry = self.events.write(kind, **fields, **({"message": message} if message else {}))
         self._pending.append(entry)
         if message:

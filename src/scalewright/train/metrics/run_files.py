@@ -88,8 +88,7 @@ def open_record(
     quiet: bool,
     tell: Callable[[str, dict[str, object]], bool | None] | None = None,
 ) -> Record:
-    """Rank 0's writers, opened to go on from where the run stands; `notes` and then start or resume become
-    events."""
+    """Rank 0's writers, opened to go on from where the run stands; `notes` and then start or resume become events."""
     resolved, run, place = session.resolved, session.run, session.place
     folder, done = run.folder, place.step
     parameters, flops = _counts(resolved, session.engine.network)
@@ -146,10 +145,8 @@ def _facts(run: RunSpec, peak: Peak) -> dict[str, Any]:
 
 
 def _counts(resolved: Resolved, network: Network) -> tuple[int, float]:
-    """Parameters of the whole model, of which a pipeline's rank holds some, and training FLOPs a token.
-
-    A user's own module is whole on every rank; its operators aren't known, and 6 FLOPs a parameter are taken.
-    """
+    """Parameters of the whole model, of which a pipeline's rank holds some, and training FLOPs a token. A user's own
+    module is whole on every rank; its operators aren't known, and 6 FLOPs a parameter are taken."""
     if isinstance(resolved.model, ModelSpec):
         per_token = flops_per_token(resolved.model, resolved.seq_len, mtp=True)
         counted = count_parameters(resolved.model)
@@ -188,9 +185,8 @@ class Callbacks:
         self._functions = {"train": on_step, "valid": on_valid, "event": on_event}
         for name, function in self._functions.items():
             if function is not None and not callable(function):
-                raise UserError(
-                    f"the callback for {name} rows is {type(function).__name__}", "train", "give a function"
-                )
+                how = "give a function"
+                raise UserError(f"the callback for {name} rows is {type(function).__name__}", "train", how)
         self.last: dict[str, dict[str, Any]] = {}
         self.stopped = False
 

@@ -39,11 +39,8 @@ def check_folder(run: RunSpec, force: bool = False) -> None:
         raise UserError("the checkpoints' folder is none, or a link that leads nowhere", str(saves), how)
     there = [name for name in REPLACED if (folder / name).exists()]
     if not force and there and not _is_runs(folder / "run.yaml"):
-        raise UserError(
-            f"the run would replace {there[0]} in its folder, and no run wrote that",
-            f"out_dir: {folder}",
-            "set out_dir to another folder, or add --force",
-        )
+        problem = f"the run would replace {there[0]} in its folder, and no run wrote that"
+        raise UserError(problem, f"out_dir: {folder}", "set out_dir to another folder, or add --force")
 
 
 def _is_runs(path: Path) -> bool:
@@ -73,10 +70,8 @@ def claim_folder(run: RunSpec) -> Iterator[None]:
 
 @contextmanager
 def hold_folder(folder: Path, create: bool = True) -> Iterator[None]:
-    """A run's folder, by a lock that the kernel takes back when its holder dies; no file in it leads out.
-
-    Without `create` FileNotFoundError where nothing was trained there.
-    """
+    """A run's folder, by a lock that the kernel takes back when its holder dies; no file in it leads out. Without
+    `create` FileNotFoundError where nothing was trained there."""
     try:
         if create:
             folder.mkdir(parents=True, exist_ok=True)

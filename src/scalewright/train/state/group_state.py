@@ -64,11 +64,8 @@ class GroupState:
         for group, first in zip(groups, self._first, strict=False):
             _reset(group, first)
         if len(saved.get("groups", [])) not in (0, len(groups)):
-            raise UserError(
-                f"the checkpoint's optimizer has {len(saved['groups'])} groups, and this one {len(groups)}",
-                "optimizer",
-                "make as many groups as before",
-            )
+            problem = f"the checkpoint's optimizer has {len(saved['groups'])} groups, and this one {len(groups)}"
+            raise UserError(problem, "optimizer", "make as many groups as before")
         for group, first, changed in zip(groups, self._first, saved.get("groups", []), strict=False):
             device = next((p.device for p in group["params"]), None)
             for key, value in changed.items():
@@ -130,12 +127,11 @@ def _reset(group: dict[str, Any], first: dict[str, object]) -> None:
 def own_values(ranks: list[Any], mesh: Mesh, what: str, where: str) -> Any:
     """This rank's part of values that every rank saved its own of; raises UserError for other ranks."""
     if len(ranks) != mesh.world:
-        raise UserError(
+        problem = (
             f"the optimizer's {what} differs between the {len(ranks)} ranks that saved it, "
-            f"and there are {mesh.world} now",
-            where,
-            "resume on the layout of the checkpoint",
+            f"and there are {mesh.world} now"
         )
+        raise UserError(problem, where, "resume on the layout of the checkpoint")
     return ranks[mesh.rank]
 
 

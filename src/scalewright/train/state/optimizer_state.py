@@ -30,10 +30,8 @@ Numbers = dict[str, dict[str, object]]  # {kind: {weight: encoded number}}; "*" 
 
 
 def read_states(optimizer: torch.optim.Optimizer, weights: Weights) -> tuple[Named, Numbers]:
-    """This rank's optimizer tensors by (weight, kind), and its numbers (such as Adam's step) apart.
-
-    Raises UserError as `check_states` does.
-    """
+    """This rank's optimizer tensors by (weight, kind), and its numbers (such as Adam's step) apart. Raises UserError as
+    `check_states` does."""
     check_states(optimizer, weights)
     tensors: Named = {}
     numbers: Numbers = {}
@@ -61,10 +59,8 @@ def _like(value: Any, weight: Weight) -> bool:
 
 
 def check_states(optimizer: torch.optim.Optimizer, weights: Weights) -> None:
-    """Raises UserError when a checkpoint can't hold the optimizer's state.
-
-    State of another shape than its weight could not be cut for another layout.
-    """
+    """Raises UserError when a checkpoint can't hold the optimizer's state. State of another shape than its weight could
+    not be cut for another layout."""
     for weight in weights:
         for kind, value in _states(optimizer, weight).items():
             if value is None or isinstance(value, (bool, int, float)) or _like(value, weight):
@@ -168,11 +164,8 @@ def write_states(
     read: Callable[[str, Weight], Tensor | None],
     numbers: Numbers,
 ) -> None:
-    """Gives the optimizer its state back; `read(kind, weight)` gives a state's box, or None.
-
-    The padding of a weight pads its state, with zeros. Not by `load_state_dict`, which casts every state to
-    its weight's dtype.
-    """
+    """Gives the optimizer its state back; `read(kind, weight)` gives a state's box, or None. The padding of a weight
+    pads its state, with zeros. Not by `load_state_dict`, which casts every state to its weight's dtype."""
     group_of = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     kinds = list(kinds)
     for weight in weights.trained():

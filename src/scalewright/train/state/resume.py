@@ -64,10 +64,8 @@ def find_origin(resolved: Resolved, mesh: Mesh) -> Origin:
 
 
 def _find_resume(run: RunSpec, mesh: Mesh) -> tuple[CheckpointReader | None, list[str]]:
-    """The checkpoint to continue from, and what was wrong with newer ones.
-
-    Checkpoints that are all damaged are an error: a run that began anew there would bury them.
-    """
+    """The checkpoint to continue from, and what was wrong with newer ones. Checkpoints that are all damaged are an
+    error: a run that began anew there would bury them."""
     if run.resume == "never":
         return None, []
     root = run.folder / "checkpoints"
@@ -82,11 +80,8 @@ def _find_resume(run: RunSpec, mesh: Mesh) -> tuple[CheckpointReader | None, lis
     folder, rejected = newest_verified(root, mesh)
     if folder is None and rejected:
         count = "its only checkpoint is" if len(rejected) == 1 else f"all {len(rejected)} checkpoints are"
-        raise UserError(
-            f"this run can't go on: {count} damaged, {rejected[0]}",
-            str(root),
-            "restore one, or begin anew with resume=never (what is there is kept aside)",
-        )
+        how = "restore one, or begin anew with resume=never (what is there is kept aside)"
+        raise UserError(f"this run can't go on: {count} damaged, {rejected[0]}", str(root), how)
     if folder is None:
         events = read_jsonl(run.folder / "events.jsonl")
         saves = [event.get("step") for event in events if event.get("kind") == "save"]
@@ -112,8 +107,6 @@ def check_optimizer(run: RunSpec, reader: CheckpointReader) -> None:
     """Raises UserError when the checkpoint has the state of another optimizer than the run's."""
     before, now = reader.state.get("optimizer_name"), optimizer_name(run)
     if before is not None and before != now:
-        raise UserError(
-            f"the checkpoint has the state of optimizer {before} but the run's is {now}",
-            str(reader.folder),
-            f"use {before}, or begin a run of its own from the weights alone with init: {reader.folder}",
-        )
+        problem = f"the checkpoint has the state of optimizer {before} but the run's is {now}"
+        how = f"use {before}, or begin a run of its own from the weights alone with init: {reader.folder}"
+        raise UserError(problem, str(reader.folder), how)

@@ -88,10 +88,8 @@ class RunState:
         return read_states(self.optimizer, self.weights)
 
     def save(self, place: DataPosition, run_id: str, more: dict[str, object], *, finite: bool = True) -> None:
-        """Writes a checkpoint; `more` are further keys of state.json, `finite` whether its step was.
-
-        Raises RunError on every rank when one can't write, UserError for states that can't be saved.
-        """
+        """Writes a checkpoint; `more` are further keys of state.json, `finite` whether its step was. Raises RunError on
+        every rank when one can't write, UserError for states that can't be saved."""
         tensors, numbers = self.read_states()
         by_island: list[Numbers] = []
         if self.islands is None:
@@ -201,11 +199,8 @@ class RunState:
         if not missing:
             return []
         if reader.buffers():
-            raise UserError(
-                f"the checkpoint has no buffer '{missing[0]}'",
-                str(reader.folder),
-                "build the module that it was saved from, or register the buffer with persistent=False",
-            )
+            how = "build the module that it was saved from, or register the buffer with persistent=False"
+            raise UserError(f"the checkpoint has no buffer '{missing[0]}'", str(reader.folder), how)
         return [
             f"the checkpoint is of a release that saved no buffers: {', '.join(missing[:3])} "
             f"{'begins' if len(missing) == 1 else 'begin'} anew"
