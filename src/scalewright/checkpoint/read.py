@@ -47,15 +47,11 @@ class CheckpointReader:
     """A finished checkpoint, open for reading; files are opened when a box of theirs is wanted."""
 
     def __init__(self, folder: Path, verify_files: bool = True) -> None:
-        """Reads manifest and state, which are always compared with COMMIT.
-
-        `verify_files` compares each data file with its checksum when its first box is read; false where that
-        has been done (`damage`), or a second reading would cost too much. Raises UserError.
-        """
-        self.folder = folder
-        self.manifest = read_manifest(folder)
-        self.state = read_state(folder)
-        self._verify_files = verify_files
+        """Reads manifest and state, which are always compared with COMMIT. `verify_files` compares each data file with
+        its checksum when its first box is read; false where that has been done (`damage`), or a second reading would
+        cost too much. Raises UserError."""
+        self.folder, self._verify_files = folder, verify_files
+        self.manifest, self.state = read_manifest(folder), read_state(folder)
         self._files: dict[str, object] = {}
 
     def check_tokenizer(self, path: Path) -> None:
@@ -107,11 +103,8 @@ class CheckpointReader:
                 raise damaged(f"the checkpoint is damaged: {problem}", self.folder)
 
     def read(self, name: str, box: Box | None = None, shape: tuple[int, ...] | None = None) -> Tensor:
-        """A tensor, or the part of it that `box` describes, on the CPU in its stored dtype.
-
-        `shape` is the whole tensor's in the caller's model. Raises UserError for a tensor that isn't there,
-        has another shape, or has a hole.
-        """
+        """A tensor, or the part of it that `box` describes, on the CPU in its stored dtype. `shape` is the whole
+        tensor's in the caller's model. Raises UserError for a tensor that isn't there, has another shape, or a hole."""
         stored = self._find(name, shape)
         offsets, sizes = box or ((0,) * len(stored.shape), stored.shape)
         copies = []
@@ -202,14 +195,11 @@ def text_files(path: Path) -> tuple[list[Path], Ends]:
 
 
 def newest_verified(root: Path, mesh: Mesh) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint under `checkpoints/` whose files are whole and whose numbers are finite, and the
-    problems of newer ones. One that isn't finite is better than none.
-
-    All ranks call it together and share the reading.
-    """
+    """The newest checkpoint under `checkpoints/` whose files are whole and whose numbers are finite, and the problems
+    of newer ones. One that isn't finite is better than none. All ranks call it together and share the reading."""
     checkpoints = committed(root) if mesh.rank == 0 else []
-    order = [folder.name for folder in finite_first(checkpoints)]
-    names, order = from_rank_zero([[folder.name for folder in checkpoints], order], mesh)
+    in_turn = ([folder.name for folder in folders] for folders in (checkpoints, finite_first(checkpoints)))
+    names, order = from_rank_zero(list(in_turn), mesh)
     rejected: list[str] = []
     for name in order:
         problem = damage(root / name, mesh)
@@ -231,16 +221,8 @@ def damage(folder: Path, mesh: Mesh) -> str | None:
 
 
 def set_aside(root: Path, step: int) -> list[str]:
-    """Renames checkpoints of steps after `step`, and returns their new names: the run goes on without them.
-
-    A damaged one, or one of a future that was abandoned, would otherwise be the newest again: it would push
-    better ones out when old ones are pruned.
-    """
-    moved = []
-    for folder in committed(root):
-        if int(folder.name.split("-")[1]) <= step:
-            continue
-        aside = free_name(folder, "aside")
-        folder.rename(aside)
-        moved.append(aside.name)
-    return moved
+    """Renames checkpoints of steps after `step`, and returns their new names: the run goes on without them. A damaged
+    one, or one of a future that was abandoned, would otherwise be the newest again: it would push better ones out when
+    old ones are pruned."""
+    later = [folder for folder in committed(root) if int(folder.name.split("-")[1]) > step]
+    return [folder.rename(free_name(folder, "aside")).name for folder in later]

@@ -43,7 +43,6 @@ class View:
     layer: int | None = None
 
     def get_shape(self) -> list[int]:
-        """Its sizes."""
         return list(self.shape)
 
     def __getitem__(self, box: Sequence[slice] | slice) -> Tensor:
@@ -54,8 +53,7 @@ class View:
             part = self.files.read(self.name, offsets, sizes)
         else:
             part = self.files.read(self.name, [self.layer, *offsets], [1, *sizes])[0]
-        steps = tuple(slice(None, None, step) for _, _, step in bounds)
-        return part[steps]
+        return part[tuple(slice(None, None, step) for _, _, step in bounds)]
 
 
 class Views:
@@ -65,11 +63,9 @@ class Views:
         self._views = views
 
     def keys(self) -> list[str]:
-        """Names."""
         return list(self._views)
 
     def get_slice(self, name: str) -> View:
-        """The tensor, of which a box can be read."""
         return self._views[name]
 
 
@@ -150,18 +146,16 @@ class ForeignFolder:
         spec, taken, missing = self.spec, set(), []
         for ours, location in table.items():
             for part in location.parts:
-                names = (part.name, *part.other_names)
-                name = next((n for n in names if n in self._known), None)
+                name = next((n for n in (part.name, *part.other_names) if n in self._known), None)
                 if name is None:
                     missing.append(part.name)
-                    continue
-                taken.add(name)
-                self._fit(name, part, ours)
+                else:
+                    taken.add(name)
+                    self._fit(name, part, ours)
         if missing:
             raise self._problem(f"{len(missing)} tensors of {spec.name} are missing: {_first(missing)}")
-        tied = set() if not spec.tie_word_embeddings else self._tied_heads()
-        left = sorted(self._known.keys() - taken - tied)
-        if left:
+        tied = self._tied_heads() if spec.tie_word_embeddings else set()
+        if left := sorted(self._known.keys() - taken - tied):
             raise self._problem(f"{len(left)} tensors are no part of {spec.name}: {_first(left)}")
 
     def _fit(self, name: str, part: Location, ours: str) -> None:
@@ -171,9 +165,8 @@ class ForeignFolder:
         if padded and view.shape[1:] == part.shape[1:] and view.shape[0] > part.shape[0]:
             self._known[name] = replace(view, shape=part.shape)
         elif view.shape != part.shape:
-            raise self._problem(
-                f"tensor '{name}' is {list(view.shape)} there, and {list(part.shape)} in {self.spec.name}"
-            )
+            shapes = f"{list(view.shape)} there, and {list(part.shape)} in {self.spec.name}"
+            raise self._problem(f"tensor '{name}' is {shapes}")
 
     def _tied_heads(self) -> set[str]:
         """The copies of a tied embedding that some trainers save; they must be equal to it."""

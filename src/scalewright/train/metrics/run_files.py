@@ -185,8 +185,9 @@ class Callbacks:
         self._functions = {"train": on_step, "valid": on_valid, "event": on_event}
         for name, function in self._functions.items():
             if function is not None and not callable(function):
-                how = "give a function"
-                raise UserError(f"the callback for {name} rows is {type(function).__name__}", "train", how)
+                raise UserError(
+                    f"the callback for {name} rows is {type(function).__name__}", "train", "give a function"
+                )
         self.last: dict[str, dict[str, Any]] = {}
         self.stopped = False
 
