@@ -1,6 +1,6 @@
 """The checks of a new cluster, in order: what is cheap first, what needs the run last.
 
-doctor ─► devices ─► pairs ─► links ─► loss ─► resume, training      a check that fails keeps none of the next from running
+doctor ─► devices ─► pairs ─► links ─► loss ─► resume, training      (when one fails, the next is made all the same)
 """
 
 from __future__ import annotations

@@ -27,7 +27,6 @@ from scalewright.spec.run import PythonRef, RunSpec, apply_override, load_run
 from scalewright.spec.trains import check_axes, check_trains
 from scalewright.train.deepspeed.check import check_deepspeed
 from scalewright.train.elementwise import check_named
-from scalewright.train.loss import reduction_of
 
 Overrides = str | Sequence[str] | Mapping[str, Any]
 
@@ -95,6 +94,8 @@ def resolve(run: RunSpec, *, read_data: bool = True) -> Resolved:
     _check_capacity(run, model)
     check_deepspeed(run, model)
     if isinstance(run.loss, PythonRef):
+        from scalewright.train.loss import reduction_of  # with torch
+
         reduction_of(run.loss)
     if run.checkpoint.async_:
         raise UserError("asynchronous saving is not there yet", "checkpoint.async", "use async: false")

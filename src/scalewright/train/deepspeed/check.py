@@ -93,16 +93,12 @@ def _check_step(run: RunSpec) -> None:
         problem = f"optimizer {name} can't be handed to DeepSpeed"
         raise UserError(problem, "optimizer", f"use {' or '.join(OPTIMIZERS)}, {OURS}")
     spike = run.train.guard.spike
+    late = f"DeepSpeed updates before a spike is seen, and spike: {spike} comes in between"
     for stated, key, why, how in (
         (run.diloco is not None, "diloco", "islands are this tool's own", "use diloco: null"),
         (run.train.compress != "none", "train.compress", "it is this tool's own", "use compress: none"),
         (run.train.compile is True, "train.compile", "DeepSpeed's hooks break its graphs", "use auto"),
-        (
-            spike in ("skip", "zclip"),
-            "train.guard.spike",
-            f"DeepSpeed updates before a spike is seen, and spike: {spike} comes in between",
-            "use log or rewind",
-        ),
+        (spike in ("skip", "zclip"), "train.guard.spike", late, "use log or rewind"),
         (run.device == "mps", "device", "DeepSpeed's engine is tried on CPUs and CUDA", "use device: cpu"),
     ):
         if stated:

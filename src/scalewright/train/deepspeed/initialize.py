@@ -1,11 +1,9 @@
 """DeepSpeed itself: imported here alone, when a rank builds its engine, and kept off stdout.
 
-It logs and prints to stdout, where this tool's answers are (`--json`): all that goes to stderr. It wants a
-process group in a world of one rank, too, and the rank's numbers in the environment (`launch/settings.py`).
-
-The JSON that DeepSpeed gets: `spec/deepspeed.py`'s of layout and optimizer, and `engine_options`.
-
-On top of what `emit deepspeed` writes, so that sums are those of this tool's own engine:
+It logs and prints to stdout, where this tool's answers are (`--json`): all that goes to stderr. It wants a process
+group in a world of one rank, too, and the rank's numbers in the environment (`launch/settings.py`). Its JSON is
+`spec/deepspeed.py`'s of layout and optimizer, and `engine_options`; on top of what `emit deepspeed` writes, so that
+sums are those of this tool's own engine:
 
     bf16           gradients are accumulated in fp32, and a step whose gradient isn't finite is left out
     on the CPU     torch's AdamW also where states are offloaded: DeepSpeed's own would be compiled first

@@ -36,19 +36,15 @@ def find_weights(model: nn.Module, placements: Sequence[Placement], mesh: Mesh) 
     items = []
     for placement in placements:
         tensor = placement.tensor
-        name = tensor.name if tensor.name in parameters else str(tensor.tied_to)
-        if name in parameters:
-            items.append(
-                Weight(
-                    placement,
-                    parameters[name],
-                    nn.Parameter(torch.empty(0, device="meta"), requires_grad=parameters[name].requires_grad),
-                    box(placement, mesh.coords, mesh.grid.size_of),
-                    copies(placement, mesh.grid.copying),
-                    stage,
-                )
-            )
+        parameter = parameters.get(tensor.name, parameters.get(str(tensor.tied_to)))
+        if parameter is not None:
+            own = box(placement, mesh.coords, mesh.grid.size_of), copies(placement, mesh.grid.copying)
+            items.append(Weight(placement, parameter, _no_master(parameter.requires_grad), *own, stage))
     return items
+
+
+def _no_master(trained: bool) -> nn.Parameter:
+    return nn.Parameter(torch.empty(0, device="meta"), requires_grad=trained)
 
 
 def whole(weight: Weight) -> Box:
@@ -62,8 +58,7 @@ class Partitions:
 
     def __init__(self, deepspeed: Any, engine: Any, stage: int, kinds: tuple[str, ...], *, counts: bool) -> None:
         """`stage`: of ZeRO. `kinds`: the optimizer's states of a weight's shape; `counts`: a step beside."""
-        self.deepspeed, self.engine, self.stage, self.kinds = deepspeed, engine, stage, kinds
-        self.counts = counts
+        self.deepspeed, self.engine, self.stage, self.kinds, self.counts = deepspeed, engine, stage, kinds, counts
         self.optimizer: torch.optim.Optimizer = engine.basic_optimizer
 
     @property
@@ -182,7 +177,7 @@ class DeepSpeedWeights(Weights):
     def release(self) -> None:
         """Lets the masters go."""
         for weight in self.items:
-            weight.master = nn.Parameter(torch.empty(0, device="meta"), requires_grad=weight.trained)
+            weight.master = _no_master(weight.trained)
 
 
 def own_part(tensor: Tensor, weight: Weight) -> Tensor:
