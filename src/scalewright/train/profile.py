@@ -174,25 +174,20 @@ class NamedActions(Recorder):
         self._open: AbstractContextManager[Any] | None = None
 
     def start(self, plan: Schedule) -> None:
-        """A step of this schedule begins."""
         self.inner.start(plan)
 
     def before(self, action: Action) -> None:
-        """Opens the action's range."""
         self.inner.before(action)
-        text = f"{action.kind} stage {action.stage} micro-batch {action.micro}"
-        self._open = named_range(text, self.on_gpu)
+        self._open = named_range(f"{action.kind} stage {action.stage} micro-batch {action.micro}", self.on_gpu)
         self._open.__enter__()
 
     def after(self, action: Action) -> None:
-        """Closes it."""
         if self._open is not None:
             self._open.__exit__(None, None, None)
             self._open = None
         self.inner.after(action)
 
     def arrived(self) -> None:
-        """All actions are done."""
         self.inner.arrived()
 
 

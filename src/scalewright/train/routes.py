@@ -62,12 +62,9 @@ class Routes:
                 if not isinstance(module, MoE):
                     continue
                 router, at = module.router, _At(folder, clock, number, int(name.split(".")[1]))
-                taken: Choose
-                if self.replay:
-                    taken = partial(_Reader(at, layout, mesh, cut, flips).read, router, router.forward)
-                else:
-                    taken = partial(_Writer(at, layout).write, router.forward)
-                router.forward = taken  # type: ignore[method-assign]
+                reads = partial(_Reader(at, layout, mesh, cut, flips).read, router, router.forward)
+                writes = partial(_Writer(at, layout).write, router.forward)
+                router.forward = reads if self.replay else writes  # type: ignore[method-assign]
 
 
 class _Clock(Recorder):
@@ -79,7 +76,6 @@ class _Clock(Recorder):
         self.micro = 0
 
     def start(self, plan: Schedule) -> None:
-        """A step begins."""
         self.inner.start(plan)
 
     def before(self, action: Action) -> None:
@@ -90,11 +86,9 @@ class _Clock(Recorder):
         self.inner.before(action)
 
     def after(self, action: Action) -> None:
-        """It has ended."""
         self.inner.after(action)
 
     def arrived(self) -> None:
-        """The step's actions are done."""
         self.inner.arrived()
 
 
@@ -124,10 +118,8 @@ class _Writer:
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # it copies to the host
     def write(self, choose: Choose, rows: Tensor) -> Choice:
         choice = choose(rows)
-        again = in_backward()  # a backward runs the forward a second time
-        if torch.is_grad_enabled() and not again:
-            top_k = choice.experts.shape[1]
-            experts = choice.experts.view(self.layout.micro_batch, -1, top_k)
+        if torch.is_grad_enabled() and not in_backward():  # which runs the forward a second time
+            experts = choice.experts.view(self.layout.micro_batch, -1, choice.experts.shape[1])
             self.kept.append(experts.cpu().numpy().astype(np.int16))
             if len(self.kept) == self.layout.accumulation:
                 np.save(self.at.file, np.concatenate(self.kept))

@@ -109,7 +109,7 @@ def _train(session: Session, stop: StopRequest, started: float) -> dict[str, obj
             stopped = _stops_first(session, stop) or _loop_again(session, stop)
         counts = session.counter.together()  # of a call that had enough steps
         if counts is not None and record is not None:
-            record.event("measured", step=session.done, **counts)
+            record.event("measured", "", step=session.done, **counts)
         session.watch.ends()
         if not stopped:
             session.health.check_end(session.done)

@@ -109,9 +109,8 @@ class Health:
                 message += "; its update was left out" + (target and f", since {target}")
             if action == "clipped":
                 message, fields = "", {"factor": report[FACTOR]}
-            self.record.event(
-                "spike", message, step=step, action=action, of=of, value=value, usual=usual, z=z, **fields
-            )
+            fields = {"of": of, "value": value, "usual": usual, "z": z, **fields}
+            self.record.event("spike", message, step=step, action=action, **fields)
         if isinstance(target, Target):
             raise Rewind(target)
 
@@ -148,11 +147,9 @@ class Health:
             name, first = (suspect.name, suspect.rank) if suspect else ("unknown", rank)
             self.record.event("nonfinite", step=step, action="stopped", where=name, rank=first, values=values)
         times = "" if streak == 1 else f", {streak} steps in a row"
-        raise Diverged(
-            f"stopped at step {step}: {self.bad}{times}; {where}. No update was taken since step {step - streak}; go on "
-            "from an older checkpoint with a lower optimizer.lr or other data, or allow more of them with "
-            "train.guard.stop_after"
-        )
+        how = "go on from an older checkpoint with a lower optimizer.lr or other data, or allow more of them with "
+        since = f"No update was taken since step {step - streak}; {how}train.guard.stop_after"
+        raise Diverged(f"stopped at step {step}: {self.bad}{times}; {where}. {since}")
 
 
 MOST = 3  # batches that are left out after one checkpoint: when more of them spike, the data aren't the cause

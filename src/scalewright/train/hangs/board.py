@@ -1,26 +1,18 @@
-"""A side channel between the ranks' watchdogs: posts that all can read, and claims that one gets.
+"""A side channel between the ranks' watchdogs, and who is behind, by the positions that all ranks post there.
 
     local workers          files beside the launcher's store, in its temporary folder
     torchrun, srun, ...    the TCP store that the ranks met at, over a connection of the watchdog's own
 
-Neither needs a process group, so it works while every group is stuck. A store whose host is stopped answers
-nobody: then each call raises BoardSilent within PATIENCE_S.
-
-How long the watchdog waits before it asks, reports and gives up.
-
-in a step       max(step_s, usual x a usual step)               then ranks are asked
-in slow phases  max(other_s, share x the phase's timeout)       start, save, validation, compilation
-a stalled step  max(stalled_s, stalled_usual x a usual step)    then rank 0 reports it
-
-From every rank's position to the rank that the others wait for. Plain data, no torch.
+Neither needs a process group, so it works while every group is stuck. A store whose host is stopped answers nobody:
+then each call raises BoardSilent within PATIENCE_S.
 
     rank 0   waits in all_reduce 12 of tp   ──► rank 1 has begun 11 of them ──► rank 1 waits in a receive
     rank 3   doesn't answer                                         from rank 3 ──► rank 3 is the one
 
-An arrow goes from a rank that waits to each rank that has not begun the same collective. Whoever is at their
-end is behind: it doesn't answer, or it is in code that waits for nobody. Ranks that began different
-collectives under one number are looked for first, and told apart by the majority. Where the arrows form a
-circle, ranks began their collectives in different orders.
+An arrow goes from a rank that waits to each rank that has not begun the same collective. Whoever is at their end is
+behind: it doesn't answer, or it is in code that waits for nobody. Ranks that began different collectives under one
+number are looked for first, and told apart by the majority. Where the arrows form a circle, ranks began their
+collectives in different orders.
 """
 
 from __future__ import annotations
@@ -78,20 +70,17 @@ class FolderBoard:
         folder.mkdir(parents=True, exist_ok=True)
 
     def post(self, key: str, value: Any) -> None:
-        """Makes a value readable for every rank."""
         partial = self.folder / f".{key}.{os.getpid()}"
         partial.write_text(json.dumps(value), encoding="utf-8")
         os.replace(partial, self.folder / key)
 
     def read(self, key: str) -> Any | None:
-        """The posted value; None when nothing was posted."""
         try:
             return json.loads((self.folder / key).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
 
     def claim(self, key: str) -> bool:
-        """True for the first rank that claims the key."""
         try:
             os.close(os.open(self.folder / f"{key}.claim", os.O_CREAT | os.O_EXCL))
         except FileExistsError:
@@ -135,22 +124,24 @@ class StoreBoard:
         return answers[0]
 
     def post(self, key: str, value: Any) -> None:
-        """Makes a value readable for every rank."""
         self._ask(lambda store: store.set(key, json.dumps(value)))
 
     def read(self, key: str) -> Any | None:
-        """The posted value; None when nothing was posted."""
         data = self._ask(lambda store: store.get(key) if store.check([key]) else None)
         return None if data is None else json.loads(data)
 
     def claim(self, key: str) -> bool:
-        """True for the first rank that claims the key."""
         return bool(self._ask(lambda store: store.add(f"{key}.claim", 1)) == 1)
 
 
 @dataclass(frozen=True)
 class Patience:
-    """Seconds, and multiples of a usual step; tests take less."""
+    """How long the watchdog waits before it asks, reports and gives up: seconds, and multiples of a usual step.
+
+    in a step       max(step_s, usual x a usual step)               then ranks are asked
+    in slow phases  max(other_s, share x the phase's timeout)       start, save, validation, compilation
+    a stalled step  max(stalled_s, stalled_usual x a usual step)    then rank 0 reports it
+    """
 
     tick_s: float = 0.5  # between two looks
     step_s: float = 5.0
@@ -207,10 +198,8 @@ class Position:
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> Position:
         """The position that `dump` gave, after its way through JSON."""
-        waiting = data["waiting"]
-        if waiting is not None:
-            lists = {key: tuple(waiting[key]) for key in ("sizes", "members")}
-            waiting = Waiting(**{**waiting, **lists})
+        if (waiting := data["waiting"]) is not None:
+            waiting = Waiting(**{**waiting, **{key: tuple(waiting[key]) for key in ("sizes", "members")}})
         recent = {
             group: {int(number): (kind, tuple(sizes)) for number, (kind, sizes) in entries.items()}
             for group, entries in data["recent"].items()
@@ -265,8 +254,7 @@ def judge(
     phase = answered[verdict.rank].phase if verdict.rank in answered else verdict.phase
     longest = max(answered[rank].waited_s for rank in waiting if rank != verdict.rank or len(waiting) == 1)
     verdict = replace(verdict, phase=phase, waited_s=longest)
-    place = process(verdict.rank)
-    if place is None:
+    if (place := process(verdict.rank)) is None:
         return verdict
     text = verdict.text.replace(SILENT, f"({place}) {SILENT}")
     return replace(verdict, host=place.host, pid=place.pid, text=text)
@@ -286,11 +274,10 @@ def _behind(
 
 def _blockers(rank: int, call: Waiting, positions: Mapping[int, Position | None]) -> Iterator[int]:
     """The ranks that have not come to what `rank` waits in."""
+    message = call.kind in ("send", "receive")
     for other in call.members:
-        if other == rank:
-            continue
         position = positions.get(other)
-        if position is None or call.kind in ("send", "receive") or position.counts.get(call.group, 0) < call.number:
+        if other != rank and (position is None or message or position.counts.get(call.group, 0) < call.number):
             yield other
 
 
@@ -331,7 +318,7 @@ def _odd_one_out(group: str, number: int, begun: Mapping[int, Begun], answered: 
     def line(rank: int) -> str:
         call = answered[rank].waiting
         here = call is not None and (call.group, call.number) == (group, number)
-        return call.where if call is not None and here else answered[rank].where
+        return call.where if call and here else answered[rank].where
 
     axis, (kind, sizes) = answered[odd].axes.get(group, "own"), begun[odd]
     text = (
@@ -361,11 +348,9 @@ def _circle(
 def _verdict(
     behind: int, position: Position | None, waiting: Mapping[int, Waiting], blockers: Mapping[int, list[int]]
 ) -> HangVerdict:
-    direct = sorted(rank for rank, others in blockers.items() if behind in others)
-    call = waiting[direct[0]]
-    if position is None:
-        what, where = f"{SILENT}: its process is stopped, or its machine is gone", ""
-    else:
+    call = waiting[min(rank for rank, others in blockers.items() if behind in others)]
+    what, where = f"{SILENT}: its process is stopped, or its machine is gone", ""
+    if position is not None:
         where = position.where
         what = f"is at {where} (after step {position.step}, {position.phase})"
     wait = "waits" if len(waiting) == 1 else "wait"
@@ -382,5 +367,4 @@ def _ranks(ranks: list[int]) -> str:
 
 
 def _elements(sizes: tuple[int, ...]) -> str:
-    total = sum(sizes)
-    return f"{total:,} element" + ("" if total == 1 else "s")
+    return f"{sum(sizes):,} element{'' if sum(sizes) == 1 else 's'}"

@@ -1,6 +1,6 @@
 """How much memory a rank takes: a row of metrics has the largest of all ranks (`train/step.py`).
 
-The history of a GPU's allocations, written when one fails: `profile: {memory: true}`.
+With `profile: {memory: true}` also the history of a GPU's allocations, written when one fails:
 
     traces/memory-rank00003.pickle ──► scalewright diagnose ──► the peak, and the lines of code that hold it
 
