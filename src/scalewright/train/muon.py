@@ -53,11 +53,11 @@ class Muon(torch.optim.Optimizer):
         super().__init__([own, *adamw.param_groups], {"momentum": momentum})
         self.matrices, self.dtype, self.momentum = list(matrices), dtype, momentum
         self.owners = Owners([weight.placement for weight in matrices], mesh)
-        self.scales = [_scale(weight.placement.tensor.shape) for weight in matrices]
+        shapes = (weight.placement.tensor.shape for weight in matrices)
+        self.scales = [LIKE_ADAMW * math.sqrt(max(shape[-2:])) for shape in shapes]
         self.adamw = adamw
         adamw.state = self.state  # one place for all states
-        fused = all(group["fused"] for group in adamw.param_groups)
-        self._step_supports_amp_scaling = fused
+        self._step_supports_amp_scaling = all(group["fused"] for group in adamw.param_groups)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -71,7 +71,7 @@ class Muon(torch.optim.Optimizer):
         grads: list[Tensor] = [weight.master.grad for weight in self.matrices]  # type: ignore[misc]
         if not grads:
             return
-        momenta = [self._momentum(weight.master) for weight in self.matrices]
+        momenta = [state_of(self, weight.master, "momentum_buffer") for weight in self.matrices]
         rate, decay = -group["lr"], 1 - group["lr"] * group["weight_decay"]
         if self.found_inf is not None:
             skip = self.found_inf.to(torch.bool)
@@ -88,16 +88,13 @@ class Muon(torch.optim.Optimizer):
         for master, update, scale in zip(masters, updates, self.scales, strict=True):
             master.add_(update * (rate * scale))
 
-    def _momentum(self, master: Tensor) -> Tensor:
-        state = self.state[master]
-        if "momentum_buffer" not in state:
-            state["momentum_buffer"] = torch.zeros_like(master)
-        momentum: Tensor = state["momentum_buffer"]
-        return momentum
 
-
-def _scale(shape: Sequence[int]) -> float:
-    return LIKE_ADAMW * math.sqrt(max(shape[-2:]))
+def state_of(optimizer: torch.optim.Optimizer, parameter: Tensor, kind: str) -> Tensor:
+    """A state of the parameter's shape; zeros before the first update."""
+    state: dict[str, Tensor] = optimizer.state[parameter]
+    if kind not in state:
+        state[kind] = torch.zeros_like(parameter)
+    return state[kind]
 
 
 def orthogonal(matrix: Tensor) -> Tensor:

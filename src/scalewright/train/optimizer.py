@@ -24,7 +24,7 @@ from scalewright.spec.errors import UserError
 from scalewright.spec.optimizers import is_matrix
 from scalewright.spec.run import OptimizerSpec, PythonRef
 from scalewright.train.elementwise import check_made
-from scalewright.train.muon import Muon
+from scalewright.train.muon import Muon, state_of
 from scalewright.train.packed_adamw import PackedAdamW
 
 Groups = list[dict[str, object]]
@@ -49,7 +49,7 @@ class Lion(torch.optim.Optimizer):
             if not params:
                 continue
             grads = [p.grad for p in params]
-            momenta = [self._momentum(p) for p in params]
+            momenta = [state_of(self, p, "exp_avg") for p in params]
             first, second = group["betas"]
             decay = 1 - group["lr"] * group["weight_decay"]
             if self.found_inf is not None:
@@ -65,13 +65,6 @@ class Lion(torch.optim.Optimizer):
             torch._foreach_add_(params, update, alpha=-group["lr"])
             torch._foreach_lerp_(momenta, grads, 1 - second)
 
-    def _momentum(self, parameter: Tensor) -> Tensor:
-        state = self.state[parameter]
-        if "exp_avg" not in state:
-            state["exp_avg"] = torch.zeros_like(parameter)
-        momentum: Tensor = state["exp_avg"]
-        return momentum
-
 
 def build_optimizer(
     spec: OptimizerSpec | PythonRef,
@@ -81,25 +74,21 @@ def build_optimizer(
     half: bool = False,
     seed: int = 0,
 ) -> torch.optim.Optimizer:
-    """The run's optimizer over the local weights, wherever they lie.
+    """The run's optimizer over the local weights, wherever they lie. `half`: products of an update may be of bf16.
+    `seed`: of stochastic rounding.
 
-    `half`: products of an update may be of bf16. `seed`: of stochastic rounding.
-
-    A user's own is called with (groups, **arguments). It gets parts of tensors only if it is declared
-    elementwise (`train/elementwise.py`); raises UserError.
+    A user's own is called with (groups, **arguments). It gets parts of tensors only if it is declared elementwise
+    (`train/elementwise.py`); raises UserError.
     """
     if isinstance(spec, OptimizerSpec) and spec.name == "muon":
         return _muon(spec, weights, mesh, half)
-    if isinstance(spec, OptimizerSpec) and spec.record.packed:
-        optimizer: torch.optim.Optimizer = _packed(spec, weights, seed)
-    else:
-        optimizer = _build(spec, weights, load)
+    optimizer = _build(spec, weights, load, seed)
     keep_states_on_host(optimizer)
     return optimizer
 
 
 def _build(
-    spec: OptimizerSpec | PythonRef, weights: Weights, load: Callable[[PythonRef], Callable[..., Any]]
+    spec: OptimizerSpec | PythonRef, weights: Weights, load: Callable[[PythonRef], Callable[..., Any]], seed: int
 ) -> torch.optim.Optimizer:
     trained = weights.trained()
     if isinstance(spec, PythonRef):
@@ -115,6 +104,8 @@ def _build(
             check_made(spec, made)
         return made
     groups = [group for group in _groups(trained, weight_decay=spec.weight_decay) if group["params"]]
+    if spec.record.packed:
+        return PackedAdamW(groups, trained, spec.record, lr=spec.lr, betas=spec.betas, eps=spec.eps, seed=seed)
     return BUILDERS[spec.record.name](groups, spec, _can_fuse(weights))
 
 
@@ -133,31 +124,13 @@ def is_decayed(weight: Weight) -> bool:
 def _muon(spec: OptimizerSpec, weights: Weights, mesh: Mesh, half: bool) -> torch.optim.Optimizer:
     matrices = [w for w in weights.trained() if is_matrix(w.placement.tensor)]
     others = [w for w in weights.trained() if not is_matrix(w.placement.tensor)]
-    adamw = torch.optim.AdamW(
-        _groups(others, weight_decay=spec.weight_decay),
-        lr=spec.lr,
-        betas=spec.betas,
-        eps=spec.eps,
-        fused=_can_fuse(weights),
-    )
-    return Muon(
-        matrices,
-        mesh,
-        adamw,
-        lr=spec.lr,
-        momentum=spec.kept_momentum,
-        weight_decay=spec.weight_decay,
-        dtype=torch.bfloat16 if half else torch.float32,
-    )
+    adamw = _adamw(_groups(others, weight_decay=spec.weight_decay), spec, _can_fuse(weights))
+    dtype = torch.bfloat16 if half else torch.float32
+    settings = {"lr": spec.lr, "momentum": spec.kept_momentum, "weight_decay": spec.weight_decay}
+    return Muon(matrices, mesh, adamw, **settings, dtype=dtype)
 
 
-def _packed(spec: OptimizerSpec, weights: Weights, seed: int) -> torch.optim.Optimizer:
-    trained = weights.trained()
-    groups = [group for group in _groups(trained, weight_decay=spec.weight_decay) if group["params"]]
-    return PackedAdamW(groups, trained, spec.record, lr=spec.lr, betas=spec.betas, eps=spec.eps, seed=seed)
-
-
-def _adamw(groups: Groups, spec: OptimizerSpec, fused: bool) -> torch.optim.Optimizer:
+def _adamw(groups: Groups, spec: OptimizerSpec, fused: bool) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=spec.lr, betas=spec.betas, eps=spec.eps, fused=fused)
 
 

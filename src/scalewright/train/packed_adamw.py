@@ -49,43 +49,34 @@ class Packing(Protocol):
 class Wide:
     """fp32, for small tensors."""
 
+    dtype = torch.float32
+
     def make(self, master: Tensor) -> State:
-        """Moments of zero."""
-        return {kind: torch.zeros_like(master, dtype=torch.float32) for kind in MOMENTS}
+        return {kind: torch.zeros_like(master, dtype=self.dtype) for kind in MOMENTS}
 
     def read(self, state: State, part: slice) -> tuple[Tensor, Tensor]:
-        """Copies of a part."""
-        first, second = (state[kind].view(-1)[part].clone() for kind in MOMENTS)
+        first, second = (state[kind].view(-1)[part].to(torch.float32, copy=True) for kind in MOMENTS)
         return first, second
 
     def write(self, state: State, part: slice, moments: Sequence[Tensor], skip: Tensor | None) -> None:
-        """Keeps a part."""
         for kind, moment in zip(MOMENTS, moments, strict=True):
             _put(state[kind].view(-1)[part], moment, skip)
 
 
-class Rounded:
+class Rounded(Wide):
     """bfloat16, rounded stochastically by the weight's name, the step and each number's place."""
+
+    dtype = torch.bfloat16
 
     def __init__(self, weight: Weight, seed: int) -> None:
         self.name, self.seed = weight.name, seed
         self.places = Numbering(tuple(weight.master.shape), weight.box[0], tuple(weight.placement.tensor.shape))
 
-    def make(self, master: Tensor) -> State:
-        """Moments of zero."""
-        return {kind: torch.zeros_like(master, dtype=torch.bfloat16) for kind in MOMENTS}
-
-    def read(self, state: State, part: slice) -> tuple[Tensor, Tensor]:
-        """fp32 copies of a part."""
-        first, second = (state[kind].view(-1)[part].float() for kind in MOMENTS)
-        return first, second
-
     def write(self, state: State, part: slice, moments: Sequence[Tensor], skip: Tensor | None) -> None:
         """Rounds a part; both moments of a number take half of one hash."""
         hashes = self.places.of(part.start, part.stop, moments[0].device)
-        hashes = mixed(hashes.add_(key(self.name, self.seed, state["step"])))
-        for kind, moment, noise in zip(MOMENTS, moments, halves(hashes), strict=True):
-            _put(state[kind].view(-1)[part], rounded(moment, noise), skip)
+        noises = halves(mixed(hashes.add_(key(self.name, self.seed, state["step"]))))
+        super().write(state, part, [rounded(m, noise) for m, noise in zip(moments, noises, strict=True)], skip)
 
 
 class Quantized:
@@ -95,7 +86,6 @@ class Quantized:
         self.tables = dict(zip(MOMENTS, (Bytes(True, device), Bytes(False, device)), strict=True))
 
     def make(self, master: Tensor) -> State:
-        """Moments of zero."""
         state = {}
         for kind, table in self.tables.items():
             state[kind] = torch.full_like(master, table.zero, dtype=torch.uint8)
@@ -113,7 +103,6 @@ class Quantized:
         return self.tables[kind].unpack(state[kind].view(-1)[part], scales)
 
     def write(self, state: State, part: slice, moments: Sequence[Tensor], skip: Tensor | None) -> None:
-        """Quantises a part, which begins with a block."""
         for (kind, table), moment in zip(self.tables.items(), moments, strict=True):
             codes, scales = table.pack(moment)
             _put(state[kind].view(-1)[part], codes, skip)
@@ -173,7 +162,8 @@ class PackedAdamW(torch.optim.Optimizer):
         decay = 1 - group["lr"] * group["weight_decay"]
         if skip is not None:
             decay = torch.where(skip, 1.0, decay)
-        whole, gradient = master.detach().contiguous().view(-1), _flat(master.grad)
+        assert master.grad is not None
+        whole, gradient = master.detach().contiguous().view(-1), master.grad.reshape(-1)
         for begin in range(0, len(whole), CHUNK):
             part = slice(begin, min(begin + CHUNK, len(whole)))
             moments = packing.read(state, part)
@@ -222,8 +212,7 @@ class Unpacked:
 
     def __call__(self) -> Tensor:
         """The numbers, in the weight's shape."""
-        flat = self._packing.moment(self._state, self._kind, slice(0, self.numel()))
-        return flat.view(self.shape)
+        return self._packing.moment(self._state, self._kind, slice(0, self.numel())).view(self.shape)
 
 
 def _next(moments: Sequence[Tensor], gradient: Tensor, betas: tuple[float, float], root: Tensor, eps: float) -> Tensor:
@@ -233,11 +222,6 @@ def _next(moments: Sequence[Tensor], gradient: Tensor, betas: tuple[float, float
     v.mul_(betas[1]).addcmul_(gradient, gradient, value=1 - betas[1])
     update = v.sqrt().div_(root).add_(eps)
     return torch.div(m, update, out=update)
-
-
-def _flat(gradient: Tensor | None) -> Tensor:
-    assert gradient is not None
-    return gradient.reshape(-1)
 
 
 def _put(target: Tensor, value: Tensor, skip: Tensor | None) -> None:

@@ -4,13 +4,10 @@
                       prepare, meet, start              stop, write
 
 Every rank writes its own file, which `scalewright diagnose`, Perfetto and chrome://tracing open. Beside what torch's
-profiler records it holds names of phases and layers (`ranges.py`), the axis of each process group, the group of each
+profiler records it holds names of phases, micro-batches and layers, the axis of each process group, the group of each
 collective, from torch's flight recorder, since Gloo's events don't have it, and the median time of the steps before,
-which nothing slowed. A pipeline also writes when each of its actions ran: traces/pipeline-step-00000005.json.
-
-A traced step is slower than others, so steps are chosen, and none by default; a run without any pays nothing.
-
-Names for what a traced step does: phases, micro-batches, layers, waits for other ranks.
+which nothing slowed. A pipeline also writes when each of its actions ran: traces/pipeline-step-00000005.json. A traced
+step is slower than others, so steps are chosen, and none by default; a run without any pays nothing.
 
     ProfilerStep#5 ─┬─ data phase
                     ├─ compute phase ─┬─ forward stage 0 micro-batch 0 ─┬─ layers.0
@@ -104,7 +101,6 @@ class Tracer:
     def _end(self, step: int) -> None:
         assert self._step is not None
         self._step.__exit__(None, None, None)
-        self._step = None
         if step + 1 not in self.steps:
             self._write()
         if isinstance(self.parallel.executor, Pipeline):

@@ -9,7 +9,7 @@
 
 No value leaves the device: the step gives one small tensor, and whoever wants numbers reads it later.
 
-Takes an optimizer's update, or leaves it out: weights, moments and step counts then stay as they were.
+An update is taken, or left out: weights, moments and step counts then stay as they were.
 
     where numbers can be looked at (a CPU, offloaded masters)   the host looks, and doesn't call the optimizer
     fused AdamW, Adam, SGD on a GPU                             `found_inf`: the kernel itself does nothing
@@ -166,18 +166,13 @@ def obeys_flag(optimizer: torch.optim.Optimizer) -> bool:
 def update_unless(optimizer: torch.optim.Optimizer, skip: Tensor) -> None:
     """Takes the update unless `skip` (fp32, on the device) is 1. For optimizers with `obeys_flag`."""
     if isinstance(optimizer, torch.optim.SGD):
-        for group in optimizer.param_groups:
-            if group["momentum"]:
-                _fill_momentum(optimizer, group["params"])
+        with_momentum = (param for group in optimizer.param_groups if group["momentum"] for param in group["params"])
+        for param in with_momentum:
+            state = optimizer.state[param]
+            if param.grad is not None and state.get("momentum_buffer") is None:
+                state["momentum_buffer"] = torch.zeros_like(param)
     optimizer.found_inf = skip  # type: ignore[attr-defined]
     optimizer.step()
-
-
-def _fill_momentum(optimizer: torch.optim.Optimizer, params: Sequence[Tensor]) -> None:
-    for param in params:
-        state = optimizer.state[param]
-        if param.grad is not None and state.get("momentum_buffer") is None:
-            state["momentum_buffer"] = torch.zeros_like(param)
 
 
 SMALL = 1 << 16  # elements: more than any layer has channels
