@@ -32,11 +32,9 @@ def accept(
     environ: Mapping[str, str],
     tell: Tell = lambda text: None,
 ) -> Acceptance:
-    """Every check, called on each rank of a started world, or alone; the same answer on all.
-
-    `folder` is new, and seen by every rank. `device`: cpu or cuda. Raises UserError for a world of another size than
-    the layout's, and for a folder that isn't new or shared.
-    """
+    """Every check, called on each rank of a started world, or alone; the same answer on all. `folder` is new, and seen
+    by every rank. `device`: cpu or cuda. Raises UserError for a world of another size than the layout's, and for a
+    folder that isn't new or shared."""
     if not context.alone and context.world != run.layout.devices:
         how = f"start {run.layout.devices} processes, or set layout.devices={context.world}"
         raise UserError(f"the layout has {run.layout.devices} devices, and {context.world} are here", "layout", how)

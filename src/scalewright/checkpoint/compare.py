@@ -41,12 +41,9 @@ def settings(first: Path, second: Path) -> dict[str, dict[str, list[Any]]]:
 
 
 def tensors(first: Path, second: Path) -> Iterator[dict[str, Any]]:
-    """A row for every tensor, `equal` or how it differs; raises UserError.
-
-    `only` (first, second): the other lacks it. `shape`, `dtype`: [first, second] where these differ. Else `numbers`
-    that differ, of `of`, `largest`: absolute difference (null: not finite), and `relative`: the norm of the difference
-    over the first's.
-    """
+    """A row for every tensor, `equal` or how it differs; raises UserError. `only` (first, second): the other lacks it.
+    `shape`, `dtype`: [first, second] where these differ. Else `numbers` that differ, of `of`, `largest`: absolute
+    difference (null: not finite), and `relative`: the norm of the difference over the first's."""
     readers = [CheckpointReader(folder) for folder in (first, second)]
     for name in sorted({name for reader in readers for name in reader.manifest.tensors}):
         one, other = (reader.manifest.tensors.get(name) for reader in readers)

@@ -32,11 +32,9 @@ from scalewright.spec.layout import Layout
 
 @dataclass(frozen=True)
 class DataPosition:
-    """Where a run stands in its data: after `step` updates it has taken `tokens` tokens, and passed `samples`
-    samples: those left out are among them.
-
-    A step goes on from there, also when it takes another batch or sequence length than those before it.
-    """
+    """Where a run stands in its data: after `step` updates it has taken `tokens` tokens, and passed `samples` samples:
+    those left out are among them. A step goes on from there, also when it takes another batch or sequence length than
+    those before it."""
 
     step: int = 0
     samples: int = 0

@@ -8,9 +8,9 @@
 (Douillard et al. 2023, arXiv 2311.08105, algorithm 1: eta = outer_lr, mu = outer_momentum; alpha and overlap:
 Douillard et al. 2025, arXiv 2501.18512, equation 5. eta 1 and mu 0 average the weights: LocalSGD.)
 
-An island is one index of `dp_replicate`, and may be split within in any way: a rank holds W and m of its own
-shards, and exchanges them with the ranks that hold the same shards of the other islands. W is what validation
-measures and what a checkpoint's model is. A router's correction bias, which no optimizer trains, is averaged.
+An island is one index of `dp_replicate`, and may be split within in any way: a rank holds W and m of its own shards,
+and exchanges them with the ranks that hold the same shards of the other islands. W is what validation measures and what
+a checkpoint's model is. A router's correction bias, which no optimizer trains, is averaged.
 """
 
 from __future__ import annotations
@@ -114,18 +114,15 @@ class Islands:
         device. A collective of the ranks that hold the same shards, at the same steps on all."""
         self.step += 1
         ends = self.step == self.last
-        norms: list[Tensor] = []
         for flight in self.under_way:
             if self.step >= flight.half:
                 flight.mean.advance()
         applied = [flight for flight in self.under_way if ends or flight.due == self.step]
         self.under_way = [flight for flight in self.under_way if flight not in applied]
-        norms += [self._apply(flight, self.spec.kept_share) for flight in applied]
-        alike = {flight.number for flight in applied if not self.spec.kept_share}
+        norms = [self._apply(flight, self.spec.kept_share) for flight in applied]
+        alike = {flight.number for flight in applied if ends and not self.spec.kept_share}  # islands are, already
         sent = range(len(self.fragments)) if ends else self.spec.sent(self.step)
-        for number in sent:
-            if ends and number in alike:
-                continue  # its islands are alike already
+        for number in (number for number in sent if number not in alike):
             flight = self._send(number)
             if ends or not self.spec.overlap:
                 norms.append(self._apply(flight, 0.0 if ends else self.spec.kept_share))
@@ -237,13 +234,9 @@ class Islands:
     @property
     def step_bytes(self) -> float:
         """Bytes of this rank's outer steps, as collectives are counted, over the inner steps between them."""
-        spec = self.spec
-        sent = [
-            transfer.total
-            for fragment in self.fragments
-            for transfer in outer_steps(len(fragment.outer), self.count, spec.inner_steps, spec.wire_bytes, spec.narrow)
-        ]
-        return float(sum(sent))
+        about = self.count, self.spec.inner_steps, self.spec.wire_bytes, self.spec.narrow
+        transfers = (transfer for f in self.fragments for transfer in outer_steps(len(f.outer), *about))
+        return float(sum(transfer.total for transfer in transfers))
 
     def outer(self) -> dict[str, Tensor]:
         """The outer weights by name."""
@@ -252,13 +245,12 @@ class Islands:
     def shared(self) -> dict[str, dict[str, Tensor]]:
         """What all islands have alike: momentum, and outer gradients that are on their way."""
         named: dict[str, dict[str, Tensor]] = {}
-        for fragment in self.fragments:
-            if fragment.momentum is not None:
-                for weight, part in fragment.views(fragment.momentum):
-                    named.setdefault(weight.name, {})["momentum"] = part
-        for flight in self.under_way:
-            for weight, part in self.fragments[flight.number].views(flight.mean.finish()):
-                named.setdefault(weight.name, {})["gradient"] = part
+        rows = [(fragment, "momentum", fragment.momentum) for fragment in self.fragments]
+        rows += [(self.fragments[flight.number], "gradient", flight.mean.finish()) for flight in self.under_way]
+        for fragment, kind, row in rows:
+            if row is not None:
+                for weight, part in fragment.views(row):
+                    named.setdefault(weight.name, {})[kind] = part
         return named
 
     def own(self) -> dict[str, dict[str, Tensor]]:
@@ -309,13 +301,8 @@ def _fragment(spec: DilocoSpec, weights: list[Weight], device: torch.device) -> 
     def zeros(count: int) -> Tensor:
         return torch.zeros(count, dtype=torch.float32, device=device)
 
-    return Fragment(
-        weights,
-        trained,
-        zeros(sum(sizes)),
-        zeros(trained) if spec.outer_momentum else None,
-        zeros(sum(sizes)) if spec.narrow else None,
-    )
+    momentum = zeros(trained) if spec.outer_momentum else None
+    return Fragment(weights, trained, zeros(sum(sizes)), momentum, zeros(sum(sizes)) if spec.narrow else None)
 
 
 def _fill(fragment: Fragment, flat: Tensor, kind: str, read: Read | None) -> None:

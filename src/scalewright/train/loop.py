@@ -4,14 +4,10 @@ for step:  rate, seed -> step -> row            every `valid_every`: validate   
 until the last step, or until a signal (any rank) or a callback (rank 0) asks to stop: then save
 A signal is heard in every batch of a validation, which it cuts short, and after every save.
 
-Python's garbage collector at chosen steps, on all ranks alike.
-
-    left to itself    a rank stops now and then, by its own count of objects; at 256 ranks one of them nearly
-                      always does, and the others wait
-    here              before the first step, then every 50th step; saves and validations collect everything
-
-What lives before the first step (modules, weights) is frozen: no later collection looks at it. torchtitan
-does the same (its `gc_freq`, 50).
+Python's garbage collector, left to itself, stops a rank now and then, by its own count of objects: at 256 ranks one of
+them nearly always does, and the others wait. Here it runs on all ranks alike, before the first step, then every 50th;
+saves and validations collect everything. What lives before the first step (modules, weights) is frozen: no later
+collection looks at it. torchtitan does the same (its `gc_freq`, 50).
 """
 
 from __future__ import annotations
@@ -99,30 +95,21 @@ def _write(
     for step, report in reports:
         seconds = clock.lap()
         rate, spans = pending.pop(step)
+        spec = session.run.diloco
         if session.record is not None:
-            parts = spans.breakdown(seconds)
-            session.record.step(step, report, rate, seconds, batches.hash_of(step), parts)
-        _write_outer(session, step, report)
+            session.record.step(step, report, rate, seconds, batches.hash_of(step), spans.breakdown(seconds))
+            if spec is not None and report[OUTER]:  # the fragments that moved, and how far apart the islands had come
+                fragments = spec.applied(step, session.horizon.total)
+                session.record.event("outer", step=step, fragments=fragments, outer_grad_norm=report[OUTER])
         session.health.take(step, report)
         stopped = max(stopped, report[STOP])
     return stopped
 
 
-def _write_outer(session: Session, step: int, report: list[float]) -> None:
-    """The fragments that an outer step moved, and how far apart the islands had come."""
-    spec = session.run.diloco
-    if session.record is None or spec is None or not report[OUTER]:
-        return
-    fragments = spec.applied(step, session.horizon.total)
-    session.record.event("outer", step=step, fragments=fragments, outer_grad_norm=report[OUTER])
-
-
 def _write_loads(session: Session, step: int) -> None:
     """At up to LOADS steps of a run, and its first: the tokens of every expert."""
     balance = session.step.balance
-    if balance is None or not balance.layers:
-        return
-    if step == 1 or step % -(-session.horizon.total // LOADS) == 0:
+    if balance is not None and balance.layers and (step == 1 or step % -(-session.horizon.total // LOADS) == 0):
         loads = balance.gathered()
         if session.record is not None:
             session.record.experts(step, loads)
@@ -133,11 +120,9 @@ EVERY = 50
 
 @contextmanager
 def garbage_at_steps() -> Iterator[None]:
-    """Collects and freezes once, then leaves collecting to `collect_garbage`; afterwards all is as before.
-
-    Where something is frozen already, by a caller or of a worker's imports (launch/fork_server.py), it stays
-    that alone: what is added to it couldn't be thawed apart.
-    """
+    """Collects and freezes once, then leaves collecting to `collect_garbage`; afterwards all is as before. Where
+    something is frozen already, by a caller or of a worker's imports (launch/fork_server.py), it stays that alone: what
+    is added to it couldn't be thawed apart."""
     enabled, frozen = gc.isenabled(), gc.get_freeze_count() > 0
     gc.disable()
     gc.collect()

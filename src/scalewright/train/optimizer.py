@@ -75,11 +75,8 @@ def build_optimizer(
     seed: int = 0,
 ) -> torch.optim.Optimizer:
     """The run's optimizer over the local weights, wherever they lie. `half`: products of an update may be of bf16.
-    `seed`: of stochastic rounding.
-
-    A user's own is called with (groups, **arguments). It gets parts of tensors only if it is declared elementwise
-    (`train/elementwise.py`); raises UserError.
-    """
+    `seed`: of stochastic rounding. A user's own is called with (groups, **arguments). It gets parts of tensors only if
+    it is declared elementwise (`train/elementwise.py`); raises UserError."""
     if isinstance(spec, OptimizerSpec) and spec.name == "muon":
         return _muon(spec, weights, mesh, half)
     optimizer = _build(spec, weights, load, seed)

@@ -4,7 +4,7 @@
 
                   m and v are kept in        packed by
     adamw_bf16    bfloat16                   stochastic rounding                 rounding.py
-    adamw_8bit    bytes, a scale for 256     the nearest of 255 or 256 levels    quantize.py
+    adamw_8bit    bytes, a scale for 256     the nearest of 255 or 256 levels    rounding.py
                   tensors < 4096: fp32
 
 (Loshchilov & Hutter 2019, algorithm 2; c1 and c2 undo the zeros that m and v begin with.) The update takes m and v

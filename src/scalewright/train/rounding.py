@@ -1,16 +1,15 @@
-"""Stochastic rounding of fp32 to bfloat16, the same on every layout: its noise is a function of the place.
+"""Numbers in fewer bits, the same on every layout. fp32 in bfloat16: stochastic rounding, its noise a function of the
+place.
 
     fp32 bits   s eeeeeeee mmmmmmm | mmmmmmmmmmmmmmmm     + noise of 0 .. 2^16 - 1; the right half is cut off
                 what bf16 has      | what it lacks
 
-A number goes up with the probability of the part that is lost: its mean is kept (Gupta et al. 2015, arXiv
-1502.02551, eq. 1). AdamW needs that: with beta2 = 0.999 a step shrinks exp_avg_sq by 1/1000 at most, less
-than half of bf16's last place (1/256 to 1/128), and rounding to nearest would leave it as it is for ever.
+    noise       hash(number in the flattened whole tensor + hash(step, name, seed))
 
-    noise = hash(number in the flattened whole tensor + hash(step, name, seed))
-
-No generator keeps a state, so a resume rounds as the run would have, and a rank that holds a part of a tensor
-rounds as one that holds it all.
+A number goes up with the probability of the part that is lost: its mean is kept (Gupta et al. 2015, arXiv 1502.02551,
+eq. 1). AdamW needs that: with beta2 = 0.999 a step shrinks exp_avg_sq by 1/1000 at most, less than half of bf16's last
+place (1/256 to 1/128), and rounding to nearest would leave it as it is for ever. No generator keeps a state, so a
+resume rounds as the run would have, and a rank that holds a part of a tensor rounds as one that holds it all.
 
 fp32 in a byte: block-wise quantisation to levels that lie closer together near zero.
 
@@ -110,9 +109,8 @@ LEAST_SCALE = 2.0**-100  # a block below it counts as zeros: scale times the low
 def levels(signed: bool) -> list[float]:
     """All levels, ascending: 255 signed or 256 unsigned ones."""
     bits = 6 if signed else 7
-    up = [
-        (1 + 9 * (j + 1) / 2 ** (bits - e)) / 10 * 10.0**-e for e in range(bits, -1, -1) for j in range(2 ** (bits - e))
-    ]
+    places = [(e, 2 ** (bits - e), j) for e in range(bits, -1, -1) for j in range(2 ** (bits - e))]
+    up = [(1 + 9 * (j + 1) / steps) / 10 * 10.0**-e for e, steps, j in places]
     return [*([-level for level in reversed(up)] if signed else []), 0.0, *up]
 
 

@@ -7,22 +7,19 @@
     clip, update, publish   on local fp32 weights
     islands                 the outer step, where one is due (train/diloco.py)
 
-No value leaves the device: the step gives one small tensor, and whoever wants numbers reads it later.
-
-An update is taken, or left out: weights, moments and step counts then stay as they were.
+No value leaves the device: the step gives one small tensor, and whoever wants numbers reads it later. An update is
+taken, or left out: weights, moments and step counts then stay as they were.
 
     where numbers can be looked at (a CPU, offloaded masters)   the host looks, and doesn't call the optimizer
     fused AdamW, Adam, SGD on a GPU                             `found_inf`: the kernel itself does nothing
     our Lion and Muon                                           the same flag (train/optimizer.py, muon.py)
     any other optimizer on a GPU                                the host looks: it waits for the norm
 
-The last one costs a wait a step. Keeping a copy of weights and states to go back to would cost no wait, but
-12 more bytes a parameter under Adam, and what an optimizer keeps to itself would be in no copy.
-`torch.amp.GradScaler` looks, too, for optimizers without a fused step.
-
-torch's contract of `found_inf`: `Optimizer._step_supports_amp_scaling`; the kernels return at once when it is
-1, and the step count is taken back. One state is not covered: fused SGD makes its first momentum buffer
-without filling it, so it is made here, of zeros (momentum * 0 + g = g, the same first step).
+The last one costs a wait a step, as `torch.amp.GradScaler` does for optimizers without a fused step. Keeping a copy of
+weights and states to go back to would cost no wait, but 12 more bytes a parameter under Adam, and what an optimizer
+keeps to itself would be in no copy. torch's contract of `found_inf`: `Optimizer._step_supports_amp_scaling`; the
+kernels return at once when it is 1, and the step count is taken back. One state is not covered: fused SGD makes its
+first momentum buffer without filling it, so it is made here, of zeros (momentum * 0 + g = g, the same first step).
 """
 
 from __future__ import annotations
@@ -207,11 +204,9 @@ class KeptBuffers:
 
     @torch.no_grad()
     def put_back_unless(self, keep: Tensor) -> None:
-        """After a step that isn't kept (a bool on the device): buffers as they were before it.
-
-        A forward may have put another tensor in a buffer's place (`self.mean = 0.9 * self.mean + 0.1 * x`). A
-        buffer that has another shape than before stays: which one to keep would need the host to wait.
-        """
+        """After a step that isn't kept (a bool on the device): buffers as they were before it. A forward may have put
+        another tensor in a buffer's place (`self.mean = 0.9 * self.mean + 0.1 * x`). A buffer that has another shape
+        than before stays: which one to keep would need the host to wait."""
         for (module, name), kept in self.kept.items():
             now = module._buffers.get(name)
             if now is None or kept.is_now(now):

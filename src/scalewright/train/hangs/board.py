@@ -89,11 +89,9 @@ class FolderBoard:
 
 
 class StoreBoard:
-    """Keys of a TCP store. Calls run in a thread, since a store whose host is stopped keeps its callers.
-
-    The first call connects, and each later one tries again until one has: a slow connection costs a run
-    nothing but its reports until then.
-    """
+    """Keys of a TCP store. Calls run in a thread, since a store whose host is stopped keeps its callers. The first call
+    connects, and each later one tries again until one has: a slow connection costs a run nothing but its reports until
+    then."""
 
     def __init__(self, host: str, port: int, prefix: str) -> None:
         self._address, self._prefix = (host, port), prefix

@@ -28,11 +28,9 @@ class InUseError(UserError):
 
 
 def check_folder(run: RunSpec, force: bool = False) -> None:
-    """Raises UserError when the run would replace files of its folder that no run wrote, or can't save there.
-
-    A run's own run.yaml holds its `environment`; whatever lies beside one is the run's. So `out_dir: .`, or a
-    folder of prepared tokens, costs nobody a file.
-    """
+    """Raises UserError when the run would replace files of its folder that no run wrote, or can't save there. A run's
+    own run.yaml holds its `environment`; whatever lies beside one is the run's. So `out_dir: .`, or a folder of
+    prepared tokens, costs nobody a file."""
     folder, saves = run.folder, run.folder / "checkpoints"
     if os.path.lexists(saves) and not saves.is_dir():  # it would begin anew, and fail when it saves
         how = "mount or restore the folder that belongs there, or set out_dir"

@@ -12,7 +12,7 @@ optimizer keeps of its groups.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -73,19 +73,15 @@ def check_states(optimizer: torch.optim.Optimizer, weights: Weights) -> None:
                 problem = "is a complex number"
             else:
                 continue
-            raise UserError(
-                f"optimizer state '{kind}' of '{weight.name}' {problem}, so a checkpoint can't hold it",
-                "optimizer",
-                "use one whose state is elementwise, or save nothing: checkpoint.every=0 checkpoint.at_end=false",
-            )
+            problem = f"optimizer state '{kind}' of '{weight.name}' {problem}, so a checkpoint can't hold it"
+            how = "use one whose state is elementwise, or save nothing: checkpoint.every=0 checkpoint.at_end=false"
+            raise UserError(problem, "optimizer", how)
 
 
 def check_first_states(optimizer: torch.optim.Optimizer, check: Callable[[], None]) -> None:
-    """Lets the optimizer's next update end with `check`: not hours later, at the first save.
-
-    No hook of torch's: where a class inherits from another optimizer, the inner `step` would call it, before
-    the outer one has made its states.
-    """
+    """Lets the optimizer's next update end with `check`: not hours later, at the first save. No hook of torch's: where
+    a class inherits from another optimizer, the inner `step` would call it, before the outer one has made its
+    states."""
     update = optimizer.step
 
     def first(*arguments: Any, **keywords: Any) -> Any:
@@ -98,11 +94,9 @@ def check_first_states(optimizer: torch.optim.Optimizer, check: Callable[[], Non
 
 
 def gather_numbers(numbers: Numbers, weights: Weights, mesh: Mesh) -> tuple[Numbers, list[Numbers]]:
-    """The numbers of all pipeline stages and shards: {kind: {weight: number}}, or {"*": number} for one that
-    all weights share; and, where ranks have different numbers of the same weight, each rank's own.
-
-    Nearly always every weight has the same number (Adam's step): then one small exchange is all.
-    """
+    """The numbers of all pipeline stages and shards: {kind: {weight: number}}, or {"*": number} for one that all
+    weights share; and, where ranks have different numbers of the same weight, each rank's own. Nearly always every
+    weight has the same number (Adam's step): then one small exchange is all."""
     names = [weight.name for weight in weights.trained()]
     shared = {kind: _shared(by_name, names) for kind, by_name in numbers.items()}
     answers = gather_json(shared, mesh)
@@ -123,14 +117,12 @@ def gather_numbers(numbers: Numbers, weights: Weights, mesh: Mesh) -> tuple[Numb
                     differing.setdefault(kind, set()).add(name)
     if not differing:
         return merged, []
-    own = [
-        {
-            kind: {name: value for name, value in rank.get(kind, {}).items() if name in names}
-            for kind, names in differing.items()
-        }
-        for rank in ranks
-    ]
-    return merged, own
+
+    def own(rank: Numbers) -> Numbers:
+        kinds = differing.items()
+        return {kind: {n: value for n, value in rank.get(kind, {}).items() if n in names} for kind, names in kinds}
+
+    return merged, [own(rank) for rank in ranks]
 
 
 def gather_island_numbers(
@@ -160,20 +152,19 @@ def _shared(by_name: Mapping[str, Any], names: list[str]) -> list[Any]:
 def write_states(
     optimizer: torch.optim.Optimizer,
     weights: Weights,
-    kinds: Iterable[str],
+    kinds: Sequence[str],
     read: Callable[[str, Weight], Tensor | None],
     numbers: Numbers,
 ) -> None:
     """Gives the optimizer its state back; `read(kind, weight)` gives a state's box, or None. The padding of a weight
     pads its state, with zeros. Not by `load_state_dict`, which casts every state to its weight's dtype."""
     group_of = {id(p): group for group in optimizer.param_groups for p in group["params"]}
-    kinds = list(kinds)
     for weight in weights.trained():
         master = weight.master
-        entry: dict[str, Any] = {}
-        for kind in kinds:
-            if (tensor := read(kind, weight)) is not None:
-                entry[kind] = _padded(tensor, weight).to(master.device)
+        boxes = {kind: read(kind, weight) for kind in kinds}
+        entry: dict[str, Any] = {
+            k: _padded(box, weight).to(master.device) for k, box in boxes.items() if box is not None
+        }
         for kind, by_name in numbers.items():
             value = by_name.get(weight.name, by_name.get("*"))
             if value is None or kind in entry:  # saves of 0.1 took a 0-dim weight's moments for everyone's

@@ -90,11 +90,9 @@ def _find_resume(run: RunSpec, mesh: Mesh) -> tuple[CheckpointReader | None, lis
 
 
 def _further(given: Path, root: Path, mesh: Mesh) -> Path | None:
-    """The run's own newest checkpoint when it lies beyond a `given` one from elsewhere.
-
-    A job that is requeued with `resume: PATH` then goes on instead of beginning at PATH each time. One of the
-    run's own checkpoints is taken as it is: the user goes back on purpose.
-    """
+    """The run's own newest checkpoint when it lies beyond a `given` one from elsewhere. A job that is requeued with
+    `resume: PATH` then goes on instead of beginning at PATH each time. One of the run's own checkpoints is taken as it
+    is: the user goes back on purpose."""
     if given.resolve().parent == root.resolve():
         return None
     newest, _ = newest_verified(root, mesh)
