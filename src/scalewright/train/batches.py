@@ -72,10 +72,8 @@ class StepBatches:
         self._wanted = wanted_by(model, trains=True)
         rank = mesh.index("batch")
         islands = mesh.size("dp_replicate") if mesh.grid.islands else 1
-        steps = range(place.step + 1, last + 1)
-        self._ahead = Prefetcher(
-            dataset, (rank_samples(self.samples_of(step), layout, rank, islands) for step in steps)
-        )
+        steps = map(self.samples_of, range(place.step + 1, last + 1))
+        self._ahead = Prefetcher(dataset, (rank_samples(samples, layout, rank, islands) for samples in steps))
 
     def __iter__(self) -> Iterator[tuple[list[Micro], Tensor]]:
         """(micro-batches, this rank's counted tokens as a scalar on the device) of every step."""

@@ -19,7 +19,7 @@ from contextlib import closing, contextmanager
 from scalewright.parallel.timers import Spans
 from scalewright.train.batches import StepBatches
 from scalewright.train.columns import OUTER, STOP, StopReason, stop_reason, stop_request
-from scalewright.train.metrics.measured import Readback
+from scalewright.train.metrics.measured import Readback, Report
 from scalewright.train.metrics.record import Clock
 from scalewright.train.optimizer import set_rate
 from scalewright.train.profile import Tracer
@@ -84,11 +84,7 @@ def _steps(session: Session, batches: StepBatches, stop: StopRequest) -> tuple[i
 
 
 def _write(
-    session: Session,
-    batches: StepBatches,
-    reports: list[tuple[int, list[float]]],
-    pending: dict[int, tuple[float, Spans]],
-    clock: Clock,
+    session: Session, batches: StepBatches, reports: list[Report], pending: dict[int, tuple[float, Spans]], clock: Clock
 ) -> float:
     """Writes the rows that have arrived; the largest STOP among them."""
     stopped = 0.0

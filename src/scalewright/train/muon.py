@@ -2,15 +2,12 @@
 
     m = momentum m + (1 - momentum) g          u = g + momentum (m - g): Nesterov
     o = an orthogonal matrix near u            w -= lr (0.2 sqrt(max(rows, columns)) o + decay w)
-
-0.2 sqrt(max) gives a matrix's update the root mean square of AdamW's, so that both take one learning rate
-(Liu et al. 2025, arXiv 2502.16982, eq. 4; `torch.optim.Muon(adjust_lr_fn="match_rms_adamw")`). AdamW updates
-the rest: embedding, head, norms, biases.
-
     o: u over its norm, then five times x = a x + b (x x^T) x + c (x x^T)^2 x
 
-(Newton-Schulz; https://kellerjordan.github.io/posts/muon), which moves singular values to near 1. It needs
-the whole matrix: parallel/owners.py. Experts of a stack are a matrix each; so is each of q, k and v.
+(Newton-Schulz; https://kellerjordan.github.io/posts/muon), which moves singular values to near 1. It needs the whole
+matrix: parallel/owners.py. Experts of a stack are a matrix each; so is each of q, k and v. 0.2 sqrt(max) gives a
+matrix's update the root mean square of AdamW's, so that both take one learning rate (Liu et al. 2025, arXiv 2502.16982,
+eq. 4; `torch.optim.Muon(adjust_lr_fn="match_rms_adamw")`). AdamW updates the rest: embedding, head, norms, biases.
 """
 
 from __future__ import annotations
@@ -26,6 +23,7 @@ from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.owners import Owners
 from scalewright.parallel.weights import Weight
 from scalewright.spec.optimizers import NEWTON_SCHULZ
+from scalewright.spec.run import OptimizerSpec
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 LEAST_NORM = 1e-7
@@ -39,19 +37,11 @@ class Muon(torch.optim.Optimizer):
     found_inf: Tensor | None = None
 
     def __init__(
-        self,
-        matrices: Sequence[Weight],
-        mesh: Mesh,
-        adamw: torch.optim.AdamW,
-        *,
-        lr: float,
-        momentum: float,
-        weight_decay: float,
-        dtype: torch.dtype,
+        self, matrices: Sequence[Weight], mesh: Mesh, adamw: torch.optim.AdamW, spec: OptimizerSpec, dtype: torch.dtype
     ) -> None:
-        own = {"params": [weight.master for weight in matrices], "weight_decay": weight_decay, "lr": lr}
-        super().__init__([own, *adamw.param_groups], {"momentum": momentum})
-        self.matrices, self.dtype, self.momentum = list(matrices), dtype, momentum
+        own = {"params": [weight.master for weight in matrices], "weight_decay": spec.weight_decay, "lr": spec.lr}
+        super().__init__([own, *adamw.param_groups], {"momentum": spec.kept_momentum})
+        self.matrices, self.dtype, self.momentum = list(matrices), dtype, spec.kept_momentum
         self.owners = Owners([weight.placement for weight in matrices], mesh)
         shapes = (weight.placement.tensor.shape for weight in matrices)
         self.scales = [LIKE_ADAMW * math.sqrt(max(shape[-2:])) for shape in shapes]

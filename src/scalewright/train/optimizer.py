@@ -28,6 +28,7 @@ from scalewright.train.muon import Muon, state_of
 from scalewright.train.packed_adamw import PackedAdamW
 
 Groups = list[dict[str, object]]
+Load = Callable[[PythonRef], Callable[..., Any]]  # a user's function, its arguments bound (train/network.py)
 
 
 class Lion(torch.optim.Optimizer):
@@ -67,12 +68,7 @@ class Lion(torch.optim.Optimizer):
 
 
 def build_optimizer(
-    spec: OptimizerSpec | PythonRef,
-    weights: Weights,
-    load: Callable[[PythonRef], Callable[..., Any]],
-    mesh: Mesh,
-    half: bool = False,
-    seed: int = 0,
+    spec: OptimizerSpec | PythonRef, weights: Weights, load: Load, mesh: Mesh, half: bool = False, seed: int = 0
 ) -> torch.optim.Optimizer:
     """The run's optimizer over the local weights, wherever they lie. `half`: products of an update may be of bf16.
     `seed`: of stochastic rounding. A user's own is called with (groups, **arguments). It gets parts of tensors only if
@@ -84,9 +80,7 @@ def build_optimizer(
     return optimizer
 
 
-def _build(
-    spec: OptimizerSpec | PythonRef, weights: Weights, load: Callable[[PythonRef], Callable[..., Any]], seed: int
-) -> torch.optim.Optimizer:
+def _build(spec: OptimizerSpec | PythonRef, weights: Weights, load: Load, seed: int) -> torch.optim.Optimizer:
     trained = weights.trained()
     if isinstance(spec, PythonRef):
         try:
@@ -102,7 +96,7 @@ def _build(
         return made
     groups = [group for group in _groups(trained, weight_decay=spec.weight_decay) if group["params"]]
     if spec.record.packed:
-        return PackedAdamW(groups, trained, spec.record, lr=spec.lr, betas=spec.betas, eps=spec.eps, seed=seed)
+        return PackedAdamW(groups, trained, spec, seed)
     return BUILDERS[spec.record.name](groups, spec, _can_fuse(weights))
 
 
@@ -122,9 +116,7 @@ def _muon(spec: OptimizerSpec, weights: Weights, mesh: Mesh, half: bool) -> torc
     matrices = [w for w in weights.trained() if is_matrix(w.placement.tensor)]
     others = [w for w in weights.trained() if not is_matrix(w.placement.tensor)]
     adamw = _adamw(_groups(others, weight_decay=spec.weight_decay), spec, _can_fuse(weights))
-    dtype = torch.bfloat16 if half else torch.float32
-    settings = {"lr": spec.lr, "momentum": spec.kept_momentum, "weight_decay": spec.weight_decay}
-    return Muon(matrices, mesh, adamw, **settings, dtype=dtype)
+    return Muon(matrices, mesh, adamw, spec, torch.bfloat16 if half else torch.float32)
 
 
 def _adamw(groups: Groups, spec: OptimizerSpec, fused: bool) -> torch.optim.AdamW:

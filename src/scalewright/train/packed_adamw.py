@@ -25,7 +25,8 @@ import torch
 from torch import Tensor
 
 from scalewright.parallel.weights import Weight
-from scalewright.spec.optimizers import CHUNK, Optimizer
+from scalewright.spec.optimizers import CHUNK
+from scalewright.spec.run import OptimizerSpec
 from scalewright.train.rounding import BLOCK, Bytes, Numbering, blocks, halves, key, mixed, rounded
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -116,26 +117,16 @@ class PackedAdamW(torch.optim.Optimizer):
     _step_supports_amp_scaling = True
     found_inf: Tensor | None = None
 
-    def __init__(
-        self,
-        groups: Any,
-        weights: Sequence[Weight],
-        record: Optimizer,
-        *,
-        lr: float,
-        betas: tuple[float, float],
-        eps: float,
-        seed: int,
-    ) -> None:
+    def __init__(self, groups: Any, weights: Sequence[Weight], spec: OptimizerSpec, seed: int) -> None:
         # `capturable` is torch's word for a step count on the device, which a resume looks for
-        super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "capturable": True})
+        super().__init__(groups, {"lr": spec.lr, "betas": spec.betas, "eps": spec.eps, "capturable": True})
         tables: dict[torch.device, Quantized] = {}
         self.packings: dict[Tensor, Packing] = {}
         for weight in weights:
             device = weight.master.device
-            if weight.placement.tensor.size < record.least:
+            if weight.placement.tensor.size < spec.record.least:
                 packing: Packing = Wide()
-            elif record.block:
+            elif spec.record.block:
                 packing = tables.setdefault(device, Quantized(device))
             else:
                 packing = Rounded(weight, seed)
@@ -181,11 +172,8 @@ class PackedAdamW(torch.optim.Optimizer):
         state, packing = self.state.get(master, {}), self.packings[master]
         if not isinstance(packing, Quantized):
             return dict(state)
-        return {
-            kind: Unpacked(packing, state, kind) if kind in MOMENTS else value
-            for kind, value in state.items()
-            if not kind.endswith(SCALE)
-        }
+        kept = {kind: value for kind, value in state.items() if not kind.endswith(SCALE)}
+        return kept | {kind: Unpacked(packing, state, kind) for kind in MOMENTS if kind in kept}
 
     def pack(self, master: Tensor) -> None:
         """After a checkpoint's state was put in place: fp32 moments of a byte are quantised again."""

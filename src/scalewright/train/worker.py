@@ -176,11 +176,8 @@ def _stop_request(run: RunSpec, context: RankContext, stop: StopRequest | None) 
     """What may stop this rank; the clock and the file are rank 0's to look at."""
     first = context.rank == 0
     requested = stop or StopRequest(last=context.supervisor is not None)
-    requested.watch(
-        run.folder / STOP_FILE if first else None,
-        save_at(run.launch) if first else None,
-        context.starter if context.waited_for else None,
-    )
+    file, end = (run.folder / STOP_FILE, save_at(run.launch)) if first else (None, None)
+    requested.watch(file, end, context.starter if context.waited_for else None)
     return requested if stop is None else nullcontext(stop)
 
 

@@ -162,6 +162,9 @@ def largest(ranks: list[dict[str, int]]) -> dict[str, int]:
     return {key: max(rank.get(key, 0) for rank in ranks) for key in keys}
 
 
+Report = tuple[int, list[float]]  # of a step: its columns (train/columns.py)
+
+
 class Readback:
     """Hands step reports over in order, late by one step on a GPU."""
 
@@ -169,7 +172,7 @@ class Readback:
         self._late = device.type == "cuda"
         self._pending: tuple[int, Tensor, torch.cuda.Event] | None = None
 
-    def push(self, step: int, report: Tensor) -> list[tuple[int, list[float]]]:
+    def push(self, step: int, report: Tensor) -> list[Report]:
         """Takes a step's report; gives those that can be read without waiting for it."""
         if not self._late:
             return [(step, report.tolist())]
@@ -181,7 +184,7 @@ class Readback:
         self._pending = step, values, ready
         return before
 
-    def flush(self) -> list[tuple[int, list[float]]]:
+    def flush(self) -> list[Report]:
         """Waits for the report that is still on its way, if any."""
         pending, self._pending = self._pending, None
         if pending is None:

@@ -26,6 +26,8 @@ from scalewright.train.columns import AUX, BUSIEST, DROPPED, ENTROPY, LOSS, MEMO
 from scalewright.train.metrics.expectation import Expectation
 from scalewright.train.precision import Peak
 
+Tell = Callable[[str, dict[str, object]], bool | None]  # (kind, row) -> whether the run is to stop
+
 
 @dataclass
 class Record:
@@ -42,7 +44,7 @@ class Record:
     place: DataPosition  # where this call began
     expectation: Expectation = field(default_factory=Expectation)  # of a step's time
     last: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # the newest row of each kind
-    tell: Callable[[str, dict[str, object]], bool | None] | None = None  # the caller's callbacks
+    tell: Tell | None = None  # the caller's callbacks
     stop_asked: bool = False  # by one of them
     _pending: deque[dict[str, object]] = field(default_factory=deque)  # events of other threads, to hand on
     _peak_too_low: bool = False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 from scalewright.launch.attempt import attempt_facts
@@ -28,7 +27,7 @@ from scalewright.track.metrics import MetricsFile
 from scalewright.track.saved import read_saved
 from scalewright.train.initial import keep_origin
 from scalewright.train.metrics.expectation import expect
-from scalewright.train.metrics.record import Record
+from scalewright.train.metrics.record import Record, Tell
 from scalewright.train.network import Network
 from scalewright.train.precision import Peak
 from scalewright.train.resolve import Resolved
@@ -67,13 +66,7 @@ def write_folder(session: Session, changes: Changes) -> None:
 
 
 def open_record(
-    session: Session,
-    origin: Origin,
-    peak: Peak,
-    notes: list[str],
-    *,
-    quiet: bool,
-    tell: Callable[[str, dict[str, object]], bool | None] | None = None,
+    session: Session, origin: Origin, peak: Peak, notes: list[str], *, quiet: bool, tell: Tell | None = None
 ) -> Record:
     """Rank 0's writers, opened to go on from where the run stands; `notes` and then start or resume become events."""
     resolved, run, place = session.resolved, session.run, session.place

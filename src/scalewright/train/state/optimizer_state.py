@@ -17,11 +17,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from scalewright.parallel.collectives import gather_json
 from scalewright.parallel.mesh import Mesh
 from scalewright.parallel.weights import Weight, Weights
 from scalewright.spec.errors import UserError
+from scalewright.train.diloco import Read
 from scalewright.train.packed_adamw import PackedAdamW, Unpacked
 from scalewright.train.state.group_state import decode, encode, same
 
@@ -29,7 +31,7 @@ Named = dict[str, dict[str, Tensor | Unpacked]]  # {weight: {kind: tensor}}
 Numbers = dict[str, dict[str, object]]  # {kind: {weight: encoded number}}; "*" stands for every trained weight
 
 
-def read_states(optimizer: torch.optim.Optimizer, weights: Weights) -> tuple[Named, Numbers]:
+def read_states(optimizer: Optimizer, weights: Weights) -> tuple[Named, Numbers]:
     """This rank's optimizer tensors by (weight, kind), and its numbers (such as Adam's step) apart. Raises UserError as
     `check_states` does."""
     check_states(optimizer, weights)
@@ -47,7 +49,7 @@ def read_states(optimizer: torch.optim.Optimizer, weights: Weights) -> tuple[Nam
     return tensors, numbers
 
 
-def _states(optimizer: torch.optim.Optimizer, weight: Weight) -> dict[str, Any]:
+def _states(optimizer: Optimizer, weight: Weight) -> dict[str, Any]:
     if isinstance(optimizer, PackedAdamW):
         return optimizer.unpacked(weight.master) if weight.trained else {}
     state: dict[str, Any] = optimizer.state.get(weight.master, {})
@@ -58,7 +60,7 @@ def _like(value: Any, weight: Weight) -> bool:
     return isinstance(value, (Tensor, Unpacked)) and value.shape == weight.master.shape
 
 
-def check_states(optimizer: torch.optim.Optimizer, weights: Weights) -> None:
+def check_states(optimizer: Optimizer, weights: Weights) -> None:
     """Raises UserError when a checkpoint can't hold the optimizer's state. State of another shape than its weight could
     not be cut for another layout."""
     for weight in weights:
@@ -78,7 +80,7 @@ def check_states(optimizer: torch.optim.Optimizer, weights: Weights) -> None:
             raise UserError(problem, "optimizer", how)
 
 
-def check_first_states(optimizer: torch.optim.Optimizer, check: Callable[[], None]) -> None:
+def check_first_states(optimizer: Optimizer, check: Callable[[], None]) -> None:
     """Lets the optimizer's next update end with `check`: not hours later, at the first save. No hook of torch's: where
     a class inherits from another optimizer, the inner `step` would call it, before the outer one has made its
     states."""
@@ -149,22 +151,16 @@ def _shared(by_name: Mapping[str, Any], names: list[str]) -> list[Any]:
     return [first] if set(by_name) == set(names) and all(same(v, first) for v in by_name.values()) else []
 
 
-def write_states(
-    optimizer: torch.optim.Optimizer,
-    weights: Weights,
-    kinds: Sequence[str],
-    read: Callable[[str, Weight], Tensor | None],
-    numbers: Numbers,
-) -> None:
+def write_states(optimizer: Optimizer, weights: Weights, kinds: Sequence[str], read: Read, numbers: Numbers) -> None:
     """Gives the optimizer its state back; `read(kind, weight)` gives a state's box, or None. The padding of a weight
     pads its state, with zeros. Not by `load_state_dict`, which casts every state to its weight's dtype."""
     group_of = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     for weight in weights.trained():
         master = weight.master
-        boxes = {kind: read(kind, weight) for kind in kinds}
-        entry: dict[str, Any] = {
-            k: _padded(box, weight).to(master.device) for k, box in boxes.items() if box is not None
-        }
+        entry: dict[str, Any] = {}
+        for kind in kinds:
+            if (box := read(kind, weight)) is not None:
+                entry[kind] = _padded(box, weight).to(master.device)
         for kind, by_name in numbers.items():
             value = by_name.get(weight.name, by_name.get("*"))
             if value is None or kind in entry:  # saves of 0.1 took a 0-dim weight's moments for everyone's

@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
+from torch import Tensor
+from torch.optim import Optimizer
 
 from scalewright.checkpoint.format import ISLAND, OPTIMIZER, OUTER
 from scalewright.checkpoint.read import CheckpointReader
@@ -51,12 +52,7 @@ class RunState:
     """A rank's part of it; `save` and `restore` are called by all ranks together."""
 
     def __init__(
-        self,
-        run: RunSpec,
-        network: Network,
-        optimizer: torch.optim.Optimizer,
-        mesh: Mesh,
-        islands: Islands | None = None,
+        self, run: RunSpec, network: Network, optimizer: Optimizer, mesh: Mesh, islands: Islands | None = None
     ) -> None:
         """Before the first update: what the optimizer's groups begin with is noted."""
         parallel = network.parallel
@@ -92,7 +88,7 @@ class RunState:
         counts = {"step": place.step, "samples": place.samples}
         about = {"seed": run.seed, "optimizer_name": optimizer_name(run), "optimizer": numbers}
         state = {**counts, "tokens": place.tokens, **about, **more}
-        of_rank: dict[str, torch.Tensor] = {}
+        of_rank: dict[str, Tensor] = {}
         if self.compression is not None:
             of_rank = {f"{COMPRESS}/{name}": tensor for name, tensor in self.compression.state().items()}
             state.update(compression_entry(run))
@@ -186,10 +182,10 @@ def optimizer_name(run: RunSpec) -> str:
     return run.optimizer.python if isinstance(run.optimizer, PythonRef) else run.optimizer.name
 
 
-def _parts(reader: CheckpointReader, prefix: str) -> Callable[[str, Weight], torch.Tensor | None]:
+def _parts(reader: CheckpointReader, prefix: str) -> Callable[[str, Weight], Tensor | None]:
     """Reads the boxes of weights in tensors that are saved as prefix, kind and weight."""
 
-    def read(kind: str, weight: Weight) -> torch.Tensor | None:
+    def read(kind: str, weight: Weight) -> Tensor | None:
         name = f"{prefix}{kind}/{weight.name}"
         return reader.read(name, weight.box, weight.placement.tensor.shape) if reader.has(name) else None
 
