@@ -180,7 +180,7 @@ def _chunk(folder: TensorReader, name: str, shape: tuple[int, ...]) -> Chunk:
 
 TOLERANCE = 1e-4  # of the largest logit, both in fp32 from the weights as they are stored
 LARGEST = 1_000_000_000  # parameters that are compared unasked: two copies in fp32 are 8 GB
-ROWS, LENGTH, LONGEST = 3, 128, 1024  # tokens: longer than a window, where that isn't long itself
+ROWS, LENGTH, LONGEST = 3, 128, 1024  # tokens of a row
 
 
 def why_not(parameters: int, check: bool | None) -> str | None:
@@ -200,9 +200,11 @@ def compare_logits(folder: Path) -> str:
     """What was compared, in words; raises RunError where transformers computes something else, or can't."""
     transformers: Any = import_module("transformers")
     reader, version = open_huggingface(folder), transformers.__version__
-    how = "--no-check writes the folder all the same"
-    generator = torch.Generator().manual_seed(0)
-    tokens = torch.randint(reader.spec.vocab_size, (ROWS, _length(reader.spec)), generator=generator)
+    how, spec = "--no-check writes the folder all the same", reader.spec
+    most = spec.learned_positions if spec.positions == "learned" else spec.context
+    window = spec.sliding_window or 0  # rows are longer than it, where it isn't long itself
+    length = min(most, max(LENGTH, window + 8) if window < LONGEST else LENGTH)
+    tokens = torch.randint(spec.vocab_size, (ROWS, length), generator=torch.Generator().manual_seed(0))
     transformers.utils.logging.disable_progress_bar()
     ours = build(reader, mtp=False)(tokens)
     try:
@@ -215,10 +217,3 @@ def compare_logits(folder: Path) -> str:
     if not distance <= TOLERANCE:
         raise RunError(f"transformers {version} computes other logits, by {distance:.1e} of the largest: {how}")
     return f"logits of {tokens.numel()} tokens are those of transformers {version}, to {distance:.0e}"
-
-
-def _length(spec: ModelSpec) -> int:
-    """Tokens of a row: beyond a window, where it isn't too long."""
-    most = spec.learned_positions if spec.positions == "learned" else spec.context
-    window = spec.sliding_window or 0
-    return min(most, max(LENGTH, window + 8) if window < LONGEST else LENGTH)

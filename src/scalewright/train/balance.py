@@ -67,7 +67,9 @@ class Balance:
     def take(self, stage: nn.Module, layer: int, choice: Choice, rows: int, again: bool) -> None:
         """A choice of tokens of `rows` sequences, in training. `again`: where a backward runs the forward a second
         time. The losses' graph is made again, for the tensors that it keeps, and nothing is counted twice."""
-        counts = _by_sequence(choice.experts, rows, choice.scores.shape[1])
+        chosen = choice.experts.view(rows, -1)
+        counts = torch.zeros(rows, choice.scores.shape[1], dtype=torch.int64, device=chosen.device)  # [B, E]
+        counts.scatter_add_(1, chosen, torch.ones_like(chosen))
         if not again:
             load = counts.sum(dim=0)
             self.loads[layer] = self.loads[layer] + load if layer in self.loads else load
@@ -172,10 +174,3 @@ class _Limit:
             drops, dropped = self.balance.drops, (~kept.slots).sum()
             drops[self.layer] = drops[self.layer] + dropped if self.layer in drops else dropped
         return kept
-
-
-def _by_sequence(experts: Tensor, rows: int, number: int) -> Tensor:
-    """How many of each sequence's tokens go to each expert: experts [N, k] -> int64 [B, E]."""
-    chosen = experts.view(rows, -1)
-    counts = torch.zeros(rows, number, dtype=torch.int64, device=experts.device)
-    return counts.scatter_add_(1, chosen, torch.ones_like(chosen))

@@ -86,6 +86,7 @@ class Islands:
     def __init__(self, spec: DilocoSpec, weights: Weights, mesh: Mesh, *, by_layer: bool = True) -> None:
         """`by_layer`: layers make the fragments, else (of a user's own module) single tensors do."""
         self.spec, self.weights, self.mesh = spec, weights, mesh
+        self.index, self.count = mesh.index(AXIS), mesh.size(AXIS)  # this rank's island; of how many
         self.step = self.last = 0
         self.under_way: list[_UnderWay] = []
         moved = [w for w in weights if w.trained or w.name.endswith(".router.bias")]
@@ -105,8 +106,6 @@ class Islands:
                 self._go_on_from(fragment, 0.0)
         if from_first:
             self.weights.publish()
-
-    # -- outer steps ------------------------------------------------------------------------------
 
     @torch.no_grad()
     def after_step(self) -> Tensor:
@@ -189,8 +188,6 @@ class Islands:
                 outer.copy_(inner)
         self.weights.publish()
 
-    # -- what a run writes down -------------------------------------------------------------------
-
     @torch.no_grad()
     def merge(self, report: Tensor) -> Tensor:
         """An island's report -> that of all, the same on every rank but for LOCAL and memory's places.
@@ -214,18 +211,6 @@ class Islands:
         merged[LOCAL] = report[LOCAL]
         merged[MEMORY:] = rows[:, MEMORY:].amax(dim=0)
         return merged
-
-    # -- what outlives the process ----------------------------------------------------------------
-
-    @property
-    def index(self) -> int:
-        """This rank's island."""
-        return self.mesh.index(AXIS)
-
-    @property
-    def count(self) -> int:
-        """The number of islands."""
-        return self.mesh.size(AXIS)
 
     def tensors(self) -> list[Tensor]:
         """All that is kept between steps, beside weights and inner optimizer."""

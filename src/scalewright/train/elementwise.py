@@ -54,10 +54,7 @@ def cuts(layout: Layout) -> bool:
 
 
 def _refusal(spec: PythonRef) -> UserError:
-    return UserError(
-        f"{spec.python} doesn't say that it is elementwise, and this layout gives it parts of tensors",
-        "optimizer",
-        "if each number's update depends on its own gradient and state alone, set elementwise = True on it, "
-        "or name a function of yours that returns it and says so; else keep tensors whole: "
-        "layout.zero_stage=0 layout.tp=1, or one device",
-    )
+    problem = f"{spec.python} doesn't say that it is elementwise, and this layout gives it parts of tensors"
+    how = "if each number's update depends on its own gradient and state alone, set elementwise = True on it, or name "
+    how += "a function of yours that returns it and says so; else keep tensors whole: layout.zero_stage=0 layout.tp=1, "
+    return UserError(problem, "optimizer", f"{how}or one device")

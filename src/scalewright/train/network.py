@@ -46,14 +46,9 @@ def build_network(
 ) -> Network:
     """Builds the run's model and applies its layout; weights are allocated, and a user's module is filled. `memory` is
     entered where a model of ours allocates (see `parallelize`)."""
-    model, layout, compiled = (
-        run.model,
-        run.layout,
-        run.train.compile is True,
-    )  # auto is settled by now, where it can be
-    split = partial(
-        parallelize, layout=layout, mesh=mesh, bf16=bf16, compile_blocks=compiled, compress=run.train.compress
-    )
+    model, layout = run.model, run.layout
+    compiled, compress = run.train.compile is True, run.train.compress  # auto is settled by now, where it can be
+    split = partial(parallelize, layout=layout, mesh=mesh, bf16=bf16, compile_blocks=compiled, compress=compress)
     if isinstance(model, ModelSpec):
         with torch.device("meta"):
             stages = cut_stages(model, layout, mesh.index("pp"))

@@ -185,11 +185,8 @@ def check_trainable(model: ModelSpec | PythonRef, layout: Layout, seq_len: int |
             problem = f"{key} {value} needs a model that this tool builds, and this one is the user's own"
             raise UserError(problem, "layout", f"use {key} 1: zero_stage 3 and dp_replicate cut any module")
     if isinstance(layout.recompute, RecomputeBudget):
-        problem = (
-            "recompute {budget: ...} weighs the operators of a model that this tool builds, "
-            "and this one is the user's own"
-        )
-        raise UserError(problem, "layout", "use selective, full or {every: 2}")
+        weighs = "recompute {budget: ...} weighs the operators of a model that this tool builds"
+        raise UserError(f"{weighs}, and this one is the user's own", "layout", "use selective, full or {every: 2}")
 
 
 def device_kind(run: RunSpec) -> tuple[str, int]:
@@ -210,9 +207,8 @@ def device_kind(run: RunSpec) -> tuple[str, int]:
 
 def _may_have_gpu() -> bool:
     """Whether asking torch is worth the two seconds that its import takes."""
-    if sys.platform != "linux":
-        return True
-    return any(Path(p).exists() for p in ("/dev/nvidia0", "/dev/nvidiactl", "/dev/kfd", "/dev/dxg"))
+    devices = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
+    return sys.platform != "linux" or any(Path(path).exists() for path in devices)
 
 
 def check_workers(run: RunSpec, kind: str, count: int, simulate: bool, nodes: int = 1) -> None:
@@ -225,8 +221,6 @@ def check_workers(run: RunSpec, kind: str, count: int, simulate: bool, nodes: in
         return
     unit = "GPUs" if kind == "cuda" else "CPU cores"
     each = f" on {nodes} nodes is {wanted} each," if nodes > 1 else " is"
-    how = (
-        f"start it with torchrun --nnodes=... --nproc-per-node={count} -m scalewright train RUN.yaml, "
-        "or try it on CPU processes with --simulate"
-    )
+    command = f"torchrun --nnodes=... --nproc-per-node={count} -m scalewright train RUN.yaml"
+    how = f"start it with {command}, or try it on CPU processes with --simulate"
     raise UserError(f"layout.devices {run.layout.devices}{each} more than this machine's {count} {unit}", "layout", how)

@@ -125,7 +125,8 @@ class Bytes:
 
     def pack(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """uint8 codes [n] and fp32 scales [blocks(n)] of finite fp32 x [n]."""
-        rows = _rows(x)
+        missing = -len(x) % BLOCK  # of the last block, which is filled up with zeros
+        rows = (torch.nn.functional.pad(x, (0, missing)) if missing else x).view(-1, BLOCK)
         largest = torch.linalg.vector_norm(rows, float("inf"), dim=1)
         scales = torch.where(largest < LEAST_SCALE, 0.0, largest)
         rows = rows / torch.where(scales > 0, scales, float("inf"))[:, None]
@@ -145,9 +146,3 @@ class Bytes:
 def blocks(elements: int) -> int:
     """The number of scales of so many numbers."""
     return -(-elements // BLOCK)
-
-
-def _rows(x: Tensor) -> Tensor:
-    """[blocks, BLOCK], the last one filled up with zeros."""
-    missing = -len(x) % BLOCK
-    return (torch.nn.functional.pad(x, (0, missing)) if missing else x).view(-1, BLOCK)

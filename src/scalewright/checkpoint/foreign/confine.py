@@ -70,13 +70,8 @@ def set_limits(memory: int, seconds: int) -> None:
     """Bytes of address space, seconds of processor time; a limit that is lower already stays."""
     import resource  # Unix's
 
-    limits = {
-        resource.RLIMIT_AS: memory,
-        resource.RLIMIT_CPU: seconds,
-        resource.RLIMIT_FSIZE: 0,
-        resource.RLIMIT_CORE: 0,
-        resource.RLIMIT_NOFILE: 32,
-    }
+    limits = {resource.RLIMIT_AS: memory, resource.RLIMIT_CPU: seconds, resource.RLIMIT_NOFILE: 32}
+    limits |= {resource.RLIMIT_FSIZE: 0, resource.RLIMIT_CORE: 0}
     for kind, limit in limits.items():
         _, hard = resource.getrlimit(kind)
         most = limit if hard == resource.RLIM_INFINITY else min(limit, hard)

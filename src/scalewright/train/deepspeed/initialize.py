@@ -15,8 +15,8 @@ import importlib
 import logging
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, redirect_stdout
 from typing import Any
 
 from torch import nn
@@ -43,11 +43,9 @@ def load_deepspeed(mesh: Mesh) -> Any:
     return deepspeed
 
 
-@contextmanager
-def off_stdout() -> Iterator[None]:
+def off_stdout() -> AbstractContextManager[Any]:
     """Sends what is printed to stderr."""
-    with redirect_stdout(sys.stderr):
-        yield
+    return redirect_stdout(sys.stderr)
 
 
 def initialize(

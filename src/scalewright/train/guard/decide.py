@@ -147,10 +147,8 @@ class LossScale:
         self.good = torch.where(grown, 0.0, self.good)
 
     def state(self) -> dict[str, object]:
-        """Plain data, exact."""
         return {"value": self.value.item(), "good": self.good.item()}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Takes what `state` gave."""
         self.value.fill_(state.get("value", FIRST))
         self.good.fill_(state.get("good", 0.0))

@@ -100,9 +100,7 @@ class ZClip:
         return factor, torch.where(high, z, 0.0), mean
 
     def state(self) -> dict[str, object]:
-        """Plain data, exact."""
         return {"moments": self.moments.tolist()}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Takes what `state` gave."""
         self.moments = torch.tensor(state.get("moments", [0.0, 0.0, 0.0]), device=self.moments.device)

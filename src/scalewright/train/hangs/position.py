@@ -34,11 +34,8 @@ COMPILER = "torch/_dynamo/convert_frame.py"  # on the stack while torch.compile 
 STANDARD = Path(threading.__file__).parent  # the standard library
 RECENT = 32  # of a group's last collectives, which ranks compare
 _KINDS = {
-    "_all_gather_base": "all_gather",
-    "_allgather_base": "all_gather",
-    "_reduce_scatter_base": "reduce_scatter",
-    "all_gather_into_tensor_coalesced": "all_gather",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    **dict.fromkeys(("_all_gather_base", "_allgather_base", "all_gather_into_tensor_coalesced"), "all_gather"),
+    **dict.fromkeys(("_reduce_scatter_base", "reduce_scatter_tensor_coalesced"), "reduce_scatter"),
 }
 _MESSAGES = {Messages.receive.__code__: "receive", Messages._free.__code__: "send"}
 
@@ -102,7 +99,8 @@ def position(
         group = groups.find(name)
         if group is None or entry.get("is_p2p"):
             continue
-        number, kind, sizes = int(entry["collective_seq_id"]), kind_of(entry), _sizes(entry)
+        number, kind = int(entry["collective_seq_id"]), kind_of(entry)
+        sizes = tuple(prod(map(int, shape)) for shape in entry.get("input_sizes") or [])  # elements of each input
         recent[name][number] = (kind, sizes)
         counts[name] = max(counts.get(name, 0), number)
         ended = entry.get("retired") or entry.get("state") == "completed"
@@ -157,8 +155,3 @@ def _is_library(path: Path) -> bool:
 def kind_of(entry: Mapping[str, Any]) -> str:
     name = str(entry.get("profiling_name", "")).rpartition(":")[2]
     return _KINDS.get(name, name)
-
-
-def _sizes(entry: Mapping[str, Any]) -> tuple[int, ...]:
-    """Elements of each input."""
-    return tuple(prod(int(length) for length in shape) for shape in entry.get("input_sizes") or [])

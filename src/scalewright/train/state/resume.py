@@ -93,12 +93,9 @@ def _further(given: Path, root: Path, mesh: Mesh) -> Path | None:
     """The run's own newest checkpoint when it lies beyond a `given` one from elsewhere. A job that is requeued with
     `resume: PATH` then goes on instead of beginning at PATH each time. One of the run's own checkpoints is taken as it
     is: the user goes back on purpose."""
-    if given.resolve().parent == root.resolve():
-        return None
-    newest, _ = newest_verified(root, mesh)
-    if newest is None or read_manifest(newest).step <= read_manifest(given).step:
-        return None
-    return newest
+    newest = None if given.resolve().parent == root.resolve() else newest_verified(root, mesh)[0]
+    further = newest is not None and read_manifest(newest).step > read_manifest(given).step
+    return newest if further else None
 
 
 def check_optimizer(run: RunSpec, reader: CheckpointReader) -> None:

@@ -91,7 +91,7 @@ class RunState:
         of_rank: dict[str, Tensor] = {}
         if self.compression is not None:
             of_rank = {f"{COMPRESS}/{name}": tensor for name, tensor in self.compression.state().items()}
-            state.update(compression_entry(run))
+            state[COMPRESS] = {"rank": rank_of(run.train.compress)}
         if by_rank:
             state["optimizer_ranks"] = by_rank
         if self.groups is not None:
@@ -198,12 +198,6 @@ _DECIDE = ("devices", "tp", "sp", "pp", "virtual_stages", "schedule", "stage_lay
 COMPRESS = "compress"  # in state.json: the rank of the factors
 
 
-def compression_entry(run: RunSpec) -> dict[str, object]:
-    """What state.json holds of it."""
-    rank = rank_of(run.train.compress)
-    return {COMPRESS: {"rank": rank}} if rank else {}
-
-
 def restore_compression(
     compression: PowerSGD, reader: CheckpointReader, run: RunSpec, mesh: Mesh, steps: int
 ) -> list[str]:
@@ -215,12 +209,11 @@ def restore_compression(
     if saved != {"rank": rank_of(run.train.compress)}:
         return [f"powersgd's rank was {saved['rank']} in the checkpoint: its error begins at zero"]
     now = run.layout.dump()
-    changed = [key for key in _DECIDE if reader.manifest.layout.get(key) != now[key]]
+    changed = [f"layout.{key}" for key in _DECIDE if reader.manifest.layout.get(key) != now[key]]
     if changed:
-        keys = ", ".join(f"layout.{key}" for key in changed)
+        keys = ", ".join(changed)
         return [f"powersgd's error is of another layout ({keys} changed): it begins at zero"]
     for name, tensor in compression.state().items():
-        stored = reader.read_of_rank(f"{COMPRESS}/{name}", mesh.rank)
-        if stored is not None:
+        if (stored := reader.read_of_rank(f"{COMPRESS}/{name}", mesh.rank)) is not None:
             tensor.copy_(stored)
     return []
