@@ -72,7 +72,7 @@ def convert(
     that of the Hugging Face folder (default float32, as checkpoints are), `max_shard_bytes` the size of its files, and
     of the memory that is needed beside one tensor. `verify` compares the checkpoint's files with their checksums before
     they are converted. `check` compares a Hugging Face folder's logits with transformers' (null: a small one's); none
-    that differs stays. Raises UserError when the source is neither kind or `out` holds something already, RunError when
+    that differs stays. Raises UserError for a source of neither kind or an `out` that holds something, RunError when
     the result reads back otherwise.
     """
     source, out = Path(source), Path(out)

@@ -118,8 +118,7 @@ def finite_first(folders: Sequence[Path]) -> list[Path]:
 
 
 def superfluous(folders: Sequence[Path], keep: int) -> list[Path]:
-    """The finished checkpoints (newest first) that may go: all but the newest `keep` finite ones, and the newest of all
-    where that isn't finite."""
+    """The finished checkpoints (newest first) that may go: all but the newest `keep` finite and the newest of all."""
     kept = {*[folder for folder in folders if is_finite(folder)][:keep], *folders[:1]}
     return [folder for folder in folders if folder not in kept]
 

@@ -143,8 +143,7 @@ def save(
 
 
 def _together(mesh: Mesh, partial: Path, write: Callable[[], Any] | None) -> list[Any]:
-    """Every rank's result of its write (None: it has nothing to write), or RunError on every rank when one had a
-    problem."""
+    """Every rank's result of its write (None: it has nothing to write), or RunError on all when one had a problem."""
     problem = value = None
     try:
         value = write() if write is not None else None

@@ -33,8 +33,7 @@ from scalewright.spec.layout import Layout
 @dataclass(frozen=True)
 class DataPosition:
     """Where a run stands in its data: after `step` updates it has taken `tokens` tokens, and passed `samples` samples:
-    those left out are among them. A step goes on from there, also when it takes another batch or sequence length than
-    those before it."""
+    those left out are among them. A step goes on from there, also with another batch or sequence length."""
 
     step: int = 0
     samples: int = 0

@@ -12,8 +12,7 @@ before they are packed. Rounding depends on a number's place in the whole tensor
 on every layout. Blocks of 256 follow the flattened part that a rank holds: where a layout cuts tensors (tp, ZeRO),
 other numbers share a scale than on one device, and the run differs from it by the quantisation.
 
-Plain torch, on any device, without a wait: it counts the steps, and obeys `found_inf` (1: leave everything as
-it is), as torch's fused optimizers do.
+Plain torch, without a wait: it counts the steps, and obeys `found_inf` (1: no update), as torch's fused optimizers do.
 """
 
 from __future__ import annotations
@@ -111,8 +110,7 @@ class Quantized:
 
 
 class PackedAdamW(torch.optim.Optimizer):
-    """AdamW over this rank's parts of weights, with the states of a record of `spec/optimizers.py`. `seed`: of the
-    rounding."""
+    """AdamW over this rank's parts of weights, with a record's states (spec/optimizers.py). `seed`: of the rounding."""
 
     _step_supports_amp_scaling = True
     found_inf: Tensor | None = None

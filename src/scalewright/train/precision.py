@@ -29,8 +29,7 @@ class Peak:
 
 
 def choose_precision(asked: str, device: torch.device, remarks: list[str] | None = None) -> str:
-    """The precision to compute in; raises UserError for one that the device lacks. `remarks` gets the figures behind a
-    choice that was measured."""
+    """The precision to compute in; raises UserError for one that the device lacks. `remarks` gets what was measured."""
     if asked == "auto":
         if device.type == "cuda":
             return "bf16" if _has_bf16() else "fp32"
@@ -53,8 +52,7 @@ def _has_bf16() -> bool:
 
 def find_peak(cluster: str | dict[str, object], precision: str, device: torch.device) -> Peak:
     """The peak of one rank's device in the run's precision. A CPU has no published one: its matmul rate is measured
-    here and now, with this rank's threads. A GPU that `cluster: local` finds has its data sheet's, or a measured one
-    when it is not known."""
+    here and now, with this rank's threads. A GPU that `cluster: local` finds has its data sheet's or a measured one."""
     if device.type == "cpu":
         rate = matmul_rate(precision)
         threads = torch.get_num_threads()

@@ -1,5 +1,4 @@
-"""Numbers in fewer bits, the same on every layout. fp32 in bfloat16: stochastic rounding, its noise a function of the
-place.
+"""Numbers in fewer bits, alike on every layout. fp32 in bfloat16: rounded stochastically, by a noise of the place.
 
     fp32 bits   s eeeeeeee mmmmmmm | mmmmmmmmmmmmmmmm     + noise of 0 .. 2^16 - 1; the right half is cut off
                 what bf16 has      | what it lacks

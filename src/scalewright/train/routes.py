@@ -43,8 +43,7 @@ Choose = Callable[[Tensor], Choice]
 
 @dataclass(frozen=True)
 class Routes:
-    """Called with a rank's session before it trains: writes its choices, or `replay`s those in `folder`. A run that
-    writes has one rank."""
+    """Called with a rank's session before it trains: writes its choices (as one rank) or reads those in `folder`."""
 
     folder: str
     replay: bool

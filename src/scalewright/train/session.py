@@ -199,8 +199,7 @@ class Session:
 
 def seed_step(seed: int, step: int, rank: int, device: torch.device) -> None:
     """Seeds torch for one step of one data rank: dropout is a pure function of these three, so a resume needs no random
-    state. Only the generators that the step can use: `torch.manual_seed` asks every kind of device, which takes a
-    hundred times as long."""
+    state. Only generators that the step can use: `torch.manual_seed` asks all kinds of device, 100 times as long."""
     digest = hashlib.blake2b(f"{seed}/step/{step}/{rank}".encode(), digest_size=8).digest()
     number = int.from_bytes(digest, "little")
     torch.default_generator.manual_seed(number)

@@ -9,8 +9,8 @@
     ZeRO 3      each parameter is cut for itself, and padded: rank r has its r-th part of every one
                 │ q½ k½ v½ o½ │ q½ k½ v½ pad o½ │
 
-As `utils/zero_to_fp32.py` of DeepSpeed puts them together. Tensor and pipeline parallelism of its own are in
-universal checkpoints alone.
+As `utils/zero_to_fp32.py` of DeepSpeed puts them together. Tensor and pipeline parallelism of its own are in universal
+checkpoints alone.
 """
 
 from __future__ import annotations
@@ -147,8 +147,7 @@ def _by_vector(index: Index, folder: Path, shapes: list[dict[str, Shape]], parts
 
 
 def _overlap(index: Index, name: str, file: str, row: Stored, begin: int, first: int, count: int, at: int) -> None:
-    """What a row, which begins at `begin` of a vector, has of its `count` elements from `first` on: these are a
-    parameter's from `at` on."""
+    """What a row from `begin` of a vector has of `count` elements from `first`, which are a parameter's from `at`."""
     low, high = max(first, begin), min(first + count, begin + row.shape[0])
     if low < high:
         start = row.start + (low - begin) * ITEM_BYTES[row.dtype]

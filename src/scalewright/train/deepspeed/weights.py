@@ -27,8 +27,7 @@ STEP = "step"  # counted by Adam alone
 
 def find_weights(model: nn.Module, placements: Sequence[Placement], mesh: Mesh) -> list[Weight]:
     """The weights of this rank's stage by canonical name; masters are empty, on torch's meta device. A tied head apart
-    from its embedding is found by its own name. `compute` is the module's parameter, whatever DeepSpeed makes of its
-    data."""
+    from its embedding is found by its own name. `compute` is the module's parameter."""
     (stage, module), *_ = stages_of(model).items()
     parameters = dict(module.named_parameters())
     items = []

@@ -6,8 +6,8 @@
     not finite `stop_after` times    `nonfinite` event (action stopped), first bad tensor or module, exit 1
 
 Reports arrive in the same order on every rank and hold the same decisions, so that all ranks ask one another about a
-bad step together, and stop together. `train.guard.spike: rewind` goes from a spike back to the newest checkpoint, and
-on without its samples:
+bad step together, and stop together. `train.guard.spike: rewind` goes back to a checkpoint, and on without a spike's
+samples:
 
     step        10 saved    11       12       13 spike
     samples     ..79        80..87   88..95   96..103

@@ -81,8 +81,7 @@ class ZClip:
         self.moments = torch.zeros(3, device=device)  # norms seen, mean, variance
 
     def look(self, norm: Tensor, finite: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(factor, z, mean), scalars on the device: what scales the gradient, and how unusual it is. 1 and 0 for a
-        usual one."""
+        """(factor, z, mean), scalars on the device: what scales the gradient (else 1), how unusual it is (else 0)."""
         count, mean, variance = self.moments.unbind()
         deviation = variance.sqrt()
         z = torch.where(finite & (count >= WARM_UP), (norm - mean) / (deviation + EPSILON), 0.0)

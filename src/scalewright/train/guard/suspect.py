@@ -55,8 +55,7 @@ def find_suspect(
     parallel: Parallel, loss: Loss, mesh: Mesh, micros: Sequence[Micro], counted: Tensor, scale: float = 1.0
 ) -> Suspect | None:
     """Where the first non-finite number of a step is, the same answer on every rank; None: not found again. All ranks
-    call it together, with what they gave the step. Gradients are overwritten. `scale` is the loss scale that the step
-    was run with."""
+    call it together, with what they gave the step. Gradients are overwritten. `scale`: the step's loss scale."""
     suspect = _agree(_first_bad(WEIGHT, ((weight, weight.master) for weight in parallel.weights)), mesh)
     if suspect is not None or not micros:
         return suspect

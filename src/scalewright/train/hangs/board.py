@@ -11,8 +11,7 @@ then each call raises BoardSilent within PATIENCE_S.
 
 An arrow goes from a rank that waits to each rank that has not begun the same collective. Whoever is at their end is
 behind: it doesn't answer, or it is in code that waits for nobody. Ranks that began different collectives under one
-number are looked for first, and told apart by the majority. Where the arrows form a circle, ranks began their
-collectives in different orders.
+number are looked for first, and told apart by the majority. Where arrows form a circle, ranks took other orders.
 """
 
 from __future__ import annotations
@@ -90,8 +89,7 @@ class FolderBoard:
 
 class StoreBoard:
     """Keys of a TCP store. Calls run in a thread, since a store whose host is stopped keeps its callers. The first call
-    connects, and each later one tries again until one has: a slow connection costs a run nothing but its reports until
-    then."""
+    connects, and each later one tries again until one has: a slow connection costs reports alone."""
 
     def __init__(self, host: str, port: int, prefix: str) -> None:
         self._address, self._prefix = (host, port), prefix

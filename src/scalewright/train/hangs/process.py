@@ -77,8 +77,7 @@ class Stacks:
             self._write_collectives(json.dumps(flights()))
 
     def write_source_lines(self, stuck: Callable[[], bool]) -> None:
-        """Writes the collectives with their lines of source, if the rank is still stuck when these are had: torch may
-        take seconds for them."""
+        """Writes the collectives with their lines of source, if the rank is still stuck: torch may take seconds."""
         with suppress(OSError):
             entries = json.dumps(flights(stacks=True))
             if stuck():

@@ -8,8 +8,7 @@
     others have waited for the timeout                       the run ends with the verdict, exit code 1
 
 Nothing of this uses the groups that are stuck, nor the interpreter's main thread, which may wait in a collective
-outside Python. In a save, a validation, a compilation and up to the end of the first step patience is longer: a quarter
-of `start_s`.
+outside Python. In a save, a validation, a compilation and the first step patience is longer: a quarter of `start_s`.
 """
 
 from __future__ import annotations

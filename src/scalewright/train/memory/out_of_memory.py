@@ -3,8 +3,7 @@
     torch.OutOfMemoryError (CUDA) · RuntimeError of the CPU's allocator · bad_alloc · MemoryError --> RunError
 
 Step and phase are read off the traceback, so that a step pays nothing for it. `estimate` has the memory that a run
-needs, from the planner's sums over operators, and `helps` the change of its keys after which `high` is within what is
-free:
+needs, from the planner's sums over operators, and `helps` the change of its keys after which `high` is free:
 
     low = most of the planned peak  <  peak of the fullest rank  <  the planned p90 = high
 """

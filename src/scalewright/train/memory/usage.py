@@ -18,8 +18,7 @@ import torch
 
 
 def memory_gib(device: torch.device) -> float:
-    """Memory of this rank in GiB: the most that torch allocated on a GPU, else what the process has resident. Neither
-    waits for the device."""
+    """This rank's memory in GiB: the most that torch allocated on a GPU, else what is resident. Waits for no device."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
     return float(_process(os.getpid()).memory_info().rss) / 2**30

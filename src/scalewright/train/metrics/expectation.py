@@ -5,8 +5,7 @@
 
 A GPU is priced from its published figures, or by the cluster that the run names. A CPU has none: it is priced from
 timings of its kernels, which `plan` and `predict` on `--cluster local` take once and keep. They need some seconds with
-nothing beside them, so that `train` only reads them. Where there can be none, a note gives the reason; a prediction
-never stops a run.
+nothing beside them, so that `train` only reads them. Without any, a note gives the reason; it never stops a run.
 """
 
 from __future__ import annotations
@@ -83,8 +82,7 @@ class Expectation:
 
     def _blame(self) -> str:
         """The part that takes the most more (or less) than predicted, in words. Parts are means, which add up where
-        medians don't, scaled to the median step that stands in the same line: a few slow steps would give a part more
-        than the whole step."""
+        medians don't, scaled to the median step beside them: a few slow steps would give a part more than the step."""
         sums = defaultdict[str, float](float)
         for _, parts in self._steps:
             for name, seconds in parts.items():

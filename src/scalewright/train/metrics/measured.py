@@ -136,8 +136,7 @@ def _new_bytes(values: Iterable[Any], device: torch.device, counted: set[int]) -
 def sent(
     groups: Groups, entries: Sequence[Mapping[str, Any]], begun: int, apart: tuple[str, ...] = ()
 ) -> dict[str, int] | None:
-    """Bytes by axis of the recorder's collectives since `begun` (ns); None where it lost some of them. Axes `apart` are
-    left out."""
+    """Bytes by axis of the recorder's collectives since `begun` (ns); None where it lost some. Without axes `apart`."""
     if not entries or min(int(entry["time_created_ns"]) for entry in entries) > begun:
         return None
     by_axis: dict[str, int] = {}

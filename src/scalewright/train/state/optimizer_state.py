@@ -6,8 +6,7 @@
     bytes with scales         any                   a tensor in fp32, as above     adamw_8bit's exp_avg
     anything else                                   refused: it can't be cut for another layout
 
-Every value comes back as what it was: dtype, shape, or a Python number. `group_state.py` has what an
-optimizer keeps of its groups.
+Every value comes back as what it was: dtype, shape, or a Python number. `group_state.py` has the groups' values.
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ Numbers = dict[str, dict[str, object]]  # {kind: {weight: encoded number}}; "*" 
 
 
 def read_states(optimizer: Optimizer, weights: Weights) -> tuple[Named, Numbers]:
-    """This rank's optimizer tensors by (weight, kind), and its numbers (such as Adam's step) apart. Raises UserError as
-    `check_states` does."""
+    """This rank's optimizer tensors by (weight, kind), and its numbers (as Adam's step) apart. Raises UserError."""
     check_states(optimizer, weights)
     tensors: Named = {}
     numbers: Numbers = {}
@@ -61,8 +59,7 @@ def _like(value: Any, weight: Weight) -> bool:
 
 
 def check_states(optimizer: Optimizer, weights: Weights) -> None:
-    """Raises UserError when a checkpoint can't hold the optimizer's state. State of another shape than its weight could
-    not be cut for another layout."""
+    """Raises UserError for states that a checkpoint can't hold: of other shapes than the weight, they can't be cut."""
     for weight in weights:
         for kind, value in _states(optimizer, weight).items():
             if value is None or isinstance(value, (bool, int, float)) or _like(value, weight):
@@ -82,8 +79,7 @@ def check_states(optimizer: Optimizer, weights: Weights) -> None:
 
 def check_first_states(optimizer: Optimizer, check: Callable[[], None]) -> None:
     """Lets the optimizer's next update end with `check`: not hours later, at the first save. No hook of torch's: where
-    a class inherits from another optimizer, the inner `step` would call it, before the outer one has made its
-    states."""
+    a class inherits from another optimizer, the inner `step` would call it too early."""
     update = optimizer.step
 
     def first(*arguments: Any, **keywords: Any) -> Any:
