@@ -112,12 +112,10 @@ def resume(ranks: Ranks, run: RunSpec, place: AcceptanceFolder) -> tuple[Finding
     if isinstance(killed, Finding):
         return killed, checked("training", "note", "the run didn't get as far")
     saved = int(ranks.share(_commits(place.killed)[-1] if ranks.lead else None))  # from which a resume starts
-    code = _until(ranks, first, saved + AFTER, place.folder / "resumed.log")
-    if code:
+    if code := _until(ranks, first, saved + AFTER, place.folder / "resumed.log"):
         return _broken("resume", code, place.folder / "resumed.log"), checked("training", "note", "no resume")
     last = ranks.share(_last(place.killed) if ranks.lead else None)
-    code = _until(ranks, second, last, place.folder / "whole.log")
-    if code:
+    if code := _until(ranks, second, last, place.folder / "whole.log"):
         broken = _broken("training", code, place.folder / "whole.log")
         return checked("resume", "note", "no run to compare with"), broken
     checks: tuple[Finding, Finding] = ranks.share((_compared(place, killed), _pace(place)) if ranks.lead else None)
@@ -185,8 +183,7 @@ def _until(ranks: Ranks, file: Path, step: int, log: Path) -> int:
 
 def _compared(place: AcceptanceFolder, killed: Mapping[str, float]) -> Finding:
     """The steps after the resume, beside those of the run that wasn't killed."""
-    resumed = _events(place.killed, "resume")
-    if not resumed:
+    if not (resumed := _events(place.killed, "resume")):
         words = "it began again from step 0: no checkpoint was taken"
         return checked("resume", "problem", words, "see checkpoint.every")
     began = int(resumed[-1]["step"])

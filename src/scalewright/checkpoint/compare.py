@@ -61,8 +61,7 @@ def tensors(first: Path, second: Path) -> Iterator[dict[str, Any]]:
 def _numbers(first: Tensor, second: Tensor) -> dict[str, float | bool | None]:
     """How the numbers of two tensors of a shape and type differ."""
     same = (first.view(torch.uint8) == second.view(torch.uint8)).reshape(-1, first.element_size()).all(1)
-    count = int((~same).sum())
-    if not count:
+    if not (count := int((~same).sum())):
         return {"equal": True}
     a, b = first[~same].double(), second[~same].double()
     largest, norm = float((a - b).abs().max()), float(torch.linalg.vector_norm(first.double()))
@@ -79,8 +78,7 @@ def _settings(folder: Path) -> dict[str, object]:
     for key, spec in (("model", ModelSpec), ("layout", Layout)):
         with suppress(UserError):  # a user's own module, or a value that this release refuses: as it is
             parts[key] = spec.parse(parts[key]).dump()
-    run = reader.state.get("run") or {}
-    if run:
+    if run := reader.state.get("run") or {}:
         run = _filled(run, RunSpec.parse({"model": "any", "data": "any"}).dump())
     run = {key: value for key, value in run.items() if key not in NAMES}
     return {**reader.state, "run": run, **parts}

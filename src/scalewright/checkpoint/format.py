@@ -194,8 +194,7 @@ def check_bounds(manifest: Manifest) -> None:
     have bytes for. Tensors read by a manifest are then never larger than the files on the disk, and boxes with as many
     numbers as their tensor cover it."""
     for name, tensor in manifest.tensors.items():
-        width = ITEM_BYTES.get(tensor.dtype)
-        if width is None:
+        if (width := ITEM_BYTES.get(tensor.dtype)) is None:
             raise ValueError(f"tensor '{name}' has the dtype '{tensor.dtype[:40]}'")
         held = 0
         for box in tensor.boxes:
@@ -233,19 +232,16 @@ def read_state(folder: Path) -> dict[str, Any]:
 def _read_head(folder: Path, name: str) -> bytes:
     """The manifest's or the state's bytes, compared with COMMIT; raises UserError."""
     expected = _committed_heads(folder)[name]
-    problem = ""
     try:
         content = read_bytes(inside(folder, name), HEAD_BYTES)
-        if len(content) != expected.bytes:
-            problem = f"{name} has {len(content)} bytes instead of {expected.bytes}"
-        elif f"crc32:{zlib.crc32(content):08x}" != expected.checksum:
-            problem = f"{name} is damaged (its checksum differs)"
     except FileNotFoundError:
-        problem = f"{name} is missing"
+        raise damaged(f"{name} is missing", folder) from None
     except (OSError, ValueError) as error:
-        problem = f"{name} cannot be read ({error})"
-    if problem:
-        raise damaged(problem, folder)
+        raise damaged(f"{name} cannot be read ({error})", folder) from None
+    if len(content) != expected.bytes:
+        raise damaged(f"{name} has {len(content)} bytes instead of {expected.bytes}", folder)
+    if f"crc32:{zlib.crc32(content):08x}" != expected.checksum:
+        raise damaged(f"{name} is damaged (its checksum differs)", folder)
     return content
 
 

@@ -124,8 +124,7 @@ class CheckpointReader:
         return out
 
     def _find(self, name: str, shape: tuple[int, ...] | None) -> StoredTensor:
-        stored = self.manifest.tensors.get(name)
-        if stored is None:
+        if (stored := self.manifest.tensors.get(name)) is None:
             near = nearest(name, self.manifest.tensors)
             how = f"it has {near[0]}; is it another model's?" if near else "is it another model's?"
             raise UserError(f"the checkpoint has no tensor '{name}'", str(self.folder), how)
@@ -202,8 +201,7 @@ def newest_verified(root: Path, mesh: Mesh) -> tuple[Path | None, list[str]]:
     names, order = from_rank_zero(list(in_turn), mesh)
     rejected: list[str] = []
     for name in order:
-        problem = damage(root / name, mesh)
-        if problem is None:
+        if (problem := damage(root / name, mesh)) is None:
             newer = names[: names.index(name)]
             passed = [n for n in newer if n in order[order.index(name) :]]
             return root / name, [*(f"{n}: its numbers aren't finite" for n in passed), *rejected]

@@ -195,8 +195,7 @@ class Islands:
         Loss, norm and loads are means weighted by the islands' counted tokens; decisions are those of the
         island with the longest streak of bad steps, or the largest spike.
         """
-        group = self.mesh.group("islands")
-        if group is None:
+        if (group := self.mesh.group("islands")) is None:
             return report
         with self.mesh.timers.comm("islands"):
             rows = arrived(gathering(report[None], self.mesh.size("islands"), group))

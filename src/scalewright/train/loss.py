@@ -107,8 +107,7 @@ class OwnLoss:
     @torch.no_grad()
     def _settled(self, logits: Tensor, targets: Tensor) -> bool:
         """Whether the loss was seen to have its declared reduction; raises UserError for the other one."""
-        part = _counted_part(logits, targets)
-        if part is None:
+        if (part := _counted_part(logits, targets)) is None:
             return False
         growth = [self._growth(*part, dim) for dim in (0, 1)]  # with twice the rows, twice the length
         if not all(map(math.isfinite, growth)):

@@ -46,8 +46,7 @@ class Lion(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """One update of every parameter that has a gradient."""
         for group in self.param_groups:
-            params = [p for p in group["params"] if p.grad is not None]
-            if not params:
+            if not (params := [p for p in group["params"] if p.grad is not None]):
                 continue
             grads = [p.grad for p in params]
             momenta = [state_of(self, p, "exp_avg") for p in params]

@@ -87,8 +87,7 @@ def sweep(run: str | Path, arguments: Sequence[str], *, jobs: int | None = None,
     fixed, points = read_sweep(arguments)
     base = load_run(run, fixed)
     checked = [_spec(run, fixed, point) for point in points]
-    specs = [spec for spec in checked if isinstance(spec, RunSpec)]
-    if not specs:
+    if not (specs := [spec for spec in checked if isinstance(spec, RunSpec)]):
         raise next(error for error in checked if isinstance(error, UserError))
     resolve(specs[0])  # the data, once
     folder = base.folder.parent / f"{base.name}-sweep"

@@ -41,8 +41,7 @@ def read(folder: Path) -> Index:
         index.add(name, _size(_state(entry, "size", path), path), _dtype(entry, path))
         for chunk in _state(entry, "chunks", path):
             offsets, sizes = (_size(_state(chunk, key, path), path) for key in ("offsets", "sizes"))
-            place = places.get((name, offsets))
-            if place is None:
+            if (place := places.get((name, offsets))) is None:
                 raise damaged(path, f"'{name[:100]}' has a chunk at {list(offsets)} that no file holds")
             chunks.append((*place, name, offsets, sizes))
     _read_chunks(folder, index, sorted(chunks))

@@ -101,8 +101,7 @@ class _Saved:
 
     def stored(self, tensor: Any) -> Stored:
         """Where a tensor lies; raises UserError for what is none."""
-        stored = self._saved.stored(tensor)
-        if stored is None:
+        if (stored := self._saved.stored(tensor)) is None:
             raise damaged(self.path, "a tensor isn't one")
         return stored
 

@@ -106,8 +106,7 @@ def _from_megatron(facts: Mapping[str, Any], where: str) -> dict[str, object]:
 
 def _experts(facts: Mapping[str, Any], norms: bool) -> dict[str, object]:
     """The keys of a mixture; none of a dense model."""
-    count = facts.get("num_experts")
-    if not count:
+    if not (count := facts.get("num_experts")):
         return {}
     width, top = facts.get("moe_ffn_hidden_size") or facts["ffn_hidden_size"], facts["moe_router_topk"]
     if not norms:

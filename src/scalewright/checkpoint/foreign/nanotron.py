@@ -40,8 +40,7 @@ def read(folder: Path) -> Index:
         index.facts = facts if isinstance(facts, dict) else {}
     root = folder / MODEL
     for path in sorted(root.rglob("model_*.safetensors")):
-        match = FILE.fullmatch(path.name)
-        if match is None:
+        if (match := FILE.fullmatch(path.name)) is None:
             raise damaged(path, "no name of nanotron's")
         name = ".".join((*path.parent.relative_to(root).parts, match["kind"]))
         file = path.relative_to(folder).as_posix()

@@ -115,8 +115,7 @@ class TorchFile:
             raise damaged(path, "its numbers are big-endian")
 
     def _entry(self, name: str, limit: int = 1 << 62) -> zipfile.ZipInfo:
-        info = self._entries.get(name)
-        if info is None:
+        if (info := self._entries.get(name)) is None:
             raise damaged(self._path, f"it has no {name}")
         plain = info.compress_type == zipfile.ZIP_STORED and info.compress_size == info.file_size
         if not plain or info.flag_bits & 1:

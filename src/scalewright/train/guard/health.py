@@ -79,8 +79,7 @@ class Health:
         overflow = not math.isfinite(report[NORM]) and not report[STREAK]
         if overflow and self.record is not None:  # of fp16, on the way to its scale
             self.record.event("overflow", step=step, loss_scale=report[SCALE])
-        streak = int(report[STREAK])
-        if not streak:
+        if not (streak := int(report[STREAK])):
             self.bad = ""
             return
         values = {name: repr(report[index]) for index, name in PARTS if not math.isfinite(report[index])}

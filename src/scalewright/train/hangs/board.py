@@ -235,17 +235,18 @@ class HangVerdict:
         return {key: getattr(self, key) for key in names}
 
 
-def judge(
-    positions: Mapping[int, Position | None], process: Callable[[int], Process | None] = lambda rank: None
-) -> HangVerdict | None:
-    """The rank that others wait for; None when nobody waits for anybody. `None` = didn't answer. `process` gives a
-    rank's host and pid, where they are known."""
+Positions = Mapping[int, Position | None]  # by rank; None: it didn't answer
+Calls = Mapping[int, Waiting]  # by rank that waits
+Answered = Mapping[int, Position]
+
+
+def judge(positions: Positions, process: Callable[[int], Process | None] = lambda rank: None) -> HangVerdict | None:
+    """The rank that others wait for; None when nobody does. `process` gives a rank's host and pid, where known."""
     answered = {rank: position for rank, position in positions.items() if position is not None}
     waiting = {rank: position.waiting for rank, position in answered.items() if position.waiting}
     if not waiting:
         return None
-    verdict = mismatch(answered) or _behind(positions, answered, waiting)
-    if verdict is None:
+    if (verdict := mismatch(answered) or _behind(positions, answered, waiting)) is None:
         return None
     phase = answered[verdict.rank].phase if verdict.rank in answered else verdict.phase
     longest = max(answered[rank].waited_s for rank in waiting if rank != verdict.rank or len(waiting) == 1)
@@ -256,19 +257,16 @@ def judge(
     return replace(verdict, host=place.host, pid=place.pid, text=text)
 
 
-def _behind(
-    positions: Mapping[int, Position | None], answered: Mapping[int, Position], waiting: Mapping[int, Waiting]
-) -> HangVerdict | None:
+def _behind(positions: Positions, answered: Answered, waiting: Calls) -> HangVerdict | None:
     """The rank at the end of most arrows."""
     blockers = {rank: sorted(_blockers(rank, call, positions)) for rank, call in waiting.items()}
-    ends = Counter(end for rank in waiting for end in _ends(rank, blockers))
-    if not ends:
+    if not (ends := Counter(end for rank in waiting for end in _ends(rank, blockers))):
         return _circle(answered, waiting, blockers)
     behind = max(ends, key=lambda rank: (positions[rank] is None, ends[rank], -rank))
     return _verdict(behind, positions[behind], waiting, blockers)
 
 
-def _blockers(rank: int, call: Waiting, positions: Mapping[int, Position | None]) -> Iterator[int]:
+def _blockers(rank: int, call: Waiting, positions: Positions) -> Iterator[int]:
     """The ranks that have not come to what `rank` waits in."""
     message = call.kind in ("send", "receive")
     for other in call.members:
@@ -290,7 +288,7 @@ def _ends(rank: int, blockers: Mapping[int, list[int]]) -> set[int]:
     return ends
 
 
-def mismatch(answered: Mapping[int, Position]) -> HangVerdict | None:
+def mismatch(answered: Answered) -> HangVerdict | None:
     """A rank that began another collective than the rest of its group under the same number; the first."""
     entries: dict[tuple[str, int], dict[int, Begun]] = {}
     for rank, position in sorted(answered.items()):
@@ -304,7 +302,7 @@ def mismatch(answered: Mapping[int, Position]) -> HangVerdict | None:
     return None
 
 
-def _odd_one_out(group: str, number: int, begun: Mapping[int, Begun], answered: Mapping[int, Position]) -> HangVerdict:
+def _odd_one_out(group: str, number: int, begun: Mapping[int, Begun], answered: Answered) -> HangVerdict:
     """The rank that the majority contradicts; of two alike, not the lowest."""
     counts = Counter(begun.values())
     usual = max(counts, key=lambda call: (counts[call], -min(r for r, c in begun.items() if c == call)))
@@ -317,33 +315,24 @@ def _odd_one_out(group: str, number: int, begun: Mapping[int, Begun], answered: 
         return call.where if call and here else answered[rank].where
 
     axis, (kind, sizes) = answered[odd].axes.get(group, "own"), begun[odd]
-    text = (
-        f"rank {odd} began {kind} of {_elements(sizes)} as number {number} of {axis} ({line(odd)}) "
-        f"where {_ranks(rest)} began {usual[0]} of {_elements(usual[1])} ({line(rest[0])})"
-    )
+    text = f"rank {odd} began {kind} of {_elements(sizes)} as number {number} of {axis} ({line(odd)})"
+    text += f" where {_ranks(rest)} began {usual[0]} of {_elements(usual[1])} ({line(rest[0])})"
     return HangVerdict(odd, axis, usual[0], number, line(odd), text)
 
 
-def _circle(
-    answered: Mapping[int, Position], waiting: Mapping[int, Waiting], blockers: Mapping[int, list[int]]
-) -> HangVerdict | None:
+def _circle(answered: Answered, waiting: Calls, blockers: Mapping[int, list[int]]) -> HangVerdict | None:
     """Every rank that waits does so for another that waits, too: one took another order."""
-    counts = Counter(other for others in blockers.values() for other in others)
-    if not counts:
+    if not (counts := Counter(other for others in blockers.values() for other in others)):
         return None
     behind = min(counts, key=lambda rank: (-counts[rank], -rank))  # of two alike, not rank 0
     others = sorted(rank for rank, blocking in blockers.items() if behind in blocking)
     call, its = waiting[others[0]], waiting[behind]
-    text = (
-        f"{_ranks(others)} and rank {behind} wait for each other: rank {behind} in {its.describe()} "
-        f"({its.where}), {_ranks(others)} in {call.describe()} ({call.where})"
-    )
+    text = f"{_ranks(others)} and rank {behind} wait for each other: rank {behind} in {its.describe()} ({its.where})"
+    text += f", {_ranks(others)} in {call.describe()} ({call.where})"
     return HangVerdict(behind, call.axis, call.kind, call.number, its.where or answered[behind].where, text)
 
 
-def _verdict(
-    behind: int, position: Position | None, waiting: Mapping[int, Waiting], blockers: Mapping[int, list[int]]
-) -> HangVerdict:
+def _verdict(behind: int, position: Position | None, waiting: Calls, blockers: Mapping[int, list[int]]) -> HangVerdict:
     call = waiting[min(rank for rank, others in blockers.items() if behind in others)]
     what, where = f"{SILENT}: its process is stopped, or its machine is gone", ""
     if position is not None:

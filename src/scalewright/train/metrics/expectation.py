@@ -139,8 +139,7 @@ def _place(run: RunSpec) -> tuple[ClusterSpec | None, str]:
     if run.device != "cpu":
         return None, f"nobody publishes figures of {run.device}"
     devices = run.layout.devices
-    timings = known_timings(devices)
-    if timings is None:
+    if (timings := known_timings(devices)) is None:
         command = f"scalewright predict tiny --cluster local --devices {devices}"  # any model times the same kernels
         return None, f"this machine has not been timed lately (once: `{command}`)"
     busy = timings.load is not None and timings.load > 0.5 * devices * timings.threads

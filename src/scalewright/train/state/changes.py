@@ -183,8 +183,7 @@ _SIZES = ("devices", "tp", "pp", "cp", "ep", "etp", "dp_replicate", "schedule", 
 
 def keep_choices(run: RunSpec) -> RunSpec:
     """The run with what its checkpoint's run had chosen, wherever the user leaves the choice open."""
-    before = _earlier(run)
-    if not before:
+    if not (before := _earlier(run)):
         return run
     layout, train = run.layout.dump(), run.train.dump()
     old_layout, old_train = before.get("layout", {}), before.get("train", {})

@@ -167,8 +167,7 @@ class RunState:
         return dict(state["islands"][self.islands.index])
 
     def _restore_buffers(self, reader: CheckpointReader) -> list[str]:
-        missing = self.buffers.load(reader.read_buffer)
-        if not missing:
+        if not (missing := self.buffers.load(reader.read_buffer)):
             return []
         if reader.buffers():
             how = "build the module that it was saved from, or register the buffer with persistent=False"
@@ -203,8 +202,7 @@ def restore_compression(
 ) -> list[str]:
     """Brings error and Q back, or begins without; `steps` that the run has behind it. Notes for the user."""
     compression.begin_anew(steps)
-    saved = reader.state.get(COMPRESS)
-    if saved is None:
+    if (saved := reader.state.get(COMPRESS)) is None:
         return ["the checkpoint has no error of powersgd: it begins at zero"] if steps else []
     if saved != {"rank": rank_of(run.train.compress)}:
         return [f"powersgd's rank was {saved['rank']} in the checkpoint: its error begins at zero"]
