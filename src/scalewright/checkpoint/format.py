@@ -58,6 +58,7 @@ COMPLEX = "complex_buffers"  # in state.json: the buffers whose last dimension i
 # Prefixes of names in a manifest; parameters have none. RANK: a tensor that one rank has, rank/00003/NAME.
 OPTIMIZER, BUFFER, RANK = "optimizer/", "buffer/", "rank/"
 OUTER, ISLAND = "outer/", "island/"  # of runs with islands: outer/<kind>/<name>, island/<i>/<kind>/<name>
+BESIDE_PARAMETERS = (OPTIMIZER, BUFFER, RANK, OUTER, ISLAND)
 STEP_FOLDER = re.compile(r"^step-([0-9]{8,})\Z")
 
 

@@ -18,12 +18,10 @@ from torch import Tensor
 
 from scalewright.checkpoint.foreign.folder import find_foreign
 from scalewright.checkpoint.format import (
+    BESIDE_PARAMETERS,
     BUFFER,
     COMPLEX,
-    ISLAND,
     OPTIMIZER,
-    OUTER,
-    RANK,
     StoredBox,
     StoredTensor,
     checkpoints_at,
@@ -63,8 +61,7 @@ class CheckpointReader:
 
     def names(self) -> list[str]:
         """The model's parameters alone, without buffers, optimizer states, islands and tensors of ranks."""
-        others = (OPTIMIZER, BUFFER, OUTER, ISLAND, RANK)
-        return [name for name in self.manifest.tensors if not name.startswith(others)]
+        return [name for name in self.manifest.tensors if not name.startswith(BESIDE_PARAMETERS)]
 
     def buffers(self) -> list[str]:
         """The buffers of a user's own module."""

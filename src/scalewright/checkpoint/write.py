@@ -60,11 +60,9 @@ class Later(Protocol):
     """A tensor that is made when its file is written, in the shape of its weight's master."""
 
     @property
-    def dtype(self) -> torch.dtype:
-        """Its type."""
+    def dtype(self) -> torch.dtype: ...
 
-    def __call__(self) -> Tensor:
-        """Makes it."""
+    def __call__(self) -> Tensor: ...
 
 
 States = Mapping[str, Mapping[str, Tensor | Later]]  # {weight: {kind: tensor like its master}}

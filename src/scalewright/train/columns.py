@@ -38,6 +38,4 @@ def stop_request(signal: bool, callback: bool, world: int) -> int:
 
 def stop_reason(total: float, world: int) -> StopReason | None:
     """Why the run is to stop, from the sum over ranks; a callback's wish is put before signals."""
-    if total > world:
-        return "callback"
-    return "signal" if total > 0 else None
+    return "callback" if total > world else "signal" if total > 0 else None

@@ -31,22 +31,17 @@ from scalewright.train.elementwise import check_named
 Overrides = str | Sequence[str] | Mapping[str, Any]
 
 
-def read_overrides(overrides: Overrides) -> list[str]:
-    """Overrides as `key=value` texts, from those, from one, or from a dictionary."""
-    if isinstance(overrides, str):
-        return [overrides]
+def read_run(run: str | Path | dict[str, object] | RunSpec, overrides: Overrides, *more: str) -> RunSpec:
+    """The run of a file, of plain data or of a RunSpec, with overrides: `key=value` texts, one, or a dictionary; and
+    `more` texts. Raises UserError."""
     if isinstance(overrides, Mapping):
-        return [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
-    return list(overrides)
-
-
-def read_run(run: str | Path | dict[str, object] | RunSpec, overrides: Sequence[str]) -> RunSpec:
-    """The run of a file, of plain data or of a RunSpec, with `key=value` overrides; raises UserError."""
+        overrides = [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
+    texts = [*([overrides] if isinstance(overrides, str) else overrides), *more]
     if isinstance(run, (str, Path)):
-        return load_run(run, list(overrides))
+        return load_run(run, texts)
     data = run.dump() if isinstance(run, RunSpec) else deepcopy(run)  # the caller's own stays as it is
-    for override in overrides:
-        apply_override(data, override)
+    for text in texts:
+        apply_override(data, text)
     return RunSpec.parse(data)
 
 

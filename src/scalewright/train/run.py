@@ -29,16 +29,7 @@ from scalewright.spec.errors import RunError, Stopped, UserError
 from scalewright.spec.run import PythonRef, RunSpec
 from scalewright.track.events import EventsFile
 from scalewright.track.store import find_store
-from scalewright.train.resolve import (
-    Overrides,
-    Resolved,
-    check_workers,
-    device_kind,
-    read_overrides,
-    read_run,
-    resolve,
-    with_data,
-)
+from scalewright.train.resolve import Overrides, Resolved, check_workers, device_kind, read_run, resolve, with_data
 from scalewright.train.signals import StopRequest
 from scalewright.train.start import Start
 from scalewright.train.state.changes import keep_choices
@@ -135,8 +126,7 @@ def train(
     with StopRequest(alone=True) as stop:
         started, wall = time.perf_counter(), time.time()
         callbacks = Callbacks(on_step, on_valid, on_event)
-        texts = read_overrides(overrides)
-        spec = keep_choices(read_run(run, [*texts, "device=cpu"] if simulate else texts))
+        spec = keep_choices(read_run(run, overrides, *(["device=cpu"] if simulate else [])))
         context, variables = with_address(find_context()), settings.tracking_variables()
         world = spec.layout.devices
         nodes = context.world if context.whole_node and world % context.world == 0 else 1

@@ -74,17 +74,15 @@ class FolderBoard:
         os.replace(partial, self.folder / key)
 
     def read(self, key: str) -> Any | None:
-        try:
+        with suppress(FileNotFoundError):
             return json.loads((self.folder / key).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return None
+        return None
 
     def claim(self, key: str) -> bool:
-        try:
+        with suppress(FileExistsError):
             os.close(os.open(self.folder / f"{key}.claim", os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            return False
-        return True
+            return True
+        return False
 
 
 class StoreBoard:
@@ -182,8 +180,7 @@ class Position:
     where: str  # path:line of the main thread, in our code or the user's
     waiting: Waiting | None
     counts: Mapping[str, int] = field(default_factory=dict)  # by group: collectives begun
-    # By group: number -> (kind, sizes) of the last collectives.
-    recent: Mapping[str, Mapping[int, Begun]] = field(default_factory=dict)
+    recent: Mapping[str, Mapping[int, Begun]] = field(default_factory=dict)  # by group: the last ones by number
     axes: Mapping[str, str] = field(default_factory=dict)  # of the groups in `recent`
     waited_s: float = 0.0  # without progress when it was asked
 
@@ -251,10 +248,10 @@ def judge(positions: Positions, process: Callable[[int], Process | None] = lambd
     phase = answered[verdict.rank].phase if verdict.rank in answered else verdict.phase
     longest = max(answered[rank].waited_s for rank in waiting if rank != verdict.rank or len(waiting) == 1)
     verdict = replace(verdict, phase=phase, waited_s=longest)
-    if (place := process(verdict.rank)) is None:
-        return verdict
-    text = verdict.text.replace(SILENT, f"({place}) {SILENT}")
-    return replace(verdict, host=place.host, pid=place.pid, text=text)
+    if place := process(verdict.rank):
+        text = verdict.text.replace(SILENT, f"({place}) {SILENT}")
+        verdict = replace(verdict, host=place.host, pid=place.pid, text=text)
+    return verdict
 
 
 def _behind(positions: Positions, answered: Answered, waiting: Calls) -> HangVerdict | None:

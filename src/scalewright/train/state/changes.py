@@ -23,7 +23,6 @@ from typing import Any
 
 from scalewright.checkpoint.format import checkpoints_at, committed, read_state
 from scalewright.data.dataset import Dataset, TokenDataset, file_identity
-from scalewright.data.mixture import Positions
 from scalewright.spec.base import read_yaml
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import DataSpec, RunSpec
@@ -67,12 +66,6 @@ def data_settings(dataset: Dataset, run: RunSpec, samples: int) -> dict[str, obj
         state.update(inner.positions.dump())
         state.update(paths={str(number): path for number, path in paths}, samples=inner.given(samples))
     return state
-
-
-def earlier_positions(state: Mapping[str, Any]) -> Positions | None:
-    """Where the sources of a checkpoint's run stood; None of an older release's, or of a user's own data."""
-    data = state.get("data", {})
-    return Positions.parse(data) if "segments" in data else None
 
 
 def find_changes(

@@ -15,20 +15,14 @@ from typing import Any
 from scalewright.checkpoint.format import read_manifest
 from scalewright.checkpoint.read import CheckpointReader, damage, find_checkpoint, newest_verified
 from scalewright.data.dataset import Dataset, open_data
+from scalewright.data.mixture import Positions
 from scalewright.parallel.mesh import Mesh
 from scalewright.spec.common.jsonl import read_jsonl
 from scalewright.spec.errors import UserError
 from scalewright.spec.run import RunSpec
 from scalewright.train.batches import in_vocabulary
 from scalewright.train.resolve import Resolved
-from scalewright.train.state.changes import (
-    Changes,
-    check_promises,
-    data_settings,
-    earlier_positions,
-    find_changes,
-    run_settings,
-)
+from scalewright.train.state.changes import Changes, check_promises, data_settings, find_changes, run_settings
 from scalewright.train.state.run_state import optimizer_name
 
 
@@ -53,8 +47,9 @@ def find_origin(resolved: Resolved, mesh: Mesh) -> Origin:
     reader, notes = _find_resume(run, mesh)
     state = reader.state if reader is not None else {}
     samples = int(state.get("samples", 0))
-    opened = open_data(run.data, "train", run.seed, earlier_positions(state), samples)
-    dataset = in_vocabulary(opened, resolved.vocabulary)
+    saved = state.get("data", {})  # without positions of an older release's run, or of a user's own data
+    positions = Positions.parse(saved) if "segments" in saved else None
+    dataset = in_vocabulary(open_data(run.data, "train", run.seed, positions, samples), resolved.vocabulary)
     if reader is None:
         return Origin(None, dataset, Changes(), notes)
     settings, data = run_settings(run, resolved.tokens), data_settings(dataset, run, samples)
