@@ -143,9 +143,8 @@ def _kill(ranks: Ranks, child: Child, place: AcceptanceFolder) -> Finding | dict
     if not any(answer["struck"] for answer in answers):
         return _broken("resume", 1, place.folder / "killed.log")
     others = answers[:-1]
-    late = sum(answer["noticed_s"] is None for answer in others)
     seen = [answer["noticed_s"] for answer in others if answer["noticed_s"] is not None]
-    return {"others": len(others), "late": late, "noticed_s": max(seen, default=0.0)}
+    return {"others": len(others), "late": len(others) - len(seen), "noticed_s": max(seen, default=0.0)}
 
 
 def _behind_save(folder: Path) -> bool:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -106,10 +107,9 @@ NAMED = 5  # tensors named in state.json
 
 def is_finite(folder: Path) -> bool:
     """Whether a finished checkpoint is finite; one whose state can't be read counts as such."""
-    try:
+    with suppress(UserError, AttributeError):
         return bool(read_state(folder).get("finite", True))
-    except (UserError, AttributeError):
-        return True
+    return True
 
 
 def finite_first(folders: Sequence[Path]) -> list[Path]:

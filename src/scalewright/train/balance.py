@@ -59,7 +59,8 @@ class Balance:
                 capacity = Capacity.of(spec.capacity_factor, moe, mesh, getattr(stage, "sequence_cut", None))
             for name, module in stage.named_modules():
                 if isinstance(module, MoE):
-                    layer = _layer(name, model_spec)
+                    owner, number, *_ = name.split(".")  # prediction modules go on from the last (spec/tensors.py)
+                    layer = int(number) + (model_spec.num_hidden_layers if owner == "mtp" and model_spec else 0)
                     module.watch = _Watch(balance, stage, layer)
                     module.limit = None if capacity is None else _Limit(balance, capacity, layer)
         return balance
@@ -135,12 +136,6 @@ class Balance:
             bias = biases[layer]
             (first,), (size,) = bias.box
             bias.true(bias.master).add_(move[first : first + size].to(bias.master.device))
-
-
-def _layer(name: str, spec: ModelSpec | None) -> int:
-    """The layer of a mixture by its name; prediction modules go on from the last (spec/tensors.py)."""
-    owner, number, *_ = name.split(".")
-    return int(number) + (spec.num_hidden_layers if owner == "mtp" and spec is not None else 0)
 
 
 @dataclass(frozen=True)

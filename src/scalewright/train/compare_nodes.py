@@ -131,12 +131,11 @@ def run_digest(run: RunSpec) -> str:
 
 def _driver() -> str:
     """NVIDIA's driver (Linux); empty where it isn't known."""
-    try:
+    with suppress(OSError):
         text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
-    except OSError:
-        return ""
-    match = re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", text)
-    return match[0] if match else ""
+        if match := re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", text):
+            return match[0]
+    return ""
 
 
 def _mtu(facts: Facts) -> int | None:

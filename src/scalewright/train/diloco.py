@@ -64,11 +64,6 @@ class Fragment:
             return self.outer.clone()
         return torch.cat([weight.master.detach().reshape(-1) for weight in self.weights])
 
-    @property
-    def states(self) -> list[Tensor]:
-        """All that is kept between steps."""
-        return [state for state in (self.outer, self.momentum, self.rest) if state is not None]
-
 
 @dataclass
 class _UnderWay:
@@ -190,11 +185,9 @@ class Islands:
 
     @torch.no_grad()
     def merge(self, report: Tensor) -> Tensor:
-        """An island's report -> that of all, the same on every rank but for LOCAL and memory's places.
-
-        Loss, norm and loads are means weighted by the islands' counted tokens; decisions are those of the
-        island with the longest streak of bad steps, or the largest spike.
-        """
+        """An island's report -> that of all, the same on every rank but for LOCAL and memory's places. Loss, norm and
+        loads are means weighted by the islands' counted tokens; decisions are those of the island with the longest
+        streak of bad steps, or the largest spike."""
         if (group := self.mesh.group("islands")) is None:
             return report
         with self.mesh.timers.comm("islands"):
@@ -213,7 +206,8 @@ class Islands:
 
     def tensors(self) -> list[Tensor]:
         """All that is kept between steps, beside weights and inner optimizer."""
-        return [state for fragment in self.fragments for state in fragment.states]
+        kept = [state for f in self.fragments for state in (f.outer, f.momentum, f.rest)]
+        return [state for state in kept if state is not None]
 
     @property
     def step_bytes(self) -> float:

@@ -10,9 +10,8 @@
 (Loshchilov & Hutter 2019, algorithm 2; c1 and c2 undo the zeros that m and v begin with.) The update takes m and v
 before they are packed. Rounding depends on a number's place in the whole tensor, so bf16 states are those of one device
 on every layout. Blocks of 256 follow the flattened part that a rank holds: where a layout cuts tensors (tp, ZeRO),
-other numbers share a scale than on one device, and the run differs from it by the quantisation.
-
-Plain torch, without a wait: it counts the steps, and obeys `found_inf` (1: no update), as torch's fused optimizers do.
+other numbers share a scale than on one device, and the run differs from it by the quantisation. Plain torch, without a
+wait: it counts the steps, and obeys `found_inf` (1: leave everything as it is), as torch's fused optimizers do.
 """
 
 from __future__ import annotations

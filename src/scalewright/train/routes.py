@@ -3,12 +3,10 @@
     control   writes   (step, layer) -> experts of every sample and token      int16 [samples, T, k]
     layout    reads    those of a rank's samples and tokens; weights are by its own scores
 
-bf16 keeps 8 bits: another layout's rounding sends a token elsewhere, since a top-k jumps. From there on no
-number is comparable, though nothing is wrong. With the choices given only rounding is left to differ, as in a
-dense model. In fp32 that takes a near tie: a run that reads writes down where it would have chosen otherwise,
-and by how little (flips-RANK.jsonl in its own folder).
-
-Hooks around routers from outside; no run but one of parity has them.
+bf16 keeps 8 bits: another layout's rounding sends a token elsewhere, since a top-k jumps. From there on no number is
+comparable, though nothing is wrong. With the choices given only rounding is left to differ, as in a dense model. In
+fp32 that takes a near tie: a run that reads writes down where it would have chosen otherwise, and by how little
+(flips-RANK.jsonl in its own folder). Hooks around routers from outside; no run but one of parity has them.
 """
 
 from __future__ import annotations

@@ -198,10 +198,9 @@ def _check_world(context: RankContext, world: int) -> None:
 
 def _has_begun(run: RunSpec, since: float) -> bool:
     """Whether the run has written an event since that time, in seconds since 1970."""
-    try:
+    with suppress(OSError):
         return (run.folder / "events.jsonl").stat().st_mtime >= since
-    except OSError:
-        return False
+    return False
 
 
 def _note_fault(run: RunSpec, error: Exception) -> None:

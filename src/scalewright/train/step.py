@@ -176,12 +176,9 @@ SMALL = 1 << 16  # elements: more than any layer has channels
 
 
 class KeptBuffers:
-    """A user's own module may change its buffers in a forward (BatchNorm): a skipped step puts them back.
-
-    Large buffers that don't change, such as masks and tables, are copied once, by torch's count of a tensor's
-    changes. Small ones are copied every step: batch norm's kernels write running means without counting. Our
-    own decoder changes none, and nothing is copied.
-    """
+    """A user's own module may change its buffers in a forward (BatchNorm): a skipped step puts them back. Large buffers
+    that don't change, such as masks and tables, are copied once, by torch's count of a tensor's changes. Small ones are
+    copied every step: batch norm's kernels write running means without counting. Our own decoder changes none."""
 
     def __init__(self, model: nn.Module) -> None:
         self.stages = [stage for stage in stages_of(model).values() if not isinstance(stage, Decoder)]

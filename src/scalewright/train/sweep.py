@@ -193,10 +193,9 @@ def _digest(spec: RunSpec) -> str:
 
 
 def _note_in(folder: Path) -> str | None:
-    try:
+    with suppress(OSError, ValueError, KeyError, TypeError):
         return str(read_json(folder / NOTE)["asked"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    return None
 
 
 def _finished(folder: Path, steps: int) -> bool:

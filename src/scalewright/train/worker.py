@@ -186,10 +186,8 @@ def own_device(kind: str, context: RankContext) -> torch.device:
     if kind != "cuda":
         return torch.device(kind)
     count = torch.cuda.device_count()
-    if context.local_rank < count:
-        return torch.device(kind, context.local_rank)
-    if count == 1:
-        return torch.device(kind, 0)
+    if context.local_rank < count or count == 1:
+        return torch.device(kind, min(context.local_rank, count - 1))
     problem = f"rank {context.rank} is number {context.local_rank} (from 0) of a node that shows it {count} GPUs"
     raise UserError(problem, "device", f"start {count} ranks a node, or show each rank its own GPU")
 

@@ -140,10 +140,7 @@ class Naming:
             what = f"{self.title} checkpoints of the family '{spec.family}' aren't read"
             raise UserError(what, f"model '{spec.name}'", f"save it in Hugging Face's format there (read: {known})")
         by_name = {t.name: self._location(spec, t.name, t.shape) for t in tensors(spec)}
-        for tensor in tensors(spec):
-            if tensor.tied_to is not None:
-                by_name[tensor.tied_to] = by_name[tensor.name]
-        return by_name
+        return by_name | {t.tied_to: by_name[t.name] for t in tensors(spec) if t.tied_to is not None}
 
     def _location(self, spec: ModelSpec, name: str, shape: tuple[int, ...]) -> Location:
         names = self.names(name)

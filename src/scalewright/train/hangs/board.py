@@ -228,8 +228,7 @@ class HangVerdict:
 
     def fields(self) -> dict[str, object]:
         """The fields of the event `hang`."""
-        names = ("rank", "host", "pid", "axis", "collective", "number", "where")
-        return {key: getattr(self, key) for key in names}
+        return {key: getattr(self, key) for key in ("rank", "host", "pid", "axis", "collective", "number", "where")}
 
 
 Positions = Mapping[int, Position | None]  # by rank; None: it didn't answer

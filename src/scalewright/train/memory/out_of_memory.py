@@ -63,9 +63,8 @@ def memory_explained(run: RunSpec, seq_len: int, rank: int, device: torch.device
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an allocation failed."""
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in SIGNS)
+    by_message = isinstance(error, RuntimeError) and any(sign in str(error) for sign in SIGNS)
+    return by_message or isinstance(error, (torch.OutOfMemoryError, MemoryError))
 
 
 def explain(error: BaseException, run: RunSpec, seq_len: int, rank: int, device: torch.device) -> str:

@@ -10,6 +10,7 @@ torch notes every allocation with its stack, which costs microseconds each: only
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -45,9 +46,8 @@ def write_history(asked: bool, folder: Path, rank: int, device: torch.device) ->
     if not asked or device.type != "cuda":
         return None
     path = folder / "traces" / f"memory-rank{rank:05d}.pickle"
-    try:
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         torch.cuda.memory._dump_snapshot(str(path))  # type: ignore[no-untyped-call]
-    except OSError:
-        return None
-    return path
+        return path
+    return None

@@ -101,8 +101,7 @@ def _compare_model(changes: Changes, before: Mapping[str, Any], now: Mapping[str
     from_python = "python" in before or "python" in now  # else a key that one lacks is another release's
     keys = {**before, **now} if from_python else {key: None for key in now if key in before}
     different = [k for k in keys if k not in ("name", "version") and before.get(k) != now.get(k)]
-    for key in different:
-        changes.values[f"model.{key}"] = [before.get(key), now.get(key)]
+    changes.values.update({f"model.{key}": [before.get(key), now.get(key)] for key in different})
     if different:
         old, new = before.get(different[0]), now.get(different[0])
         changes.broken["model"] = f"the checkpoint's model has {different[0]} {old!r} but the run's has {new!r}"

@@ -42,11 +42,10 @@ def check_folder(run: RunSpec, force: bool = False) -> None:
 
 
 def _is_runs(path: Path) -> bool:
-    try:
+    with suppress(UserError):
         content = read_yaml(path)
-    except UserError:
-        return False
-    return isinstance(content, dict) and isinstance(content.get("environment"), dict)
+        return isinstance(content, dict) and isinstance(content.get("environment"), dict)
+    return False
 
 
 def check_free(run: RunSpec) -> None:

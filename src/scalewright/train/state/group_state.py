@@ -71,8 +71,7 @@ class GroupState:
                 if first.get(key) == value["first"]:
                     group[key] = decode(value["now"], device)
         entries: dict[Any, Any] = self.optimizer.state
-        for name, value in saved.get("entries", {}).items():
-            entries[name] = decode(value)
+        entries.update({name: decode(value) for name, value in saved.get("entries", {}).items()})
 
     def _changed(self) -> dict[str, object]:
         """The values that have changed, encoded: [{key: {"first", "now"}}] of the groups, and entries of

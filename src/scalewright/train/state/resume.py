@@ -78,9 +78,9 @@ def _find_resume(run: RunSpec, mesh: Mesh) -> tuple[CheckpointReader | None, lis
         how = "restore one, or begin anew with resume=never (what is there is kept aside)"
         raise UserError(f"this run can't go on: {count} damaged, {rejected[0]}", str(root), how)
     if folder is None:
-        events = read_jsonl(run.folder / "events.jsonl")
-        saves = [event.get("step") for event in events if event.get("kind") == "save"]
-        return None, [f"the run begins anew: its checkpoints are gone, the last of step {n}" for n in saves[-1:]]
+        saves = [event for event in read_jsonl(run.folder / "events.jsonl") if event.get("kind") == "save"]
+        gone = "the run begins anew: its checkpoints are gone, the last of step"
+        return None, [f"{gone} {event.get('step')}" for event in saves[-1:]]
     return CheckpointReader(folder, verify_files=False), [f"skipped a checkpoint: {r}" for r in rejected]
 
 
