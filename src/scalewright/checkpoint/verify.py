@@ -65,13 +65,13 @@ def check_size(folder: Path, name: str, expected: StoredFile) -> str | None:
 
 def check_file(folder: Path, name: str, expected: StoredFile) -> str | None:
     """The same, every byte of it read."""
-    problem = check_size(folder, name, expected)
+    if problem := check_size(folder, name, expected):
+        return problem
     try:
-        if problem is None and checksum(folder / name) != expected.checksum:
-            problem = f"{name} is damaged (its checksum differs)"
+        same = checksum(folder / name) == expected.checksum
     except OSError as error:
-        problem = f"{name} cannot be read ({error.strerror})"
-    return problem
+        return f"{name} cannot be read ({error.strerror})"
+    return None if same else f"{name} is damaged (its checksum differs)"
 
 
 def verify(folder: Path, part: int = 0, parts: int = 1) -> list[str]:

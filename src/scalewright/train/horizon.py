@@ -32,9 +32,8 @@ class Horizon:
 
     def position(self, step: int) -> float:
         """How far the run is after `step`."""
-        if self.unit is None:
-            return step
-        return (self.place.tokens + (step - self.place.step) * self.per_step) / self.unit
+        tokens = self.place.tokens + (step - self.place.step) * self.per_step
+        return step if self.unit is None else tokens / self.unit
 
     def rate(self, schedule: ScheduleSpec, base: float, step: int) -> float:
         """The learning rate of a step."""

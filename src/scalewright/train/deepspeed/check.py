@@ -81,8 +81,7 @@ def _check_model(run: RunSpec, model: ModelSpec | PythonRef) -> None:
         problem = "this tool's experts and their balance run in its own engine"
         raise UserError(problem, "engine", "use engine: scalewright, or a dense model")
     if model.mtp_layers:
-        problem = "prediction modules run in this tool's own engine"
-        raise UserError(problem, "train.mtp_weight", f"set it to 0, {OURS}")
+        raise UserError("prediction modules run in this tool's own engine", "train.mtp_weight", f"set it to 0, {OURS}")
 
 
 def _check_step(run: RunSpec) -> None:

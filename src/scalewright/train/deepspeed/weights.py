@@ -62,8 +62,7 @@ class Partitions:
     def flat(self) -> list[Tensor]:
         """The tensors that the optimizer updates: parameters under ZeRO 0, else this rank's parts."""
         if self.stage == 3:
-            parts: list[Tensor] = list(self.engine.optimizer.fp32_partitioned_groups_flat)
-            return parts
+            return list(self.engine.optimizer.fp32_partitioned_groups_flat)
         return [tensor for group in self.optimizer.param_groups for tensor in group["params"]]
 
     def get(self, weight: Weight) -> Tensor:

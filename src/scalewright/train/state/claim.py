@@ -93,6 +93,5 @@ def hold_folder(folder: Path, create: bool = True) -> Iterator[None]:
         except (ImportError, OSError):  # Windows, or a file system without locks
             pass
         if not held:
-            how = "wait for it or stop it, or set out_dir"
-            raise InUseError("another process is training there", str(folder), how)
+            raise InUseError("another process is training there", str(folder), "wait for it or stop it, or set out_dir")
         yield

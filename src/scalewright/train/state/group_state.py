@@ -122,8 +122,7 @@ def own_values(ranks: list[Any], mesh: Mesh, what: str, where: str) -> Any:
     """This rank's part of values that every rank saved its own of; raises UserError for other ranks."""
     if len(ranks) != mesh.world:
         problem = f"the optimizer's {what} differs between the {len(ranks)} ranks that saved it"
-        how = "resume on the layout of the checkpoint"
-        raise UserError(f"{problem}, and there are {mesh.world} now", where, how)
+        raise UserError(f"{problem}, and there are {mesh.world} now", where, "resume on the layout of the checkpoint")
     return ranks[mesh.rank]
 
 

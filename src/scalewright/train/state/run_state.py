@@ -136,8 +136,7 @@ class RunState:
             of_rank = own_values(by_rank, self.mesh, next(iter(by_rank[0])), str(reader.folder))
             numbers = {kind: {**by_name, **of_rank.get(kind, {})} for kind, by_name in numbers.items()}
         self.optimizer.state.clear()  # a run that goes back has some
-        kinds = reader.optimizer_states()
-        write_states(self.optimizer, self.weights, kinds, _parts(reader, states), numbers)
+        write_states(self.optimizer, self.weights, reader.optimizer_states(), _parts(reader, states), numbers)
         if self.groups is not None:
             self.groups.write(state.get("optimizer_groups", {}), self.mesh)
         if self.compression is not None:
