@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from scalewright.spec.model import ModelSpec
     from scalewright.spec.question import Question
     from scalewright.spec.run import RunSpec
-    from scalewright.train.metrics.run_files import Callback
     from scalewright.train.resolve import Overrides
-    from scalewright.train.run import Result
+    from scalewright.train.run import Callback, Result
 
 
 def predict(
