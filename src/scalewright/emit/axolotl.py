@@ -6,8 +6,7 @@ zero_stage 2, 3           fsdp_version 2, fsdp_config.reshard_after_forward     
 batch                     micro_batch_size, gradient_accumulation_steps
 samples                   rows/, made by make_inputs.py, in their order (curriculum_sampling)
 
-Words are those of Axolotl 0.19 (src/axolotl/utils/schemas/*.py, read 2026-11). It ignores keys that it
-doesn't have.
+Words are those of Axolotl 0.19 (src/axolotl/utils/schemas/*.py, read 2026-11). It ignores keys that it doesn't have.
 """
 
 from __future__ import annotations

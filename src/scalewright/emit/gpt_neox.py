@@ -95,8 +95,9 @@ def write(s: Settings) -> Emitted:
         "warmup": rates.warmup / (rates.start + rates.length), **_data(s), **_saves(s),
     }  # fmt: skip
     nodes, each = nodes_of(s.layout.devices)
-    data |= {"num_gpus": each, **({"num_nodes": nodes, "hostfile": "hostfile"} if nodes > 1 else {})}
+    data["num_gpus"] = each
     if nodes > 1:
+        data |= {"num_nodes": nodes, "hostfile": "hostfile"}
         s.assume(f"`hostfile` lists {nodes} nodes, as `worker-1 slots={each}`")
     s.assume("NEOX is the folder of its checkout; default: where it is started")
     command = f"python ${{NEOX:-.}}/deepy.py ${{NEOX:-.}}/train.py {FILE}"
@@ -150,8 +151,7 @@ def _layout(s: Settings) -> Words:
     if offload == "optimizer" and stage:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     elif offload != "none":
-        why = "GPT-NeoX's own files offload optimizer states of ZeRO-1 to 3 alone"
-        s.nearly("layout.offload", "none", why)
+        s.nearly("layout.offload", "none", "GPT-NeoX's own files offload optimizer states of ZeRO-1 to 3 alone")
     recompute = s.choose("layout.recompute", {"none": False, "full": True})
     precision = s.choose_precision(PRECISIONS, "GPT-NeoX has bf16, fp16 and fp32")
     return {

@@ -127,8 +127,8 @@ def _network(s: Settings) -> Words:
     s.take("model.moe.moe_intermediate_size")
     if not s.is_all_sparse():
         s.drop("model.moe.first_k_dense", "Levanter's Mixtral has experts in every layer")
-        why = "Levanter's experts are as wide as its dense MLPs"
-        s.nearly("model.moe.moe_intermediate_size", str(model.intermediate_size), why)
+        width = str(model.intermediate_size)
+        s.nearly("model.moe.moe_intermediate_size", width, "Levanter's experts are as wide as its dense MLPs")
     return written | s.write(MIXTURE)
 
 
@@ -212,10 +212,9 @@ def _read_network(t: ForeignKeys, run: RunKeys) -> None:
     t.read(BLOCK, run)
     if (size := t.take("model.head_dim")) is not None:
         model["head_dim"] = whole(size)
-    bias = bool(t.take("model.use_bias")) or kind == "qwen"
-    model |= {"norm_type": "rmsnorm", "qkv_bias": bias}
-    if t.values.get("model.use_bias"):
+    if biased := bool(t.take("model.use_bias")):
         t.assume("use_bias is read as a bias of q, k, v")
+    model |= {"norm_type": "rmsnorm", "qkv_bias": biased or kind == "qwen"}
     model["context"] = run.setdefault("data", {}).setdefault("seq_len", 2048)
     if t.values.get("model.rope.type") == "llama3":
         put(run, "model.rope.scaling.kind", "llama3")

@@ -24,9 +24,8 @@ from itertools import pairwise, product, zip_longest
 from scalewright.launch.starters import BY_HAND, STARTERS, Names, Source, Starter, first_set, number_of
 from scalewright.spec.errors import UserError
 
-# srun numbers its steps from 0; processes that Slurm runs without it (the batch script, an interactive shell)
-# have no number or one from here on, and are alone, however many tasks the job has (slurm.h:
-# SLURM_INTERACTIVE_STEP).
+# srun numbers its steps from 0; processes that Slurm runs without it (the batch script, an interactive shell) have no
+# number or one from here on, and are alone, however many tasks the job has (slurm.h: SLURM_INTERACTIVE_STEP).
 FIRST_SPECIAL_STEP = 0xFFFFFFF0
 PORT = 29500
 FIRST_PORT, PORTS = 20000, 10000  # those that a job's number chooses from: below Linux's own from 32768

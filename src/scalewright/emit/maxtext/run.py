@@ -130,8 +130,7 @@ def _width(s: Settings) -> int:
     moe = s.model.moe
     if moe is None or s.is_all_sparse():
         return s.take_dense_width()
-    why = "its dense MLPs are as wide as experts"
-    s.nearly("model.intermediate_size", str(moe.moe_intermediate_size), why)
+    s.nearly("model.intermediate_size", str(moe.moe_intermediate_size), "its dense MLPs are as wide as experts")
     return moe.moe_intermediate_size
 
 
@@ -196,8 +195,7 @@ def _read_network(t: ForeignKeys, run: RunKeys) -> None:
     model = run["model"]
     model["intermediate_size"] = whole(t.take("base_mlp_dim", 7168))
     activations = t.take("mlp_activations", MLPS["swiglu"])
-    names = {tuple(foreign): ours for ours, foreign in MLPS.items()}
-    model["mlp_type"] = names.get(tuple(activations), "swiglu")
+    model["mlp_type"] = next((ours for ours, foreign in MLPS.items() if foreign == list(activations)), "swiglu")
     model["norm_type"] = "rmsnorm"
     if "context" not in model and (length := run.get("data", {}).get("seq_len")):
         model["context"] = length

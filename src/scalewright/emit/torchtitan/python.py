@@ -14,6 +14,7 @@ from typing import Any
 from scalewright.emit.command_lines import nodes_of, ranks, read_words, torchrun_by_variables
 from scalewright.emit.emitted import Emitted, Reading
 from scalewright.emit.python_code import Call, Module, Name, Unknown, spelled
+from scalewright.emit.rules import inverse
 from scalewright.emit.settings import Settings
 from scalewright.emit.torchtitan.decoder import DECODER, LATENT, imports
 from scalewright.emit.torchtitan.layout import Keys, write_layout
@@ -68,9 +69,7 @@ def write(s: Settings) -> Emitted:
 
 
 def _config(s: Settings, network: Network, keys: Keys) -> Call:
-    """Trainer.Config with its sections."""
-    name = {"training.dataset": "dataloader.dataset", "training.dataset_path": "dataloader.dataset_path"}
-    keys = {name.get(key, key): value for key, value in keys.items()}
+    keys = {key.replace("training.dataset", "dataloader.dataset"): value for key, value in keys.items()}
     loss = Call("CrossEntropyLoss.Config", {"global_vocab_size": s.model.vocab_size})
     sections: dict[str, object] = {
         "model_spec": _spec(network, keys), "hf_assets_path": "./assets/hf/tokenizer",
@@ -83,18 +82,14 @@ def _config(s: Settings, network: Network, keys: Keys) -> Call:
         if (call := _section(keys, section, cls)).values:
             sections[section] = call
     if keys.get("validation.enable"):
-        sections["validator"] = Call(
-            "Validator.Config", {"enable": True, "freq": keys["validation.freq"], "steps": keys["validation.steps"]}
-        )
+        checks = {"enable": True, "freq": keys["validation.freq"], "steps": keys["validation.steps"]}
+        sections["validator"] = Call("Validator.Config", checks)
     return Call("Trainer.Config", sections)
 
 
 def _spec(network: Network, keys: Keys) -> Call:
-    compiled = bool(keys.get("compile.enable"))
-    converters = [
-        Call(f"{QUANTIZED[name]}.Config", {"model_compile_enabled": compiled})
-        for name in keys.get("model.converters", ())
-    ]
+    arguments, names = {"model_compile_enabled": bool(keys.get("compile.enable"))}, keys.get("model.converters", ())
+    converters = [Call(f"{QUANTIZED[name]}.Config", dict(arguments)) for name in names]
     more = {"converters": converters} if converters else {}
     if network.call is not None:
         return Call(network.call.name, {**network.call.values, **more})
@@ -106,12 +101,10 @@ def _optimizer(keys: Keys) -> Call:
         "lr": keys["optimizer.lr"], "betas": (keys["optimizer.beta1"], keys["optimizer.beta2"]),
         "eps": keys.get("optimizer.eps", 1e-8), "weight_decay": keys["optimizer.weight_decay"],
     }  # fmt: skip
-    if "optimizer.implementation" not in keys:
+    if (implementation := keys.get("optimizer.implementation")) is None:
         return Call("default_adamw", given)
     group = Call("ParamGroupConfig", {"pattern": ".*", "optimizer_name": "AdamW", "optimizer_kwargs": given})
-    return Call(
-        "OptimizersContainer.Config", {"param_groups": [group], "implementation": keys["optimizer.implementation"]}
-    )
+    return Call("OptimizersContainer.Config", {"param_groups": [group], "implementation": implementation})
 
 
 def _policy(keys: Keys) -> Call | None:
@@ -171,7 +164,7 @@ def _values(call: Call, module: Module, where: str, notes: list[str]) -> dict[st
         values["model_spec"] = spec
     converters = spec.values.get("converters") if isinstance(spec, Call) else None
     if isinstance(converters, (list, tuple)):
-        names = {cls: short for short, cls in QUANTIZED.items()}
+        names = inverse(QUANTIZED)
         classes = [item.name.partition(".")[0] for item in converters if isinstance(item, Call)]
         values["model.converters"] = [names.get(cls, cls) for cls in classes]
     return values
@@ -188,9 +181,8 @@ def _read_optimizer(optimizer: Any) -> dict[str, object]:
         if "implementation" in given:
             values["optimizer.implementation"] = given["implementation"]
         for index, group in enumerate(groups[:-1]):
-            values[f"optimizer.param_groups.{index}"] = (
-                group.values.get("pattern") if isinstance(group, Call) else group
-            )
+            pattern = group.values.get("pattern") if isinstance(group, Call) else group
+            values[f"optimizer.param_groups.{index}"] = pattern
         given = dict(groups[-1].values.get("optimizer_kwargs") or {})
     if isinstance(betas := given.pop("betas", None), (tuple, list)) and len(betas) == 2:
         values |= {"optimizer.beta1": betas[0], "optimizer.beta2": betas[1]}
@@ -204,10 +196,9 @@ def _read_policy(policy: Any, stated: bool) -> dict[str, object]:
         return {}
     if policy is None:
         return {"activation_checkpoint.mode": "none"}
-    modes = {cls: mode for mode, cls in POLICIES.items()}
     name = policy.name if isinstance(policy, Call) else str(policy)
     rest = policy.flat("activation_checkpoint.") if isinstance(policy, Call) else {}
-    return {**rest, "activation_checkpoint.mode": modes.get(name, name)}
+    return {**rest, "activation_checkpoint.mode": inverse(POLICIES).get(name, name)}
 
 
 def _family(module: Module, where: str) -> str:
@@ -231,6 +222,5 @@ def _of_function(function: str, source: str) -> dict[str, object]:
 
 
 def _launched(text: str) -> int | None:
-    """Ranks of the launch line in the file's comment."""
     line = next((line.strip() for line in text.splitlines() if "torchrun " in line and "--nproc" in line), None)
     return ranks(read_words(line.partition("torchrun ")[2]), {}) if line else None

@@ -3,10 +3,9 @@
 zero_stage 0       DDP, by torchrun           2, 3     fsdp, with or without resharding
 zero_stage 1       deepspeed                  tp, cp, dp_replicate     parallelism_config
 
-The script takes samples in the run's order, and sets the learning rate by the run's formula. Files are read
-as HfArgumentParser takes them: fsdp as true or in words (full_shard, shard_grad_op, hybrid_shard, offload),
-deepspeed as a JSON's name or content. Devices aren't in them, but for the sizes of parallelism_config: the
-launch line has them.
+The script takes samples in the run's order, and sets the learning rate by the run's formula. Files are read as
+HfArgumentParser takes them: fsdp as true or in words (full_shard, shard_grad_op, hybrid_shard, offload), deepspeed as a
+JSON's name or content. Devices aren't in them, but for the sizes of parallelism_config: the launch line has them.
 """
 
 from __future__ import annotations

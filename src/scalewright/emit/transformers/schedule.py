@@ -65,15 +65,14 @@ def check_decay(s: Settings, facts: Facts, title: str) -> None:
 
 def write_optimizer(s: Settings, title: str) -> str:
     """The optimizer's name; what can't be said is reported."""
-    optimizer = s.optimizer
-    name = optimizer.name
+    name = s.optimizer.name
     if name in OPTIMIZERS:
         s.take("optimizer.name")
     elif name in SMALLER:
         s.nearly("optimizer.name", SMALLER[name], "its states are kept and rounded otherwise")
     else:
         s.drop("optimizer.name", f"{title} has no {name} for sharded matrices: AdamW in its place")
-    if optimizer.kept_momentum and name == "sgd":
+    if s.optimizer.kept_momentum and name == "sgd":
         s.drop("optimizer.momentum", f"{title}'s sgd is without momentum")
     else:
         s.take("optimizer.momentum")
@@ -86,11 +85,8 @@ def read_schedule(t: ForeignKeys, run: RunKeys, steps: int | None, name: str = "
     schedule: dict[str, object] = {"kind": SHAPES.get(kind, "cosine")}
     if kind not in SHAPES:
         t.refuse(name, "taken as cosine: this shape isn't here")
-    arguments = {
-        key.removeprefix("lr_scheduler_kwargs."): t.take(key)
-        for key in list(t.values)
-        if key.startswith("lr_scheduler_kwargs.")
-    }
+    section = "lr_scheduler_kwargs."
+    arguments = {key.removeprefix(section): t.take(key) for key in list(t.values) if key.startswith(section)}
     t.take("lr_scheduler_kwargs")
     schedule["warmup_steps"] = _warmup(t, steps)
     if kind == "constant":

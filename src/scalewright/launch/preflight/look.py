@@ -1,8 +1,7 @@
 """Looks at this machine for the rules: limits, interfaces, ports, folders, cards. It changes nothing.
 
-Everything is read from the system in some milliseconds. What may hang (a name that has to be resolved, a
-folder of a dead file server) is asked in a thread that is left behind after a second or two; what can't be
-read is None.
+Everything is read from the system in some milliseconds. What may hang (a name that has to be resolved, a folder of a
+dead file server) is asked in a thread that is left behind after a second or two; what can't be read is None.
 """
 
 from __future__ import annotations
