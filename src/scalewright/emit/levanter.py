@@ -87,22 +87,21 @@ def write(s: Settings) -> Emitted:
     rates = take_rates(s, SCHEDULES, "")
     if not rates.to_the_end:
         s.nearly("lr_schedule.decay_steps", "to the end", "Levanter's decay ends with the run")
-    clip = s.take("optimizer.clip_norm")
+    clip, every = s.take("optimizer.clip_norm"), s.save_steps()
+    kept = {"base_path": f"{s.run.folder}/levanter", "keep": [{"every": every}]}
     keys: Words = {
         **_network(s), **s.write(WORDS), **_layout(s), "trainer.num_train_steps": rates.steps, **s.write(OPTIMIZER),
         "optimizer.lr_schedule": rates.kind, "optimizer.warmup": rates.warmup,
         "optimizer.min_lr_ratio": float(f"{rates.least / rates.peak:.12g}"), "optimizer.max_grad_norm": clip or None,
-        **_saves(s), "trainer.tracker.type": "tensorboard", "trainer.tracker.logdir": f"{s.run.folder}/tensorboard",
+        **({"trainer.checkpointer": kept} if every else {}), "trainer.tracker.type": "tensorboard",
+        "trainer.tracker.logdir": f"{s.run.folder}/tensorboard",
     }  # fmt: skip
     if s.run.lr_schedule.kind == "wsd":
         keys["optimizer.decay"] = rates.length
     data = nested(keys, "data", "model", "trainer", "optimizer") | {"data": _data(s)}
     command = f"python -m levanter.main.train_lm --config_path {FILE}"
-    comments = (
-        f"Written by `scalewright emit levanter`, for Levanter ({VERSION}); on every host:",
-        command,
-        f"devices: {layout.devices}",
-    )
+    note = f"Written by `scalewright emit levanter`, for Levanter ({VERSION}); on every host:"
+    comments = (note, command, f"devices: {layout.devices}")
     return s.emitted(TITLE, "levanter", VERSION, {FILE: yaml_text(comments, data)}, command)
 
 
@@ -150,21 +149,16 @@ def _layout(s: Settings) -> Words:
     s.take("layout.dp_replicate")
     axis = "embed" if layout.zero_stage else None
     policy = s.choose_precision(POLICIES, "Levanter trains in bf16 or fp32")
+    recompute = s.choose("layout.recompute", {"none": False, "full": True}, instead="full")
+    if offloads := layout.offload == "activations" and layout.recompute == "full":
+        s.take("layout.offload")
     return {
         "trainer.mp": policy, "trainer.fsdp_axis": axis, "trainer.batch_axis": "batch",
         "trainer.tensor_parallel_axes": ["mlp", "heads"] if layout.tp > 1 else None,
         "trainer.model_axis_size": layout.tp, "trainer.replica_dcn_axis_size": 1,
         "trainer.replica_ici_axis_size": layout.dp_replicate if layout.zero_stage else 1,
-        "model.gradient_checkpointing": _checkpointing(s),
+        "model.gradient_checkpointing": "offload" if offloads else recompute,
     }  # fmt: skip
-
-
-def _checkpointing(s: Settings) -> bool | str:
-    full = s.choose("layout.recompute", {"none": False, "full": True}, instead="full") or False
-    if s.layout.offload == "activations" and s.layout.recompute == "full":
-        s.take("layout.offload")
-        return "offload"
-    return full
 
 
 def _data(s: Settings) -> Words:
@@ -176,12 +170,6 @@ def _data(s: Settings) -> Words:
         "configs": {name: {"train_urls": [path]} for name, path in zip(names, paths, strict=True)},
         "train_weights": dict(zip(names, weights, strict=True)),
     }  # fmt: skip
-
-
-def _saves(s: Settings) -> Words:
-    every = s.save_steps()
-    folder, kept = f"{s.run.folder}/levanter", [{"every": every}]
-    return {"trainer.checkpointer.base_path": folder, "trainer.checkpointer.keep": kept} if every else {}
 
 
 def recognises(document: Any, text: str) -> bool:

@@ -183,8 +183,9 @@ def _data(s: Settings) -> Words:
 def recognises(document: Any, text: str) -> bool:
     """A document with litgpt's `train` section and its model."""
     train = document.get("train") if isinstance(document, dict) else None
-    named = isinstance(train, dict) and bool({"model_name", "model_config"} & document.keys())
-    return named and bool({"micro_batch_size", "max_tokens"} & train.keys())
+    if not isinstance(train, dict) or not {"model_name", "model_config"} & document.keys():
+        return False
+    return bool({"micro_batch_size", "max_tokens"} & train.keys())
 
 
 def read(document: Any, text: str, where: str) -> Reading:

@@ -142,7 +142,7 @@ def _memory(s: Settings) -> Words:
     parameters = {"optimizer": False, "parameters": True}.get(s.layout.offload)
     if s.layout.offload == "activations":
         s.take("layout.offload")
-        custom = {"remat_policy": "custom", "decoder_layer_input": "offload"}
+        custom: Words = {"remat_policy": "custom", "decoder_layer_input": "offload"}
         return custom if policy == "full" else {"remat_policy": "minimal_offloaded"}
     if parameters is None:
         return {"remat_policy": policy}
@@ -179,7 +179,10 @@ def read_layout(t: ForeignKeys, run: RunKeys) -> None:
     count, repeats = t.take("num_pipeline_microbatches"), t.take("num_pipeline_repeats")
     if pp > 1:
         count = whole(count) if count is not None and int(count) > 0 else pp
-        virtual = whole(repeats) if repeats is not None and int(repeats) > 0 else _repeats(t, run, pp)
+        model, each_stage = run.get("model"), whole(t.values.get("num_layers_per_pipeline_stage", 1))
+        layers = model.get("num_hidden_layers", pp) if isinstance(model, dict) else pp
+        stated = repeats is not None and int(repeats) > 0
+        virtual = whole(repeats) if stated else max(1, int(layers) // (pp * each_stage))
         layout |= {"virtual_stages": virtual, "schedule": "interleaved" if virtual > 1 else "gpipe"}
         layout["micro_batch"] = max(1, layout["global_batch"] // (dp * count * steps))
     else:
@@ -208,9 +211,3 @@ def _size(t: ForeignKeys, axis: str) -> int:
             t.assume(t.guessed["devices"])
         size *= max(value, 1)
     return size
-
-
-def _repeats(t: ForeignKeys, run: RunKeys, pp: int) -> int:
-    model = run.get("model")
-    layers = model.get("num_hidden_layers", pp) if isinstance(model, dict) else pp
-    return max(1, int(layers) // (pp * whole(t.values.get("num_layers_per_pipeline_stage", 1))))

@@ -87,8 +87,10 @@ def write(s: Settings) -> Emitted:
         "hardware": hardware, **_network(s), **s.write(WORDS), **write_layout(s), "steps": rates.steps,
         "lr_schedule_type": rates.kind, "learning_rate_schedule_steps": total,
         "learning_rate_final_fraction": float(f"{rates.least / rates.peak:.12g}"),
-        "warmup_steps_fraction": _fraction(rates.warmup, total), **_optimizer(s), **_data(s), **_saves(s),
+        "warmup_steps_fraction": _fraction(rates.warmup, total), **_optimizer(s), **_data(s),
     }  # fmt: skip
+    every = s.save_steps()
+    data |= {"enable_checkpointing": bool(every), **({"checkpoint_period": every} if every else {})}
     if rates.kind == "wsd":
         data |= {"wsd_decay_steps_fraction": _fraction(rates.length, total), "wsd_decay_style": "linear"}
     s.assume(f"hardware {hardware}; all devices are one slice: with several, move an axis from ici_ to dcn_")
@@ -164,11 +166,6 @@ def _data(s: Settings) -> Words:
     if valid and every:
         written |= {"grain_eval_files": ";".join(valid), "eval_interval": every, "eval_steps": batches}
     return written
-
-
-def _saves(s: Settings) -> Words:
-    every = s.save_steps()
-    return {"enable_checkpointing": bool(every), **({"checkpoint_period": every} if every else {})}
 
 
 def recognises(document: Any, text: str) -> bool:

@@ -23,7 +23,6 @@ from scalewright.emit.settings import Settings
 from scalewright.spec.common.shell import line
 from scalewright.spec.errors import UserError
 
-__all__ = ["read", "recognises", "write"]
 FLAG = re.compile(r"--(?:tensor-model-parallel-size|num-layers|micro-batch-size)\b|pretrain_\w+\.py")
 MARK, PRINTED = "tensor-model-parallel-size", "tensor_model_parallel_size"
 TITLE, VERSION = "Megatron-LM", "core 0.16 to 0.19"

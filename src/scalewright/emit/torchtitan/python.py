@@ -26,8 +26,7 @@ from scalewright.spec.question import Unread
 TITLE, VERSION = "torchtitan", "0.3"
 FILE = "titan.py"
 SECTIONS = {
-    "parallelism": "ParallelismConfig", "training": "TrainingConfig",
-    "lr_scheduler": "LRSchedulersContainer.Config",
+    "parallelism": "ParallelismConfig", "training": "TrainingConfig", "lr_scheduler": "LRSchedulersContainer.Config",
     "compile": "CompileConfig", "debug": "DebugConfig", "checkpoint": "CheckpointManager.Config",
     "metrics": "MetricsProcessor.Config",
 }  # fmt: skip
@@ -52,19 +51,18 @@ def write(s: Settings) -> Emitted:
     lines = imports(body + helper)
     if network.call is None:
         lines.append(f"from torchtitan.models.{network.name} import model_registry")
-    text = "\n".join([
-        f'"""Written by `scalewright emit torchtitan`: a configuration of torchtitan {VERSION}.',
-        "",
-        f"On each of {nodes} nodes, with NODE_RANK=<0..{nodes - 1}> and MASTER_ADDR=<the first node>:",
-        f"  {command}",
-        '"""',
-        "",
-        *sorted(lines),
-        "",
-        "",
-        *([helper, ""] if helper else []),
-        body,
-    ])  # fmt: skip
+    imported = "\n".join(sorted(lines))
+    text = f'''"""Written by `scalewright emit torchtitan`: a configuration of torchtitan {VERSION}.
+
+On each of {nodes} nodes, with NODE_RANK=<0..{nodes - 1}> and MASTER_ADDR=<the first node>:
+  {command}
+"""
+
+{imported}
+
+
+'''
+    text += f"{helper}\n\n{body}" if helper else body
     return s.emitted(TITLE, "torchtitan", VERSION, {FILE: text}, command)
 
 
@@ -73,9 +71,8 @@ def _config(s: Settings, network: Network, keys: Keys) -> Call:
     loss = Call("CrossEntropyLoss.Config", {"global_vocab_size": s.model.vocab_size})
     sections: dict[str, object] = {
         "model_spec": _spec(network, keys), "hf_assets_path": "./assets/hf/tokenizer",
-        "dump_folder": keys["job.dump_folder"],
-        "loss": Call("ChunkedLossWrapper.Config", {"loss_fn": loss}), "optimizer": _optimizer(keys),
-        "activation_checkpoint": _policy(keys),
+        "dump_folder": keys["job.dump_folder"], "loss": Call("ChunkedLossWrapper.Config", {"loss_fn": loss}),
+        "optimizer": _optimizer(keys), "activation_checkpoint": _policy(keys),
         "dataloader": _section(keys, "dataloader", "HuggingFaceTextDataLoader.Config"),
     }  # fmt: skip
     for section, cls in SECTIONS.items():
@@ -97,10 +94,8 @@ def _spec(network: Network, keys: Keys) -> Call:
 
 
 def _optimizer(keys: Keys) -> Call:
-    given = {
-        "lr": keys["optimizer.lr"], "betas": (keys["optimizer.beta1"], keys["optimizer.beta2"]),
-        "eps": keys.get("optimizer.eps", 1e-8), "weight_decay": keys["optimizer.weight_decay"],
-    }  # fmt: skip
+    given = {"lr": keys["optimizer.lr"], "betas": (keys["optimizer.beta1"], keys["optimizer.beta2"]),
+             "eps": keys.get("optimizer.eps", 1e-8), "weight_decay": keys["optimizer.weight_decay"]}  # fmt: skip
     if (implementation := keys.get("optimizer.implementation")) is None:
         return Call("default_adamw", given)
     group = Call("ParamGroupConfig", {"pattern": ".*", "optimizer_name": "AdamW", "optimizer_kwargs": given})

@@ -11,6 +11,7 @@ JSON's name or content. Devices aren't in them, but for the sizes of parallelism
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import prod
 from typing import Any
 
 from scalewright.emit.command_lines import nodes_of
@@ -42,7 +43,6 @@ from scalewright.emit.settings import Settings
 from scalewright.emit.transformers.schedule import read_optimizer, read_schedule, write_optimizer, write_schedule
 from scalewright.spec.common.formatting import flat
 
-__all__ = ["read", "recognises", "write"]
 NUMBERS = (  # with what TrainingArguments has where a key is missing
     Word("optimizer.lr", "learning_rate", absent=5e-5),
     Word("optimizer.eps", "adam_epsilon", absent=1e-8),
@@ -205,9 +205,7 @@ def _read_sizes(t: ForeignKeys, layout: LayoutKeys) -> int | None:
     sizes = {name: whole_of(t.take(f"parallelism_config.{name}_size")) for name in SIZES}
     if all(size is None for size in sizes.values()):
         return None
-    devices = 1
     for name, size in sizes.items():
-        devices *= size or 1
         if size and size > 1 and name != "dp_shard":
             layout[OURS[name]] = size
     if sizes["dp_shard"] and sizes["dp_shard"] > 1 and not layout["zero_stage"]:
@@ -218,7 +216,7 @@ def _read_sizes(t: ForeignKeys, layout: LayoutKeys) -> int | None:
         layout["cp_kind"] = "allgather"
     if layout.get("tp", 1) > 1:
         layout["sp"] = False
-    return devices
+    return prod(size or 1 for size in sizes.values())
 
 
 def write(s: Settings) -> Emitted:
@@ -228,7 +226,9 @@ def write(s: Settings) -> Emitted:
     facts = {**take_facts(s, masks_refused(s)), **take_recompute(s)}
     precision = take_precision(s, TITLE)
     arguments = _arguments(s, facts, precision) | write_sharding(s, sharding, facts)
-    command = _command(s)
+    nodes, each = nodes_of(s.layout.devices)
+    where = f"--nnodes {nodes} --node-rank $NODE_RANK --master-addr $MASTER_ADDR " if nodes > 1 else ""
+    command = f"torchrun {where}--nproc-per-node {each} {SCRIPT}" if s.layout.devices > 1 else f"python {SCRIPT}"
     script = render("transformers", f=facts, command=command, sharding=sharding, precision=precision, **sharding.sizes)
     files = with_script({FILE: as_json(arguments)}, script, network)
     return s.emitted(TITLE, "transformers", VERSION, files, command)
@@ -287,14 +287,6 @@ def write_deepspeed(s: Settings) -> dict[str, object]:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
         config["zero_force_ds_cpu_optimizer"] = False
     return {"zero_optimization": zero, **config}
-
-
-def _command(s: Settings) -> str:
-    nodes, each = nodes_of(s.layout.devices)
-    if s.layout.devices == 1:
-        return f"python {SCRIPT}"
-    where = f"--nnodes {nodes} --node-rank $NODE_RANK --master-addr $MASTER_ADDR " if nodes > 1 else ""
-    return f"torchrun {where}--nproc-per-node {each} {SCRIPT}"
 
 
 def recognises(document: Any, text: str) -> bool:

@@ -35,23 +35,21 @@ SHAPES = {
 def write_schedule(s: Settings, facts: Facts) -> Arguments:
     """lr_scheduler_type, its arguments and the warm-up."""
     kind, ratio, warmup = facts["kind"], facts["min_ratio"], facts["warmup"]
-    written: Arguments = {}
+    numbers: Arguments = {}
     if kind == "constant":
-        written["lr_scheduler_type"] = "constant_with_warmup" if warmup else "constant"
+        name = "constant_with_warmup" if warmup else "constant"
     elif kind == "wsd":
-        written["lr_scheduler_type"] = "warmup_stable_decay"
-        written["lr_scheduler_kwargs"] = {"num_decay_steps": facts["decay"], "min_lr_ratio": ratio,
-                                          "decay_type": "linear"}  # fmt: skip
+        name = "warmup_stable_decay"
+        numbers = {"num_decay_steps": facts["decay"], "min_lr_ratio": ratio, "decay_type": "linear"}
+    elif not ratio:
+        name = kind
     elif kind == "linear":
-        written["lr_scheduler_type"] = "polynomial" if ratio else "linear"
-        if ratio:
-            lowest = float(f"{s.values['optimizer.lr'] * ratio:.12g}")
-            written["lr_scheduler_kwargs"] = {"lr_end": lowest, "power": 1.0}
+        name = "polynomial"
+        numbers = {"lr_end": float(f"{s.values['optimizer.lr'] * ratio:.12g}"), "power": 1.0}
     else:
-        written["lr_scheduler_type"] = "cosine_with_min_lr" if ratio else "cosine"
-        if ratio:
-            written["lr_scheduler_kwargs"] = {"min_lr_rate": ratio}
-    return {**written, "warmup_steps": warmup}
+        name, numbers = "cosine_with_min_lr", {"min_lr_rate": ratio}
+    arguments = {"lr_scheduler_kwargs": numbers} if numbers else {}
+    return {"lr_scheduler_type": name, **arguments, "warmup_steps": warmup}
 
 
 def check_decay(s: Settings, facts: Facts, title: str) -> None:

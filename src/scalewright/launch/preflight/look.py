@@ -61,7 +61,7 @@ def look(
         shared_memory=_space(Path("/dev/shm")),
         temporary=_within(lambda: _space(Path(tempfile.gettempdir()))) if folder is not None else None,
         folder=_within(lambda: _folder(folder)) if folder is not None else None,
-        caches=_within(lambda: _caches(environ)) or {},
+        caches=_within(lambda: {name: _file_system(Path(environ[name])) for name in CACHES if environ.get(name)}) or {},
         clock=time.time(),
     )
 
@@ -219,11 +219,6 @@ def _folder(path: Path) -> Folder:
         inodes = Space(state.f_files, state.f_favail) if state.f_files else None
     writable = os.access(place, os.W_OK | os.X_OK)
     return Folder(str(place), _space(place), _file_system(place), inodes, writable)
-
-
-def _caches(environ: Mapping[str, str]) -> dict[str, str]:
-    """The kinds of file system that compilers' caches are on, by the variables that name them."""
-    return {name: _file_system(Path(environ[name])) for name in CACHES if environ.get(name)}
 
 
 def _file_system(path: Path) -> str:

@@ -52,29 +52,19 @@ def trainjob(job: LaunchJob) -> list[Manifest]:
     """A TrainJob, and the TrainingRuntime that it refers to: what the run says, and what the site says."""
     here = run_keys(job, NODES, bare_agent(job))
     nodes = {"name": NODES, "image": here["image"]} | site_keys(job)
-    runtime = {
-        "apiVersion": "trainer.kubeflow.org/v1alpha1",
-        "kind": "TrainingRuntime",
-        "metadata": _metadata(job, queued=False),
-        "spec": {
-            "mlPolicy": {"numNodes": job.nodes, "torch": {}},
-            "template": {"spec": _jobset_spec(job, nodes, labels=ANCESTOR)},
-        },
-    }
+    version = {"apiVersion": "trainer.kubeflow.org/v1alpha1"}
+    template = {"spec": _jobset_spec(job, nodes, labels=ANCESTOR)}
+    policy = {"mlPolicy": {"numNodes": job.nodes, "torch": {}}, "template": template}
+    runtime = {**version, "kind": "TrainingRuntime", "metadata": _metadata(job, queued=False), "spec": policy}
     spec: Manifest = {"suspend": True} if job.site.queue else {}
     if deadline := _deadline(job):
         spec["activeDeadlineSeconds"] = deadline
     spec["runtimeRef"] = {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": job_name(job)}
     spec["trainer"] = {
-        "numNodes": job.nodes,
-        "numProcPerNode": job.per_node,
-        "image": here["image"],
-        "command": in_shell(job, bare_agent(job)),
-        "env": variables(job),
-        "resourcesPerNode": resources(job),
-    }
-    kind = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob"}
-    return [runtime, {**kind, "metadata": _metadata(job), "spec": spec}]
+        "numNodes": job.nodes, "numProcPerNode": job.per_node, "image": here["image"],
+        "command": in_shell(job, bare_agent(job)), "env": variables(job), "resourcesPerNode": resources(job),
+    }  # fmt: skip
+    return [runtime, {**version, "kind": "TrainJob", "metadata": _metadata(job), "spec": spec}]
 
 
 def pytorchjob(job: LaunchJob) -> list[Manifest]:
@@ -115,9 +105,8 @@ def _deadline(job: LaunchJob) -> int | None:
 def _jobset_spec(
     job: LaunchJob, node: Manifest, *, deadline: int | None = None, labels: dict[str, str] | None = None
 ) -> Manifest:
-    rules = [
-        {"name": "saved", "action": "RestartJobSetAndIgnoreMaxRestarts", "onJobFailureReasons": ["PodFailurePolicy"]}
-    ]
+    saved = {"name": "saved", "action": "RestartJobSetAndIgnoreMaxRestarts"}
+    rules = [{**saved, "onJobFailureReasons": ["PodFailurePolicy"]}]
     if deadline:
         rules.append({"name": "limit", "action": "FailJobSet", "onJobFailureReasons": ["DeadlineExceeded"]})
     template: Manifest = {"metadata": {"labels": labels}} if labels else {}
