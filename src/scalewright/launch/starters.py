@@ -133,15 +133,10 @@ def number_of(environ: Mapping[str, str], names: Names) -> int | None:
 
 # scheduler, the job's number or name, restarts so far ("": it doesn't count them)
 SCHEDULERS = (
-    ("Slurm", "SLURM_JOB_ID", "SLURM_RESTART_COUNT"),
-    ("LSF", "LSB_JOBID", ""),
-    ("Flux", "FLUX_JOB_ID", ""),
-    ("PBS", "PBS_JOBID", ""),
-    ("SkyPilot", "SKYPILOT_TASK_ID", ""),
-    ("dstack", "DSTACK_RUN_NAME", ""),
-    ("Ray", "RAY_JOB_ID", ""),
-    ("torchrun", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
-)
+    ("Slurm", "SLURM_JOB_ID", "SLURM_RESTART_COUNT"), ("LSF", "LSB_JOBID", ""), ("Flux", "FLUX_JOB_ID", ""),
+    ("PBS", "PBS_JOBID", ""), ("SkyPilot", "SKYPILOT_TASK_ID", ""), ("dstack", "DSTACK_RUN_NAME", ""),
+    ("Ray", "RAY_JOB_ID", ""), ("torchrun", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
+)  # fmt: skip
 
 
 def attempt_facts(environ: Mapping[str, str] | None = None) -> dict[str, str | int]:
