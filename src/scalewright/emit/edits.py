@@ -104,7 +104,6 @@ def _name(call: ast.Call) -> str:
 
 
 def _assigned(tree: ast.AST, attribute: str) -> list[ast.expr]:
-    """What statements set an attribute of that name to."""
     return [
         node.value
         for node in ast.walk(tree)

@@ -135,7 +135,6 @@ class Printed:
 
 
 def _stated(printed: Iterable[tuple[str, str]]) -> dict[str, object]:
-    """Arguments by our dotted keys."""
     stated: dict[str, object] = {}
     for name, value in printed:
         name = name.replace("-", "_")

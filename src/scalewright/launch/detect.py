@@ -98,7 +98,6 @@ def find_address(source: Source, environ: Mapping[str, str]) -> tuple[str | None
 
 
 def _host(environ: Mapping[str, str], names: Names) -> str | None:
-    """The first host of whatever list the variable holds."""
     name = next((name for name in names if environ.get(name)), None)
     if name is None:
         return None

@@ -139,7 +139,6 @@ def write(s: Settings) -> Emitted:
 
 
 def _rows(arguments: Arguments) -> list[str]:
-    """Flags with their values, several in a row of the script."""
     rows, row = [], ""
     for name, value in arguments.items():
         words = line(spelled(name, value))

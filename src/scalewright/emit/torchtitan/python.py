@@ -144,7 +144,6 @@ def _starts_elsewhere(call: Call, module: Module) -> bool:
 
 
 def _values(call: Call, module: Module, where: str, notes: list[str]) -> dict[str, object]:
-    """Its sections under the names of 0.2."""
     parts = dict(call.values)
     spec, policy, optimizer = (parts.pop(key, None) for key in ("model_spec", "activation_checkpoint", "optimizer"))
     values = Call("", parts).flat()

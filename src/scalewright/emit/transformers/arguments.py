@@ -20,6 +20,7 @@ from scalewright.emit.deepspeed.read import fit_batch, read_sections
 from scalewright.emit.emitted import Emitted, Reading
 from scalewright.emit.foreign import ForeignKeys, LayoutKey, LayoutKeys, RunKeys, keys_of, real_of, true, whole_of
 from scalewright.emit.rules import Pair, Rule, Word, put
+from scalewright.emit.scripts import model as scripts
 from scalewright.emit.scripts.facts import (
     Facts,
     Sharding,
@@ -28,16 +29,6 @@ from scalewright.emit.scripts.facts import (
     take_recompute,
     take_sharding,
     take_states_offload,
-)
-from scalewright.emit.scripts.model import (
-    SCRIPT,
-    as_json,
-    linked,
-    masks_refused,
-    read_model,
-    render,
-    with_script,
-    write_config,
 )
 from scalewright.emit.settings import Settings
 from scalewright.emit.transformers.schedule import read_optimizer, read_schedule, write_optimizer, write_schedule
@@ -105,7 +96,7 @@ def read(document: Any, text: str, where: str) -> Reading:
     layout = run["layout"]
     devices = _read_sizes(foreign, layout)
     fit_batch(foreign, layout, devices)
-    read_model(foreign, "model_name_or_path", where, run)
+    scripts.read_model(foreign, "model_name_or_path", where, run)
     return foreign.reading("transformers", run)
 
 
@@ -183,7 +174,7 @@ def read_deepspeed(t: ForeignKeys, run: RunKeys, where: str) -> None:
     """ZeRO and offload of the JSON that `deepspeed` names or is; the rest of it is the Trainer's own."""
     if (value := t.take("deepspeed")) is None:
         return
-    document = linked(value, where)
+    document = scripts.linked(value, where)
     if document is None:
         t.refuse("deepspeed", "the file isn't in this configuration's folder: read it by itself")
         return
@@ -221,16 +212,22 @@ def _read_sizes(t: ForeignKeys, layout: LayoutKeys) -> int | None:
 
 def write(s: Settings) -> Emitted:
     """All files; raises UserError where it would be another layout, or another network."""
-    network = write_config(s)
+    network = scripts.write_config(s)
     sharding = take_sharding(s, TITLE, CONTEXTS)
-    facts = {**take_facts(s, masks_refused(s)), **take_recompute(s)}
+    facts = {**take_facts(s, scripts.masks_refused(s)), **take_recompute(s)}
     precision = take_precision(s, TITLE)
     arguments = _arguments(s, facts, precision) | write_sharding(s, sharding, facts)
     nodes, each = nodes_of(s.layout.devices)
     where = f"--nnodes {nodes} --node-rank $NODE_RANK --master-addr $MASTER_ADDR " if nodes > 1 else ""
-    command = f"torchrun {where}--nproc-per-node {each} {SCRIPT}" if s.layout.devices > 1 else f"python {SCRIPT}"
-    script = render("transformers", f=facts, command=command, sharding=sharding, precision=precision, **sharding.sizes)
-    files = with_script({FILE: as_json(arguments)}, script, network)
+    command = (
+        f"torchrun {where}--nproc-per-node {each} {scripts.SCRIPT}"
+        if s.layout.devices > 1
+        else f"python {scripts.SCRIPT}"
+    )
+    script = scripts.render(
+        "transformers", f=facts, command=command, sharding=sharding, precision=precision, **sharding.sizes
+    )
+    files = scripts.with_script({FILE: scripts.as_json(arguments)}, script, network)
     return s.emitted(TITLE, "transformers", VERSION, files, command)
 
 

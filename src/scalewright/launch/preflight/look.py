@@ -115,7 +115,6 @@ def _interfaces() -> dict[str, Interface] | None:
 
 
 def _addresses(name: str) -> tuple[str, ...]:
-    """Of a host's name; empty where it has none."""
     try:
         entries = socket.getaddrinfo(name, None, 0, socket.SOCK_STREAM)
     except OSError:
@@ -139,7 +138,6 @@ def _taken(port: int) -> bool | None:
 
 
 def _cards(root: Path) -> dict[str, Card]:
-    """The network cards of RDMA (Linux)."""
     cards = {}
     for folder in sorted((root / "sys/class/infiniband").glob("*")):
         states = {path.parent.name: _words(path) for path in folder.glob("ports/*/state")}
