@@ -64,11 +64,9 @@ def _pipeline(s: Settings) -> Arguments:
     if layout.schedule == usual:
         s.take("layout.schedule")
     else:
-        why = (
-            f"Megatron-LM has no {layout.schedule}: the same numbers, another order, other bubbles and memory"
-            if virtual == layout.virtual_stages
-            else f"Megatron-LM interleaves {layout.pp} micro-batches or more, here are {layout.accumulation}"
-        )
+        why = f"Megatron-LM has no {layout.schedule}: the same numbers, another order, other bubbles and memory"
+        if virtual != layout.virtual_stages:
+            why = f"Megatron-LM interleaves {layout.pp} micro-batches or more, here are {layout.accumulation}"
         s.nearly("layout.schedule", usual, why)
     if virtual == layout.virtual_stages:
         s.take("layout.stage_layers")

@@ -219,11 +219,8 @@ def write(s: Settings) -> Emitted:
     arguments = _arguments(s, facts, precision) | write_sharding(s, sharding, facts)
     nodes, each = nodes_of(s.layout.devices)
     where = f"--nnodes {nodes} --node-rank $NODE_RANK --master-addr $MASTER_ADDR " if nodes > 1 else ""
-    command = (
-        f"torchrun {where}--nproc-per-node {each} {scripts.SCRIPT}"
-        if s.layout.devices > 1
-        else f"python {scripts.SCRIPT}"
-    )
+    torchrun = f"torchrun {where}--nproc-per-node {each} {scripts.SCRIPT}"
+    command = torchrun if s.layout.devices > 1 else f"python {scripts.SCRIPT}"
     script = scripts.render(
         "transformers", f=facts, command=command, sharding=sharding, precision=precision, **sharding.sizes
     )
