@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from emit.limited import run_of
-from scalewright.emit.foreign import ForeignKeys, real, real_of, whole, whole_of
-from scalewright.emit.rules import Fixed, Lacks, Pick, Word, nested, read_rules, write_rules
+from scalewright.emit.foreign import ForeignKeys, RunKeys, keys_of, real, real_of, whole, whole_of
+from scalewright.emit.rules import Fixed, Lacks, Pair, Pick, Word, nested
 
 SIZES = (Word("model.hidden_size", "width", back=whole), Word("train.z_loss", "z", back=real, always=False))
 NORM = Pick("model.norm_type", "norm", {"rmsnorm": "RMS", "layernorm": "Layer"}, "two norms", "rmsnorm",
@@ -19,20 +19,20 @@ MLP = Pick("model.mlp_type", ("mlp", "gelu"), {"swiglu": ("gated", "none"), "gel
 
 def test_words_are_written_where_they_do_something() -> None:
     settings = run_of()
-    assert write_rules(settings, SIZES) == {"width": 1024}
-    assert write_rules(run_of(train={"steps": 2, "z_loss": 1e-4}), SIZES) == {"width": 1024, "z": 1e-4}
+    assert settings.write(SIZES) == {"width": 1024}
+    assert run_of(train={"steps": 2, "z_loss": 1e-4}).write(SIZES) == {"width": 1024, "z": 1e-4}
     assert "model.hidden_size" not in dict(settings.left())
 
 
 def test_a_pick_has_names_of_values() -> None:
     settings = run_of()
-    assert write_rules(settings, [NORM, MLP]) == {"norm": "RMS", "mlp": "gated", "gelu": "none"}
+    assert settings.write([NORM, MLP]) == {"norm": "RMS", "mlp": "gated", "gelu": "none"}
     assert not {"model.norm_type", "model.mlp_type"} & dict(settings.left()).keys()
 
 
 def test_a_value_that_a_pick_lacks_is_changed_or_dropped() -> None:
     settings = run_of(model={**run_of().model.dump(), "norm_type": "layernorm_nobias", "mlp_type": "gelu"})
-    assert write_rules(settings, [NORM, MLP]) == {"norm": "RMS"}
+    assert settings.write([NORM, MLP]) == {"norm": "RMS"}
     assert [(item.key, item.written, item.why) for item in settings.changed] == [
         ("model.norm_type", "rmsnorm", "two norms")
     ]
@@ -48,7 +48,7 @@ def test_a_value_that_a_pick_lacks_is_changed_or_dropped() -> None:
 def test_rules_are_read(foreign: dict[str, Any], model: dict[str, Any]) -> None:
     run: dict[str, Any] = {}
     keys = ForeignKeys(foreign)
-    read_rules(keys, [*SIZES, NORM, MLP, Fixed("model.positions", ("rope",), ""), Lacks("model.qk_norm", "")], run)
+    keys.read([*SIZES, NORM, MLP, Fixed("model.positions", ("rope",), ""), Lacks("model.qk_norm", "")], run)
     assert run == {"model": model}
     assert keys.unread() == ()
 
@@ -56,7 +56,7 @@ def test_rules_are_read(foreign: dict[str, Any], model: dict[str, Any]) -> None:
 def test_what_is_fixed_or_lacking() -> None:
     fixed = Fixed("layout.recompute", ("full",), "all layers", "full")
     settings = run_of(layout={"devices": 8, "global_batch": 8, "offload": "optimizer", "zero_stage": 1})
-    assert write_rules(settings, [fixed, Lacks("layout.offload", "no offload")]) == {}
+    assert settings.write([fixed, Lacks("layout.offload", "no offload")]) == {}
     assert [item.key for item in settings.changed] == ["layout.recompute"]
     assert ("layout.offload", "optimizer", "no offload") in settings.dropped("X")
 
@@ -80,3 +80,26 @@ def test_numbers() -> None:
     assert (whole_of("8"), whole_of(0), whole_of(2.5)) == (8, None, None)
     with pytest.raises(ValueError, match="True"):
         whole(True)
+
+
+def test_a_pair_is_two_keys_and_defaults_stand_for_what_is_absent() -> None:
+    betas = Pair("optimizer.betas", ("beta1", "beta2"), (0.9, 0.95))
+    settings, run = run_of(), RunKeys()
+    assert settings.write([betas]) == dict(zip(("beta1", "beta2"), settings.values["optimizer.betas"], strict=True))
+    ForeignKeys({"beta1": "0.8"}).read([betas, Word("layout.tp", "tensor", back=whole, absent=4)], run)
+    assert run == {"optimizer": {"betas": [0.8, 0.95]}, "layout": {"tp": 4}}
+
+
+def test_a_name_that_is_not_here_is_reported() -> None:
+    keys = ForeignKeys({"shape": "stairs", "optim": "adam"})
+    assert keys.choose("optim", {"adam": "adamw"}, "adam", "sgd", "") == "adamw"
+    assert keys.shape("shape", {"line": "linear"}, "line") == "cosine"
+    assert [item.key for item in keys.unread()] == ["shape"]
+    run = RunKeys()
+    keys.read([Pick("optimizer.name", "optim", {"lion": "Lion"}, unknown="adamw", refused="no such")], run)
+    assert run["optimizer"] == {"name": "adamw"}
+    assert [item.why for item in keys.unread()] == ["taken as cosine: this shape isn't here", "no such"]
+
+
+def test_lists_of_keys_are_texts_by_section() -> None:
+    assert keys_of("a b zero: stage c. model.x: d") == {"a", "b", "zero.stage", "zero.c.", "model.x.d"}

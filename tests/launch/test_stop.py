@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from scalewright.launch.attempt import attempt_facts
+from scalewright.launch.starters import attempt_facts
 from scalewright.launch.stop import STOP_SIGNALS, heard_signals, run_with_signals, save_at
 from scalewright.spec.errors import UserError
 from scalewright.spec.launch import LaunchSpec

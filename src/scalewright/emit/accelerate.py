@@ -19,55 +19,40 @@ from typing import Any
 from scalewright.emit.command_lines import nodes_of
 from scalewright.emit.deepspeed.read import fit_batch, read_sections
 from scalewright.emit.emitted import Emitted, Reading
-from scalewright.emit.foreign import ForeignKeys, LayoutKey, LayoutKeys, RunKeys, real_of, true, whole_of
+from scalewright.emit.foreign import ForeignKeys, LayoutKey, LayoutKeys, RunKeys, keys_of, real_of, true, whole_of
 from scalewright.emit.rules import put
+from scalewright.emit.scripts import model as scripts
 from scalewright.emit.scripts.facts import (
-    Facts,
     Sharding,
     take_facts,
     take_optimizer,
     take_precision,
     take_recompute,
     take_sharding,
-)
-from scalewright.emit.scripts.model import (
-    CONFIG,
-    SAMPLES,
-    as_yaml,
-    linked,
-    masks_refused,
-    read_beside,
-    render,
-    write_config,
+    take_states_offload,
 )
 from scalewright.emit.settings import Settings
 from scalewright.spec.common.formatting import flat
 from scalewright.spec.errors import UserError
 
-__all__ = ["read", "recognises", "write"]
 PRECISIONS = {"bf16": "bf16", "fp16": "fp16", "fp32": "no", "tf32": "no"}
+READ_PRECISIONS = {"no": "fp32", "none": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8"}
 FSDP1 = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0, "HYBRID_SHARD": 3, "HYBRID_SHARD_ZERO2": 2}
 CONTEXT = {"allgather": "allgather", "alltoall": "ring"}
 PREFIX = "parallelism_config"
-ASIDE = frozenset({
-    "compute_environment", "debug", "downcast_bf16", "enable_cpu_affinity", "machine_rank",
-    "main_process_ip", "main_process_port", "main_training_function", "rdzv_backend", "same_network",
-    "gpu_ids", "use_cpu", "tpu_env", "tpu_name", "tpu_zone", "tpu_use_cluster", "tpu_use_sudo",
-    "command_file", "commands", "tpu_vm", "fsdp_config.fsdp_auto_wrap_policy",
-    "fsdp_config.fsdp_transformer_layer_cls_to_wrap", "fsdp_config.fsdp_min_num_params",
-    "fsdp_config.fsdp_backward_prefetch", "fsdp_config.fsdp_forward_prefetch",
-    "fsdp_config.fsdp_backward_prefetch_policy", "fsdp_config.fsdp_cpu_ram_efficient_loading",
-    "fsdp_config.fsdp_state_dict_type", "fsdp_config.fsdp_sync_module_states",
-    "fsdp_config.fsdp_use_orig_params", "deepspeed_config.zero3_init_flag",
-    "deepspeed_config.zero3_save_16bit_model", "deepspeed_config.deepspeed_multinode_launcher",
-    "deepspeed_config.deepspeed_hostfile", "dynamo_config.dynamo_backend", "dynamo_config.dynamo_mode",
-    "dynamo_config.dynamo_use_dynamic", "dynamo_config.dynamo_use_fullgraph",
-    "dynamo_config.dynamo_use_regional_compilation", "dynamo_backend", "parallelism_config.cp_backend",
-    "parallelism_config.sp_backend", "parallelism_config.sp_seq_length",
-    "parallelism_config.sp_seq_length_is_variable", "parallelism_config.sp_attn_implementation",
-})  # fmt: skip
+ASIDE = keys_of("""
+    compute_environment debug downcast_bf16 enable_cpu_affinity machine_rank main_process_ip main_process_port
+    main_training_function rdzv_backend same_network gpu_ids use_cpu tpu_env tpu_name tpu_zone tpu_use_cluster
+    tpu_use_sudo command_file commands tpu_vm dynamo_backend
+    fsdp_config: fsdp_auto_wrap_policy fsdp_transformer_layer_cls_to_wrap fsdp_min_num_params fsdp_backward_prefetch
+        fsdp_forward_prefetch fsdp_backward_prefetch_policy fsdp_cpu_ram_efficient_loading fsdp_state_dict_type
+        fsdp_sync_module_states fsdp_use_orig_params
+    deepspeed_config: zero3_init_flag zero3_save_16bit_model deepspeed_multinode_launcher deepspeed_hostfile
+    dynamo_config: dynamo_backend dynamo_mode dynamo_use_dynamic dynamo_use_fullgraph dynamo_use_regional_compilation
+    parallelism_config: cp_backend sp_backend sp_seq_length sp_seq_length_is_variable sp_attn_implementation
+""")
 TITLE, VERSION = "Accelerate", "1.15 with transformers 5.23"
-FILE, SCRIPT = "accelerate_config.yaml", "train.py"
+FILE = "accelerate_config.yaml"
 CONTEXTS = {"allgather": ("allgather", True), "ring": ("alltoall", True)}
 TYPES = {"none": "NO", "ddp": "MULTI_GPU", "deepspeed": "DEEPSPEED", "fsdp": "FSDP", "loaded": "MULTI_GPU"}
 MEGATRON: Mapping[LayoutKey, str] = {"tp": "tp_degree", "pp": "pp_degree"}
@@ -75,10 +60,9 @@ MEGATRON: Mapping[LayoutKey, str] = {"tp": "tp_degree", "pp": "pp_degree"}
 
 def write(s: Settings) -> Emitted:
     """All files; raises UserError where it would be another layout, or another network."""
-    network = write_config(s)
+    network = scripts.write_config(s)
     sharding = take_sharding(s, TITLE, CONTEXTS)
-    masks = masks_refused(s) or ("context parallelism has no masks but the causal one" if s.layout.cp > 1 else None)
-    facts = {**take_facts(s, masks), **take_optimizer(s, TITLE), **take_recompute(s)}
+    facts = {**take_facts(s, scripts.masks_refused(s)), **take_optimizer(s, TITLE), **take_recompute(s)}
     precision = take_precision(s, TITLE)
     facts["tf32"] = precision == "tf32"
     in_config = sharding.kind == "fsdp" and facts["every"] == 1 and not facts["products"]
@@ -86,9 +70,13 @@ def write(s: Settings) -> Emitted:
     command = _command(s, sharding)
     if in_config:
         facts["every"] = 0  # FSDP's own recomputation
-    script = _script(s, facts, sharding, precision, command)
+    script = scripts.render(
+        "accelerate", f=facts, command=command, sharding=sharding, out=f"{s.run.folder}/accelerate",
+        dtype={"bf16": "bfloat16", "fp16": "float16"}.get(precision, "float32"),
+        reduce_in_fp32=sharding.kind == "fsdp" and precision in ("bf16", "fp16"), **sharding.sizes,
+    )  # fmt: skip
     note = "Written by `scalewright emit accelerate`; it is started by"
-    files = {FILE: as_yaml(config, note, command), SCRIPT: script, "samples.py": SAMPLES, CONFIG: network}
+    files = scripts.with_script({FILE: scripts.as_yaml(config, note, command)}, script, network)
     return s.emitted(TITLE, "accelerate", VERSION, files, command)
 
 
@@ -99,39 +87,26 @@ def _config(s: Settings, sharding: Sharding, precision: str, recompute: bool) ->
         raise UserError("Accelerate runs FSDP on accelerators alone", "device", "use zero_stage 0, or another device")
     kind = "MULTI_CPU" if cpu and sharding.kind == "ddp" else TYPES[sharding.kind]
     config: dict[str, object] = {
-        "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": kind,
-        "mixed_precision": PRECISIONS[precision],
-        "num_machines": nodes,
-        "num_processes": s.layout.devices,
-        "machine_rank": 0,
-        "main_process_port": 29500,
-        "rdzv_backend": "static",
-        "same_network": True,
-        "use_cpu": cpu,
-    }
+        "compute_environment": "LOCAL_MACHINE", "distributed_type": kind, "mixed_precision": PRECISIONS[precision],
+        "num_machines": nodes, "num_processes": s.layout.devices, "machine_rank": 0, "main_process_port": 29500,
+        "rdzv_backend": "static", "same_network": True, "use_cpu": cpu,
+    }  # fmt: skip
     if sharding.kind == "fsdp":
         config["fsdp_config"] = {
-            "fsdp_version": 2,
-            "fsdp_reshard_after_forward": sharding.reshard,
-            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-            "fsdp_activation_checkpointing": recompute,
-            "fsdp_offload_params": sharding.offload,
-            "fsdp_state_dict_type": "SHARDED_STATE_DICT",
-            "fsdp_cpu_ram_efficient_loading": False,
-            **_activations(s, sharding, recompute),
-        }
+            "fsdp_version": 2, "fsdp_reshard_after_forward": sharding.reshard,
+            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP", "fsdp_activation_checkpointing": recompute,
+            "fsdp_offload_params": sharding.offload, "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+            "fsdp_cpu_ram_efficient_loading": False, **_activations(s, recompute),
+        }  # fmt: skip
     elif sharding.kind == "loaded":
-        _activations(s, sharding, recompute)
+        _activations(s, recompute)
     if sharding.kind == "deepspeed":
         config["deepspeed_config"] = {
-            "zero_stage": 1,
-            "gradient_accumulation_steps": s.layout.accumulation,
+            "zero_stage": 1, "gradient_accumulation_steps": s.layout.accumulation,
             "gradient_clipping": s.take("optimizer.clip_norm"),
-            "offload_optimizer_device": _offload(s),
-            "offload_param_device": "none",
+            "offload_optimizer_device": "cpu" if take_states_offload(s) else "none", "offload_param_device": "none",
             "zero3_init_flag": False,
-        }
+        }  # fmt: skip
     if sharding.kind == "fsdp" or s.layout.tp > 1:
         sizes = {f"{PREFIX}_{name}_size": size for name, size in sharding.sizes.items()}
         strategy = {f"{PREFIX}_cp_comm_strategy": sharding.context} if s.layout.cp > 1 else {}
@@ -139,9 +114,9 @@ def _config(s: Settings, sharding: Sharding, precision: str, recompute: bool) ->
     return config
 
 
-def _activations(s: Settings, sharding: Sharding, recompute: bool) -> dict[str, object]:
+def _activations(s: Settings, recompute: bool) -> dict[str, object]:
     """Offloaded activations: FSDP2 offloads what recomputed layers keep."""
-    if s.layout.offload not in ("activations", "all") or sharding.kind not in ("fsdp", "loaded"):
+    if s.layout.offload not in ("activations", "all"):
         return {}
     if not recompute:
         s.drop("layout.offload", "Accelerate offloads activations of layers that FSDP recomputes")
@@ -151,33 +126,12 @@ def _activations(s: Settings, sharding: Sharding, recompute: bool) -> dict[str, 
     return {"fsdp_activation_checkpointing_offload": True}
 
 
-def _offload(s: Settings) -> str:
-    if s.layout.offload == "optimizer":
-        s.take("layout.offload")
-        return "cpu"
-    s.drop("layout.offload", "ZeRO 1 offloads optimizer states alone")
-    return "none"
-
-
 def _command(s: Settings, sharding: Sharding) -> str:
     nodes, each = nodes_of(s.layout.devices)
     if s.run.device == "cpu" and sharding.kind != "none":
-        return f"ACCELERATE_USE_CPU=true torchrun --nproc-per-node {each} {SCRIPT}"
+        return f"ACCELERATE_USE_CPU=true torchrun --nproc-per-node {each} {scripts.SCRIPT}"
     where = " --machine_rank $NODE_RANK --main_process_ip $MASTER_ADDR" if nodes > 1 else ""
-    return f"accelerate launch --config_file {FILE}{where} {SCRIPT}"
-
-
-def _script(s: Settings, facts: Facts, sharding: Sharding, precision: str, command: str) -> str:
-    return render(
-        "accelerate",
-        f=facts,
-        command=command,
-        dtype={"bf16": "bfloat16", "fp16": "float16"}.get(precision, "float32"),
-        reduce_in_fp32=sharding.kind == "fsdp" and precision in ("bf16", "fp16"),
-        sharding=sharding,
-        out=f"{s.run.folder}/accelerate",
-        **sharding.sizes,
-    )
+    return f"accelerate launch --config_file {FILE}{where} {scripts.SCRIPT}"
 
 
 def read(document: Any, text: str, where: str) -> Reading:
@@ -187,7 +141,10 @@ def read(document: Any, text: str, where: str) -> Reading:
     layout: LayoutKeys = run.setdefault("layout", {})
     kind = str(foreign.take("distributed_type")).upper()
     processes, machines = whole_of(foreign.take("num_processes")), whole_of(foreign.take("num_machines"))
-    _read_precision(foreign, layout)
+    precision = foreign.take("mixed_precision")
+    if precision is None and foreign.take("fp16"):
+        precision = "fp16"
+    layout["precision"] = READ_PRECISIONS.get(str("no" if precision is None else precision).lower(), "bf16")
     layout["zero_stage"] = 3 if _read_sizes(foreign, layout) > 1 else 0  # loaded in shards
     if kind == "FSDP":
         _read_fsdp(foreign, layout, machines)
@@ -198,7 +155,7 @@ def read(document: Any, text: str, where: str) -> Reading:
     elif kind not in ("NO", "MULTI_GPU", "MULTI_CPU", "MULTI_NPU", "MULTI_XPU", "MULTI_HPU", "MULTI_MLU"):
         foreign.refuse("distributed_type", "processes of this kind aren't known here: taken as whole replicas")
     fit_batch(foreign, layout, processes)
-    read_beside(where, run)
+    scripts.read_beside(where, run)
     return foreign.reading("accelerate", run)
 
 
@@ -213,14 +170,6 @@ def _named(document: Mapping[str, Any]) -> dict[str, object]:
             name = f"fsdp_{name}"
         keys[f"{section}.{name}" if section else name] = value
     return keys
-
-
-def _read_precision(t: ForeignKeys, layout: LayoutKeys) -> None:
-    precision = t.take("mixed_precision")
-    if precision is None and t.take("fp16"):
-        precision = "fp16"
-    names = {"no": "fp32", "none": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8"}
-    layout["precision"] = names.get(str(precision if precision is not None else "no").lower(), "bf16")
 
 
 def _read_sizes(t: ForeignKeys, layout: LayoutKeys) -> int:
@@ -265,7 +214,7 @@ def _read_fsdp(t: ForeignKeys, layout: LayoutKeys, machines: int | None) -> None
 def _read_deepspeed(t: ForeignKeys, run: RunKeys, where: str) -> None:
     name = "deepspeed_config.deepspeed_config_file"
     if (file := t.take(name)) is not None:
-        document = linked(file, where)
+        document = scripts.linked(file, where)
         if document is None:
             t.refuse(name, "the file isn't in this configuration's folder: read it by itself")
             return
@@ -298,10 +247,9 @@ def _read_megatron(t: ForeignKeys, run: RunKeys) -> None:
     layout["zero_stage"] = int(true(t.take(f"{section}use_distributed_optimizer")))
     if true(t.take(f"{section}recompute_activations")):
         layout["recompute"] = "selective"
-    clip, micro = (real_of(t.take(f"{section}gradient_clipping")), whole_of(t.take(f"{section}num_micro_batches")))
-    if clip is not None:
+    if (clip := real_of(t.take(f"{section}gradient_clipping"))) is not None:
         put(run, "optimizer.clip_norm", clip)
-    if micro is not None:
+    if (micro := whole_of(t.take(f"{section}num_micro_batches"))) is not None:
         layout["accumulation"] = micro
 
 

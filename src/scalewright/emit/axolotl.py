@@ -6,61 +6,39 @@ zero_stage 2, 3           fsdp_version 2, fsdp_config.reshard_after_forward     
 batch                     micro_batch_size, gradient_accumulation_steps
 samples                   rows/, made by make_inputs.py, in their order (curriculum_sampling)
 
-Words are those of Axolotl 0.19 (src/axolotl/utils/schemas/*.py, read 2026-11). It ignores keys that it
-doesn't have.
+Words are those of Axolotl 0.19 (src/axolotl/utils/schemas/*.py, read 2026-11). It ignores keys that it doesn't have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import prod
 from typing import Any
 
 from scalewright.emit.command_lines import nodes_of
 from scalewright.emit.deepspeed.read import fit_batch
 from scalewright.emit.emitted import Emitted, Reading
-from scalewright.emit.foreign import ForeignKeys, LayoutKeys, RunKeys, real_of, true, whole_of
-from scalewright.emit.rules import put, write_rules
+from scalewright.emit.foreign import ForeignKeys, LayoutKeys, RunKeys, keys_of, real_of, true, whole_of
+from scalewright.emit.rules import put
 from scalewright.emit.scripts.facts import Facts, Sharding, take_facts, take_precision, take_sharding
 from scalewright.emit.scripts.model import CONFIG, SAMPLES, as_yaml, read_model, render, write_config
 from scalewright.emit.settings import Settings
-from scalewright.emit.transformers.arguments import (
-    COMMON,
-    aside,
-    read_deepspeed,
-    read_memory,
-    read_numbers,
-    read_steps,
-    write_deepspeed,
-)
-from scalewright.emit.transformers.schedule import (
-    check_decay,
-    read_optimizer,
-    read_schedule,
-    write_optimizer,
-    write_schedule,
-)
-from scalewright.spec.common.formatting import flat
+from scalewright.emit.transformers import arguments as trainer
+from scalewright.emit.transformers import schedule as rates
 
-SIZES = {
-    "dp_replicate": "dp_replicate_size", "dp_shard": "dp_shard_size", "tp": "tensor_parallel_size",
-    "cp": "context_parallel_size",
-}  # fmt: skip
-OWN = frozenset({
-    "tokenizer_type", "tokenizer_config", "tokenizer_use_fast", "tokenizer_legacy", "model_type",
-    "trust_remote_code", "strict", "dataset_prepared_path", "dataset_processes", "dataset_num_proc",
-    "shuffle_merged_datasets", "val_set_size", "eval_batch_size", "train_on_inputs", "group_by_length",
-    "wandb_project", "wandb_entity", "wandb_watch", "wandb_name", "wandb_log_model",
-    "mlflow_experiment_name", "use_tensorboard", "early_stopping_patience", "xformers_attention",
-    "flash_attention", "flex_attention", "sdp_attention", "eager_attention", "attn_implementation",
-    "special_tokens", "loss_watchdog_threshold", "loss_watchdog_patience", "evals_per_epoch",
-    "saves_per_epoch", "eval_table_size", "eval_sample_packing", "plugins", "pad_to_sequence_len",
-    "curriculum_sampling", "fsdp_version", "chat_template", "test_datasets", "hub_model_id",
-    "fsdp_config.fsdp_version", "fsdp_config.final_state_dict_type", "fsdp_final_state_dict_type",
-    "low_cpu_mem_usage", "cut_cross_entropy", "liger_rope", "liger_rms_norm", "liger_glu_activation",
-    "liger_layer_norm", "gc_steps", "save_safetensors", "liger_fused_linear_cross_entropy",
-    "heads_k_stride", "ring_attn_func", "base_model_config", "dataset_shard_num",
-})  # fmt: skip
+SIZES = {"dp_replicate": "dp_replicate_size", "dp_shard": "dp_shard_size", "tp": "tensor_parallel_size",
+         "cp": "context_parallel_size"}  # fmt: skip
+OWN = keys_of("""
+    tokenizer_type tokenizer_config tokenizer_use_fast tokenizer_legacy model_type trust_remote_code strict
+    dataset_prepared_path dataset_processes dataset_num_proc shuffle_merged_datasets val_set_size eval_batch_size
+    train_on_inputs group_by_length wandb_project wandb_entity wandb_watch wandb_name wandb_log_model
+    mlflow_experiment_name use_tensorboard early_stopping_patience xformers_attention flash_attention flex_attention
+    sdp_attention eager_attention attn_implementation special_tokens loss_watchdog_threshold loss_watchdog_patience
+    evals_per_epoch saves_per_epoch eval_table_size eval_sample_packing plugins pad_to_sequence_len curriculum_sampling
+    fsdp_version chat_template test_datasets hub_model_id fsdp_config.fsdp_version fsdp_config.final_state_dict_type
+    fsdp_final_state_dict_type low_cpu_mem_usage cut_cross_entropy liger_rope liger_rms_norm liger_glu_activation
+    liger_layer_norm gc_steps save_safetensors liger_fused_linear_cross_entropy heads_k_stride ring_attn_func
+    base_model_config dataset_shard_num
+""")
 TITLE, VERSION = "Axolotl", "0.19"
 FILE, INPUTS = "axolotl.yaml", "make_inputs.py"
 CONTEXTS = {"ring": ("ring", True), "allgather": ("ring", False)}
@@ -75,80 +53,62 @@ def write(s: Settings) -> Emitted:
     facts = take_facts(s, NO_MASKS, own_loop=False)
     s.assume(f"{INPUTS} writes every sample of the run to rows/, and a row's last token has no target")
     config = _config(s, facts, sharding)
-    command = _command(s)
+    nodes, each = nodes_of(s.layout.devices)
+    where = f" --nnodes={nodes} --node_rank=$NODE_RANK --master_addr=$MASTER_ADDR" if nodes > 1 else ""
+    command = f"python {INPUTS} && axolotl train {FILE} --launcher torchrun --{where} --nproc_per_node={each}"
+    note = f"Written by `scalewright emit axolotl`, for Axolotl {VERSION}; it is started by"
     inputs = render("rows", f=facts, title=TITLE, disk=False, from_scratch=False)
-    files = {
-        FILE: as_yaml(
-            config, f"Written by `scalewright emit axolotl`, for Axolotl {VERSION}; it is started by", command
-        ),
-        INPUTS: inputs,
-        "samples.py": SAMPLES,
-        f"model/{CONFIG}": network,
-    }
+    files = with_rows({FILE: as_yaml(config, note, command)}, inputs, network)
     return s.emitted(TITLE, "axolotl", VERSION, files, command)
 
 
 def _config(s: Settings, facts: Facts, sharding: Sharding) -> dict[str, object]:
-    schedule = write_schedule(s, facts)
-    check_decay(s, facts, TITLE)
+    schedule = rates.write_schedule(s, facts)
+    rates.check_decay(s, facts, TITLE)
     if facts["warmup"] == 1:
         s.nearly("lr_schedule.warmup_steps", "2", "Axolotl makes two of one")
-    first, second = s.take("optimizer.betas")
+    rows = {"path": "./rows/train.parquet", "ds_type": "parquet", "type": None}
     config: dict[str, object] = {
-        "base_model": facts["init"] or "./model",
-        "tokenizer_config": "./model",
-        "output_dir": f"{s.run.folder}/axolotl",
-        "datasets": [{"path": "./rows/train.parquet", "ds_type": "parquet", "type": None}],
-        "dataset_prepared_path": "./prepared",
-        "sequence_len": facts["seq_len"],
-        "sample_packing": False,
-        "shuffle_merged_datasets": False,
-        "curriculum_sampling": True,
-        "micro_batch_size": facts["micro_batch"],
-        "gradient_accumulation_steps": facts["accumulation"],
-        "max_steps": facts["steps"],
-        **write_rules(s, COMMON),
-        "adam_beta1": first,
-        "adam_beta2": second,
-        "optimizer": write_optimizer(s, TITLE),
-        "lr_scheduler": schedule.pop("lr_scheduler_type"),
-        **schedule,
-        **_memory(s),
-        **_layout(s, sharding),
-        "attn_implementation": "flash_attention_2" if s.layout.cp > 1 else "sdpa",
-        "logging_steps": 1,
+        "base_model": facts["init"] or "./model", "tokenizer_config": "./model",
+        "output_dir": f"{s.run.folder}/axolotl", "datasets": [rows], "dataset_prepared_path": "./prepared",
+        "sequence_len": facts["seq_len"], "sample_packing": False, "shuffle_merged_datasets": False,
+        "curriculum_sampling": True, "micro_batch_size": facts["micro_batch"],
+        "gradient_accumulation_steps": facts["accumulation"], "max_steps": facts["steps"], **s.write(trainer.COMMON),
+        "optimizer": rates.write_optimizer(s, TITLE), "lr_scheduler": schedule.pop("lr_scheduler_type"), **schedule,
+        **write_precision(s, TITLE), "gradient_checkpointing": write_recompute(s, TITLE), **_layout(s, sharding),
+        "attn_implementation": "flash_attention_2" if s.layout.cp > 1 else "sdpa", "logging_steps": 1,
         "save_steps" if facts["save_every"] else "save_strategy": facts["save_every"] or "no",
-    }
+    }  # fmt: skip
     if facts["valid_every"]:
-        config["test_datasets"] = [
-            {"path": "./rows/valid.parquet", "ds_type": "parquet", "type": None, "split": "train"}
-        ]
+        config["test_datasets"] = [{**rows, "path": "./rows/valid.parquet", "split": "train"}]
         config |= {"eval_steps": facts["valid_every"], "eval_batch_size": facts["micro_batch"]}
     return config
 
 
-def _memory(s: Settings) -> dict[str, object]:
-    precision = take_precision(s, TITLE)
-    written = {"bf16": precision == "bf16", "fp16": precision == "fp16", "tf32": precision == "tf32"}
-    return {**written, "gradient_checkpointing": write_recompute(s, TITLE)}
+def with_rows(files: dict[str, str], inputs: str, network: str) -> dict[str, str]:
+    """A trainer's own files, the script that makes rows of the samples, and the network."""
+    return {**files, INPUTS: inputs, "samples.py": SAMPLES, f"model/{CONFIG}": network}
+
+
+def write_precision(s: Settings, title: str) -> dict[str, object]:
+    """Which precision it is, as switches."""
+    precision = take_precision(s, title)
+    return {name: name == precision for name in ("bf16", "fp16", "tf32")}
 
 
 def write_recompute(s: Settings, title: str) -> bool:
     """Whether layers are recomputed: all of them or none."""
     kind = s.layout.recompute
-    if kind in ("none", "full"):
-        s.take("layout.recompute")
-    elif hasattr(kind, "budget"):
+    if hasattr(kind, "budget"):
         s.drop("layout.recompute", f"{title} has no memory budget")
         return False
-    else:
-        s.nearly("layout.recompute", "full", f"{title} recomputes all layers or none")
-    return kind != "none"
+    why = f"{title} recomputes all layers or none"
+    return bool(s.choose("layout.recompute", {"none": False, "full": True}, why, "full"))
 
 
 def _layout(s: Settings, sharding: Sharding) -> dict[str, object]:
     if sharding.kind == "deepspeed":
-        return {"deepspeed": write_deepspeed(s)}
+        return {"deepspeed": trainer.write_deepspeed(s)}
     if sharding.kind != "fsdp" and s.layout.tp == 1:
         return {}
     if s.layout.offload == "activations":
@@ -156,22 +116,9 @@ def _layout(s: Settings, sharding: Sharding) -> dict[str, object]:
     sizes: dict[str, object] = {SIZES[name]: size for name, size in sharding.sizes.items()}
     if sharding.kind != "fsdp":
         return sizes
-    return {
-        **sizes,
-        "fsdp_version": 2,
-        "fsdp_config": {
-            "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-            "reshard_after_forward": sharding.reshard,
-            "offload_params": sharding.offload,
-            "state_dict_type": "SHARDED_STATE_DICT",
-        },
-    }
-
-
-def _command(s: Settings) -> str:
-    nodes, each = nodes_of(s.layout.devices)
-    where = f" --nnodes={nodes} --node_rank=$NODE_RANK --master_addr=$MASTER_ADDR" if nodes > 1 else ""
-    return f"python {INPUTS} && axolotl train {FILE} --launcher torchrun --{where} --nproc_per_node={each}"
+    fsdp = {"auto_wrap_policy": "TRANSFORMER_BASED_WRAP", "reshard_after_forward": sharding.reshard,
+            "offload_params": sharding.offload, "state_dict_type": "SHARDED_STATE_DICT"}  # fmt: skip
+    return {**sizes, "fsdp_version": 2, "fsdp_config": fsdp}
 
 
 def recognises(document: Any, text: str) -> bool:
@@ -181,18 +128,22 @@ def recognises(document: Any, text: str) -> bool:
 
 def read(document: Any, text: str, where: str) -> Reading:
     """Such a file as a run."""
-    keys = _flattened(document)
-    foreign = ForeignKeys(keys, aside(keys, OWN))
+    keys = {key: value for key, value in trainer.flattened(document).items() if value is not None}
+    foreign = ForeignKeys(keys, trainer.aside(keys, OWN))
     run: RunKeys = {}
-    read_numbers(foreign, run)
+    trainer.read_numbers(foreign, run)
     layout = run["layout"]
     layout["micro_batch"] = whole_of(foreign.take("micro_batch_size")) or 1
     layout["accumulation"] = whole_of(foreign.take("gradient_accumulation_steps")) or 1
     if (rows := whole_of(foreign.take("batch_size"))) is not None:
         layout["accumulation"] = max(1, rows // layout["micro_batch"])
-    _read_data(foreign, run)
-    _read_schedule(foreign, run, read_steps(foreign, run, "num_epochs"))
-    read_memory(foreign, layout)
+    put(run, "data.seq_len", whole_of(foreign.take("sequence_len")) or 512)
+    if (packing := foreign.take("sample_packing")) is not None:
+        run["data"]["document_mask"] = true(packing)
+    for key in ("datasets", "pretraining_dataset"):
+        foreign.refuse(key, "texts and rows of its own: prepare them, and set data.train")
+    _read_schedule(foreign, run, trainer.read_steps(foreign, run, "num_epochs"))
+    trainer.read_memory(foreign, layout)
     if foreign.values.get("bf16", "auto") == "auto" and layout["precision"] == "fp32":
         layout["precision"] = "bf16"
     fit_batch(foreign, layout, _read_layout(foreign, run, where))
@@ -200,31 +151,13 @@ def read(document: Any, text: str, where: str) -> Reading:
     return foreign.reading("axolotl", run)
 
 
-def _flattened(document: Mapping[str, Any]) -> dict[str, object]:
-    rest = {key: value for key, value in document.items() if key != "deepspeed"}
-    keys = {
-        key.replace("fsdp_config.fsdp_", "fsdp_config."): value
-        for key, value in flat(rest).items()
-        if value is not None
-    }
-    return keys | ({"deepspeed": document["deepspeed"]} if document.get("deepspeed") else {})
-
-
-def _read_data(t: ForeignKeys, run: RunKeys) -> None:
-    put(run, "data.seq_len", whole_of(t.take("sequence_len")) or 512)
-    if (packing := t.take("sample_packing")) is not None:
-        run["data"]["document_mask"] = true(packing)
-    for key in ("datasets", "pretraining_dataset"):
-        t.refuse(key, "texts and rows of its own: prepare them, and set data.train")
-
-
 def _read_schedule(t: ForeignKeys, run: RunKeys, steps: int | None) -> None:
-    read_optimizer(t, run, "optimizer")
+    rates.read_optimizer(t, run, "optimizer")
     t.values.setdefault("lr_scheduler", "cosine")
     if steps is not None and not {"warmup_steps", "warmup_ratio"} & t.values.keys():
         t.values["warmup_steps"] = min(int(0.03 * steps), 100)
         t.assume(f"a warm-up of {t.values['warmup_steps']} steps, Axolotl's default")
-    read_schedule(t, run, steps, "lr_scheduler")
+    rates.read_schedule(t, run, steps, "lr_scheduler")
     if (ratio := real_of(t.take("cosine_min_lr_ratio"))) is not None:
         run["lr_schedule"]["min_ratio"] = ratio
 
@@ -247,7 +180,7 @@ def _read_layout(t: ForeignKeys, run: RunKeys, where: str) -> int | None:
         layout["cp_kind"] = "ring"
     if t.take("fsdp") or any(key.startswith("fsdp_config.") for key in t.values):
         _read_fsdp(t, layout)
-    read_deepspeed(t, run, where)
+    trainer.read_deepspeed(t, run, where)
     known = sizes["dp_shard"] is not None or sizes["dp_replicate"] is not None
     return prod(size or 1 for size in sizes.values()) if known else None
 

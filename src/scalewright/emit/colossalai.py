@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from scalewright.emit.command_lines import torchrun
 from scalewright.emit.emitted import Emitted
 from scalewright.emit.rules import Words
-from scalewright.emit.scripts.facts import take_facts
-from scalewright.emit.scripts.model import CONFIG, SAMPLES, render, write_config
+from scalewright.emit.scripts.facts import take_facts, take_numbers
+from scalewright.emit.scripts.model import SCRIPT, render, with_script, write_config
 from scalewright.emit.settings import Settings
 from scalewright.spec.errors import UserError
 
-TITLE, VERSION, SCRIPT = "Colossal-AI", "0.5", "train.py"
+TITLE, VERSION = "Colossal-AI", "0.5"
 HYBRID, MIXTURES, GEMINI = "HybridParallelPlugin", "MoeHybridParallelPlugin", "GeminiPlugin"
 STYLES = {"1f1b": "1f1b", "interleaved": "interleaved", "zbv": "zbv"}
 MODES = {"ring": "ring_attn", "ulysses": "all_to_all"}
@@ -50,8 +50,7 @@ def write(s: Settings) -> Emitted:
     if s.run.train.z_loss:
         s.nearly("train.z_loss", "0", "transformers' loss has no z-loss")
     layout = s.layout
-    for key in ("devices", "tp", "micro_batch", "global_batch", "offload"):
-        s.take(f"layout.{key}")
+    s.take_each("layout", "devices", "tp", "micro_batch", "global_batch", "offload")
     s.take_expert_split(TITLE)
     gemini = layout.zero_stage == 3 and layout.pp == layout.cp == layout.ep == 1
     plugin = _gemini(s) if gemini else _hybrid(s)
@@ -63,22 +62,15 @@ def write(s: Settings) -> Emitted:
         out=f"{s.run.folder}/colossalai",
     )  # fmt: skip
     s.assume("transformers shifts labels itself: the last target of a row isn't counted")
-    files = {SCRIPT: script, "samples.py": SAMPLES, CONFIG: network}
-    return s.emitted(TITLE, "colossalai", VERSION, files, command)
+    return s.emitted(TITLE, "colossalai", VERSION, with_script({}, script, network), command)
 
 
 def _optimizer(s: Settings) -> Words:
-    spec = s.optimizer
     why = "written as HybridAdam: Colossal-AI shards the states of AdamW and SGD"
     name = s.choose("optimizer.name", {"adamw": "adamw", "sgd": "sgd"}, why, "adamw")
     if name == "sgd":
         s.take("optimizer.momentum")
-    return {
-        "optimizer": name, "lr": s.take("optimizer.lr"), "betas": s.take_adam(),
-        "eps": s.take("optimizer.eps"), "momentum": spec.kept_momentum,
-        "weight_decay": s.take("optimizer.weight_decay"), "every": 0,
-        "clip": s.take("optimizer.clip_norm"),
-    }  # fmt: skip
+    return {"optimizer": name, **take_numbers(s), "every": 0}
 
 
 def _common(s: Settings) -> Words:

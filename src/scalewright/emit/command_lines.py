@@ -15,9 +15,10 @@ that the script takes from outside stays as it is written, `$DATA_PATH`.
 
 from __future__ import annotations
 
+import operator
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -30,6 +31,9 @@ ARRAY = re.compile(r'"(\$\{\w+\[[@*]\]\})"')  # in quotes it is still several wo
 ARITHMETIC = re.compile(r"\$\(\(([\w\s*+/$()-]{1,200})\)\)")
 SEPARATOR = re.compile(r"\s*;\s*(?=[A-Za-z_]\w*=|$)")
 LAUNCHERS = ("torchrun", "python", "python3", "srun", "mpirun", "deepspeed", "accelerate", "bash")
+SIGNS: Mapping[str, Callable[[int, int], int]] = {
+    "*": operator.mul, "+": operator.add, "-": operator.sub, "/": operator.floordiv,
+}  # fmt: skip
 DEEPEST = 20  # variables within variables
 
 
@@ -66,16 +70,9 @@ def ranks(launch: Sequence[str], variables: dict[str, str]) -> int | None:
     each = _whole(given.get("nproc-per-node", given.get("ntasks-per-node")))
     if each is not None and nodes is not None:
         return each * nodes
-    for value in (
-        given.get("ntasks"),
-        given.get("num-processes"),
-        short.get("-np"),
-        short.get("-n"),
-        variables.get("WORLD_SIZE"),
-    ):
-        if (count := _whole(value)) is not None:
-            return count
-    return None
+    stated = (given.get("ntasks"), given.get("num-processes"), short.get("-np"), short.get("-n"))
+    counts = (_whole(value) for value in (*stated, variables.get("WORLD_SIZE")))
+    return next((count for count in counts if count is not None), None)
 
 
 def _whole(value: Any) -> int | None:
@@ -88,10 +85,7 @@ def spelled(name: str, value: Any) -> list[str]:
     if value is True:
         return [f"--{name}"]
     values = value if isinstance(value, list) else [value]
-    return [
-        f"--{name}",
-        *(str(int(item)) if isinstance(item, float) and item == int(item) else str(item) for item in values),
-    ]
+    return [f"--{name}", *(str(int(v)) if isinstance(v, float) and v == int(v) else str(v) for v in values)]
 
 
 def nodes_of(devices: int) -> tuple[int, int]:
@@ -134,8 +128,7 @@ def read_script(text: str) -> Script:
         match = ASSIGNED.match(line)
         if match and not _runs_something(line):
             name, adds, value = match.groups()
-            value = _unwrapped(value)
-            value = VARIABLE.sub(partial(_before, name, script.variables), value)
+            value = VARIABLE.sub(partial(_before, name, script.variables), _unwrapped(value))
             before = script.variables.get(name, "") if adds else ""
             script.variables[name] = f"{before} {value}".strip() if adds else value
         elif re.search(r"\.py\b|\s-m\s", line):
@@ -182,14 +175,9 @@ def _calculated(match: re.Match[str]) -> str:
         return match[0]
     total = int(terms[1])
     for sign, digits in re.findall(r"([*+/-])\s*(\d+)", terms[2]):
-        number = int(digits)
-        if sign == "/" and number == 0:
+        if sign == "/" and int(digits) == 0:
             return match[0]
-        total = (
-            {"*": total * number, "+": total + number, "-": total - number}.get(sign, 0)
-            if sign != "/"
-            else total // number
-        )
+        total = SIGNS[sign](total, int(digits))
     return str(total)
 
 

@@ -14,6 +14,7 @@ import ast
 import json
 import re
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from typing import Any
 
 import yaml
@@ -25,12 +26,11 @@ def changed_literals(before: str, after: str) -> dict[Keyword, str | None] | Non
     """Keywords whose literals differ, with their new text; None in all where something else differs, too."""
     old, new = (_keywords(text) for text in (before, after))
     changed: dict[Keyword, str | None] = {}
-    for key in [*old, *(key for key in new if key not in old)]:
+    for key in dict.fromkeys([*old, *new]):
         if old.get(key) == new.get(key):
             continue
-        for text in (old.get(key), new.get(key)):
-            if text is not None and not _is_literal(text):
-                return None
+        if not all(text is None or _is_literal(text) for text in (old.get(key), new.get(key))):
+            return None
         changed[key] = new.get(key)
     return changed
 
@@ -43,10 +43,8 @@ def put_literals(text: str, changed: dict[Keyword, str | None] | None) -> str | 
         return None
     if changed is None or "\r" in text.replace("\r\n", ""):
         return None
-    starts = [0]
     raw = text.encode()  # positions of ast are in bytes, of lines that end in line feeds alone
-    for row in raw.split(b"\n"):
-        starts.append(starts[-1] + len(row) + 1)
+    starts = [0, *accumulate(len(row) + 1 for row in raw.split(b"\n"))]
     edits: list[tuple[int, int, bytes]] = []
 
     def span(node: ast.expr | ast.keyword) -> tuple[int, int]:
@@ -88,7 +86,6 @@ def _with_its_comma(raw: bytes, start: int, end: int) -> tuple[int, int]:
 
 
 def _keywords(text: str) -> dict[Keyword, str]:
-    """Keywords of all calls, with their values' text."""
     return {
         (_name(call), item.arg): ast.unparse(item.value)
         for call in _calls(ast.parse(text))
@@ -107,14 +104,8 @@ def _name(call: ast.Call) -> str:
 
 
 def _assigned(tree: ast.AST, attribute: str) -> list[ast.expr]:
-    """What statements set an attribute of that name to."""
-    return [
-        node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign)
-        and isinstance(node.targets[0], ast.Attribute)
-        and node.targets[0].attr == attribute
-    ]
+    assigned = [(node.targets[0], node.value) for node in ast.walk(tree) if isinstance(node, ast.Assign)]
+    return [value for target, value in assigned if isinstance(target, ast.Attribute) and target.attr == attribute]
 
 
 def _is_literal(text: str) -> bool:

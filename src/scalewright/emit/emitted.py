@@ -53,15 +53,9 @@ class Emitted:
 
     def dump(self) -> dict[str, object]:
         """As `emit --json` prints it."""
-        return {
-            "trainer": self.trainer,
-            "version": self.version,
-            "files": dict(self.files),
-            "command": self.command,
-            "dropped": [item._asdict() for item in self.dropped],
-            "changed": [item._asdict() for item in self.changed],
-            "assumed": list(self.assumed),
-        }
+        lost = {key: [item._asdict() for item in getattr(self, key)] for key in ("dropped", "changed")}
+        files = {"files": dict(self.files), "command": self.command}
+        return {"trainer": self.trainer, "version": self.version, **files, **lost, "assumed": list(self.assumed)}
 
 
 @dataclass(frozen=True)
@@ -76,12 +70,8 @@ class Reading:
 
     def dump(self) -> dict[str, object]:
         """As `read --json` prints it."""
-        return {
-            "trainer": self.trainer,
-            "run": dict(self.run),
-            "unread": [item._asdict() for item in self.unread],
-            "assumed": list(self.assumed),
-        }
+        unread = [item._asdict() for item in self.unread]
+        return {"trainer": self.trainer, "run": dict(self.run), "unread": unread, "assumed": list(self.assumed)}
 
 
 def yaml_text(comments: Iterable[str], data: dict[str, object]) -> str:

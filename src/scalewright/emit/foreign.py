@@ -13,12 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from math import isfinite
-from typing import Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 from scalewright.emit.emitted import Reading
 from scalewright.spec.common.formatting import flat
 from scalewright.spec.errors import UserError
 from scalewright.spec.question import Unread
+
+if TYPE_CHECKING:
+    from scalewright.emit.rules import Rule
+
+T = TypeVar("T")
 
 
 def number(value: Any) -> float | int:
@@ -99,14 +104,13 @@ class RunKeys(TypedDict, total=False):
     optimizer: dict[str, Any]
     lr_schedule: dict[str, object]
     train: dict[str, Any]
-    checkpoint: dict[str, Any]
+    checkpoint: dict[str, int]
     seed: int
     deterministic: bool
     device: str
 
 
 UNKNOWN = "not a setting that a run of ours has"
-FEWEST = ", the fewest for these sizes: set layout.devices"
 ALIKE = 0.9  # of difflib's ratio: a letter of ten, so that a key which exists isn't called a typo
 
 
@@ -139,6 +143,27 @@ class ForeignKeys:
             self._taken.discard(key)
             self._why[key] = why
 
+    def choose(self, key: str, names: Mapping[str, T], absent: str, unknown: T, why: str) -> T:
+        """What a name is here; `unknown`, with the reason, for one that isn't among them."""
+        name = str(self.take(key, absent))
+        if name not in names:
+            self.refuse(key, why)
+        return names.get(name, unknown)
+
+    def shape(self, key: str, names: Mapping[str, str], absent: str) -> str:
+        """The kind of a learning rate's schedule."""
+        return self.choose(key, names, absent, "cosine", "taken as cosine: this shape isn't here")
+
+    def refuse_weights(self, *keys: str) -> None:
+        """Records keys that name weights to start from."""
+        for key in keys:
+            self.refuse(key, "weights to start from aren't read: give `init`")
+
+    def read(self, rules: Iterable[Rule], run: RunKeys) -> None:
+        """Puts our keys of all rules into a run."""
+        for rule in rules:
+            rule.read(self, run)
+
     def assume(self, text: str) -> None:
         """Records a value that was filled in."""
         self.assumed.append(text)
@@ -147,6 +172,10 @@ class ForeignKeys:
         """Records a size of the layout that follows from how many devices there are, which isn't known."""
         self.guessed[key] = f"{key} {value}{why}"
         self.assume(self.guessed[key])
+
+    def guess_devices(self, fewest: int) -> None:
+        """Records devices that aren't in the file, as the fewest that its sizes make."""
+        self.guess("devices", fewest, ", the fewest for these sizes: set layout.devices")
 
     def follow(self, *keys: str) -> None:
         """Records sizes of the layout that the file states for each rank: they grow with the devices."""
@@ -170,6 +199,17 @@ class ForeignKeys:
         return f"{UNKNOWN}; did you mean '{near[0]}'?" if near else UNKNOWN
 
 
+def keys_of(text: str) -> frozenset[str]:
+    """The words of a text as dotted keys; one with a colon is the section of those after it."""
+    keys, section = set(), ""
+    for word in text.split():
+        if word.endswith(":"):
+            section = f"{word[:-1]}."
+        else:
+            keys.add(section + word)
+    return frozenset(keys)
+
+
 def given(document: Mapping[str, Any]) -> dict[str, object]:
     """Dotted keys that are set: null is as if the key weren't there."""
     return {key: value for key, value in flat(document).items() if value is not None}
@@ -191,17 +231,6 @@ def read_keys(
         how = "give the file as the trainer takes it"
         raise UserError(f"a value isn't of the kind that {trainer} has there: {error}", where, how) from None
     return foreign.reading(trainer, run)
-
-
-def put_sources(paths: Any, weights: Iterable[Any] | None = None) -> list[dict[str, object]]:
-    """Sources of a run from their paths: one, several, or with weights."""
-    if isinstance(paths, Mapping):
-        return [{"path": str(path), "weight": float(weight)} for path, weight in paths.items()]
-    listed = [str(path) for path in (paths if isinstance(paths, list) else [paths])]
-    shares = list(weights or ())
-    if len(shares) != len(listed) or len(listed) == 1:
-        return [{"path": path} for path in listed]
-    return [{"path": path, "weight": float(share)} for path, share in zip(listed, shares, strict=True)]
 
 
 def shortest(pattern: list[Any]) -> list[Any]:

@@ -17,9 +17,9 @@ from typing import Any
 
 from scalewright.emit.command_lines import nodes_of
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
-from scalewright.emit.foreign import FEWEST, ForeignKeys, RunKeys, put_sources, read_keys, real, whole
-from scalewright.emit.rates import put_rates, take_rates
-from scalewright.emit.rules import Lacks, Pick, Rule, Word, Words, inverse, put, read_rules, write_rules
+from scalewright.emit.foreign import ForeignKeys, RunKeys, keys_of, read_keys, real, whole
+from scalewright.emit.rates import put_rates, put_saves, put_sources, take_rates
+from scalewright.emit.rules import Lacks, Pick, Rule, Word, Words, inverse, put
 from scalewright.emit.settings import Settings
 from scalewright.spec.errors import UserError
 from scalewright.spec.model import GATED
@@ -34,13 +34,13 @@ WORDS: tuple[Rule, ...] = (
     Word("model.rope.theta", "rotary_emb_base", to=int, back=real),
     Word("model.rope.fraction", "rotary_pct", back=real),
     Word("model.tie_word_embeddings", "no_weight_tying", to=lambda tied: not tied, back=lambda out: not out),
-    Word("layout.tp", "model_parallel_size", back=whole),
+    Word("layout.tp", "model_parallel_size", back=whole, absent=1),
     Word("layout.sp", "sequence_parallel"),
-    Word("layout.micro_batch", "train_micro_batch_size_per_gpu", back=whole),
+    Word("layout.micro_batch", "train_micro_batch_size_per_gpu", back=whole, absent=1),
     Word("layout.global_batch", "train_batch_size", back=whole),
     Word("data.seq_len", "seq_length", back=whole),
     Word("seed", "seed", back=whole),
-    Word("optimizer.weight_decay", "weight_decay", back=real),
+    Word("optimizer.weight_decay", "weight_decay", back=real, absent=0.1),
     Word("optimizer.clip_norm", "gradient_clipping", back=real),
     Lacks("model.qk_norm", "GPT-NeoX norms all heads of q and of k by the same weights"),
 )
@@ -65,28 +65,21 @@ OPTIMIZERS = {"adamw": "Adam", "lion": "Lion"}
 STYLES = {"constant": "constant", "linear": "linear", "cosine": "cosine"}
 EPSILONS = ("rms_norm_epsilon", "layernorm_epsilon")
 TOKENIZER = "tokenizer.json"
-ASIDE = frozenset({
-    "data_impl", "distributed_backend", "log_interval", "steps_per_print", "wall_clock_breakdown", "log_dir",
-    "tensorboard_dir", "use_wandb", "wandb_project", "wandb_group", "wandb_team", "wandb_host", "save",
-    "load", "keep_last_n_checkpoints", "checkpoint_scale", "checkpoint_validation_with_forward_pass",
-    "eval_interval", "eval_iters", "split", "tokenizer_type", "vocab_file", "merge_file",
-    "make_vocab_size_divisible_by", "attention_config", "scaled_upper_triang_masked_softmax_fusion",
-    "scaled_masked_softmax_fusion", "bias_gelu_fusion", "bias_dropout_fusion", "rope_fusion",
-    "layernorm_fusion", "rmsnorm_fusion", "use_flashattn_swiglu", "attention_softmax_in_fp32", "init_method",
-    "init_method_std", "output_layer_init_method", "output_layer_parallelism", "partition_activations",
-    "synchronize_each_layer", "deepspeed_activation_checkpointing", "contiguous_checkpointing", "hysteresis",
-    "loss_scale", "min_scale", "loss_scale_window", "fp32_allreduce", "communication_data_type",
-    "prescale_gradients", "launcher", "hostfile", "master_port", "deepspeed_mpi", "deepspeed_slurm",
-    "num_workers", "pipe_partition_method", "mlp_multiple_of", "test_data_paths", "test_data_weights",
-    "valid_data_weights", "gradient_accumulation_steps", "finetune", "data_types.grad_accum_dtype",
-    "bf16.enabled", "fp16.enabled", "fp16.type", "fp16.loss_scale", "fp16.loss_scale_window",
-    "fp16.hysteresis", "fp16.min_loss_scale", "fp16.initial_scale_power",
-    *(f"zero_optimization.{key}" for key in (
-        "allgather_partitions", "allgather_bucket_size", "overlap_comm", "reduce_scatter",
-        "reduce_bucket_size", "contiguous_gradients", "cpu_offload", "offload_optimizer.pin_memory",
-        "round_robin_gradients",
-    )),
-})  # fmt: skip
+ASIDE = keys_of("""
+    data_impl distributed_backend log_interval steps_per_print wall_clock_breakdown log_dir tensorboard_dir use_wandb
+    wandb_project wandb_group wandb_team wandb_host save load keep_last_n_checkpoints checkpoint_scale
+    checkpoint_validation_with_forward_pass eval_interval eval_iters split tokenizer_type vocab_file merge_file
+    make_vocab_size_divisible_by attention_config scaled_upper_triang_masked_softmax_fusion scaled_masked_softmax_fusion
+    bias_gelu_fusion bias_dropout_fusion rope_fusion layernorm_fusion rmsnorm_fusion use_flashattn_swiglu
+    attention_softmax_in_fp32 init_method init_method_std output_layer_init_method output_layer_parallelism
+    partition_activations synchronize_each_layer deepspeed_activation_checkpointing contiguous_checkpointing hysteresis
+    loss_scale min_scale loss_scale_window fp32_allreduce communication_data_type prescale_gradients launcher hostfile
+    master_port deepspeed_mpi deepspeed_slurm num_workers pipe_partition_method mlp_multiple_of test_data_paths
+    test_data_weights valid_data_weights gradient_accumulation_steps finetune data_types.grad_accum_dtype bf16.enabled
+    zero_optimization: cpu_offload allgather_partitions allgather_bucket_size overlap_comm reduce_scatter
+        reduce_bucket_size contiguous_gradients offload_optimizer.pin_memory round_robin_gradients
+    fp16: enabled type loss_scale loss_scale_window hysteresis min_loss_scale initial_scale_power
+""")
 
 
 def write(s: Settings) -> Emitted:
@@ -97,13 +90,17 @@ def write(s: Settings) -> Emitted:
     s.take("layout.devices")
     rates = take_rates(s, STYLES, "GPT-NeoX decays by a line, a cosine or not at all")
     data: Words = {
-        **write_rules(s, WORDS), **_network(s), **_layout(s), **_optimizer(s), "train_iters": rates.steps,
+        **s.write(WORDS), **_network(s), **_layout(s), **_optimizer(s), "train_iters": rates.steps,
         "lr_decay_iters": rates.start + rates.length, "lr_decay_style": rates.kind, "min_lr": rates.least,
-        "warmup": rates.warmup / (rates.start + rates.length), **_data(s), **_saves(s),
+        "warmup": rates.warmup / (rates.start + rates.length), **_data(s),
     }  # fmt: skip
+    if every := s.save_steps():
+        folder = f"{s.run.folder}/neox"
+        data |= {"save": folder, "load": folder, "checkpoint_factor": every}
     nodes, each = nodes_of(s.layout.devices)
-    data |= {"num_gpus": each, **({"num_nodes": nodes, "hostfile": "hostfile"} if nodes > 1 else {})}
+    data |= {"log_interval": 1, "steps_per_print": 1, "num_gpus": each}
     if nodes > 1:
+        data |= {"num_nodes": nodes, "hostfile": "hostfile"}
         s.assume(f"`hostfile` lists {nodes} nodes, as `worker-1 slots={each}`")
     s.assume("NEOX is the folder of its checkout; default: where it is started")
     command = f"python ${{NEOX:-.}}/deepy.py ${{NEOX:-.}}/train.py {FILE}"
@@ -120,9 +117,8 @@ def _network(s: Settings) -> Words:
     why = "GPT-NeoX's norms are RMSNorm and LayerNorm"
     norm, bias = s.choose("model.norm_type", NORMS, why, "rmsnorm") or ("", False)
     written: Words = {
-        "activation": name, "intermediate_size": width * (3 if model.gated else 1), "mlp_multiple_of": 1,
-        "norm": norm, "use_bias_in_norms": bias, EPSILONS[norm == "layernorm"]: s.take("model.norm_eps"),
-        **POSITIONS.write(s),
+        "activation": name, "intermediate_size": width * (3 if model.gated else 1), "mlp_multiple_of": 1, "norm": norm,
+        "use_bias_in_norms": bias, EPSILONS[norm == "layernorm"]: s.take("model.norm_eps"), **POSITIONS.write(s),
     }  # fmt: skip
     s.take("model.learned_positions")
     s.take_scaling(TITLE, "")
@@ -138,8 +134,7 @@ def _network(s: Settings) -> Words:
     s.nearly("model.vocab_size", f"that of {TOKENIZER}", why)
     return written | {
         "tokenizer_type": "HFTokenizer", "vocab_file": TOKENIZER, "make_vocab_size_divisible_by": 128,
-        "attention_config": [[["flash"], model.num_hidden_layers]], "hidden_dropout": 0.0,
-        "attention_dropout": 0.0,
+        "attention_config": [[["flash"], model.num_hidden_layers]], "hidden_dropout": 0.0, "attention_dropout": 0.0,
     }  # fmt: skip
 
 
@@ -159,8 +154,7 @@ def _layout(s: Settings) -> Words:
     if offload == "optimizer" and stage:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     elif offload != "none":
-        why = "GPT-NeoX's own files offload optimizer states of ZeRO-1 to 3 alone"
-        s.nearly("layout.offload", "none", why)
+        s.nearly("layout.offload", "none", "GPT-NeoX's own files offload optimizer states of ZeRO-1 to 3 alone")
     recompute = s.choose("layout.recompute", {"none": False, "full": True})
     precision = s.choose_precision(PRECISIONS, "GPT-NeoX has bf16, fp16 and fp32")
     return {
@@ -172,7 +166,7 @@ def _layout(s: Settings) -> Words:
 
 def _optimizer(s: Settings) -> Words:
     name = s.choose("optimizer.name", OPTIMIZERS, "written as Adam: GPT-NeoX has no such optimizer", "adamw")
-    parameters: Words = {"lr": s.take("optimizer.lr"), "betas": list(s.take_adam())}
+    parameters: Words = {"lr": s.take("optimizer.lr"), "betas": s.take("optimizer.betas")}
     if name == "Adam":
         parameters["eps"] = s.take("optimizer.eps")
     offloads = s.layout.offload == "optimizer" and s.layout.zero_stage
@@ -188,24 +182,13 @@ def _data(s: Settings) -> Words:
     if len(paths) == 1 and not valid:
         return {"data_path": paths[0], "split": "100,0,0", "data_impl": "mmap", **checks}
     held = valid or paths[:1]  # it wants all three, or none
-    return {
-        "train_data_paths": paths, "train_data_weights": weights, "valid_data_paths": list(held),
-        "test_data_paths": list(held), "data_impl": "mmap", **checks,
-    }  # fmt: skip
-
-
-def _saves(s: Settings) -> Words:
-    every = s.save_steps()
-    logs: Words = {"log_interval": 1, "steps_per_print": 1}
-    folder = f"{s.run.folder}/neox"
-    return {"save": folder, "load": folder, "checkpoint_factor": every, **logs} if every else logs
+    return {"train_data_paths": paths, "train_data_weights": weights, "valid_data_paths": list(held),
+            "test_data_paths": list(held), "data_impl": "mmap", **checks}  # fmt: skip
 
 
 def recognises(document: Any, text: str) -> bool:
     """A document with GPT-NeoX's names of parallelism or of its batch beside a network's."""
-    if not isinstance(document, dict):
-        return False
-    names = {str(key).replace("-", "_") for key in document}
+    names = {str(key).replace("-", "_") for key in document} if isinstance(document, dict) else set()
     layout = {"pipe_parallel_size", "model_parallel_size", "zero_optimization"}
     return bool(names & layout) and "num_layers" in names
 
@@ -217,7 +200,7 @@ def read(document: Any, text: str, where: str) -> Reading:
 
 
 def _read_network(t: ForeignKeys, run: RunKeys) -> None:
-    read_rules(t, WORDS, run)
+    t.read(WORDS, run)
     model = run["model"]
     hidden, name = model["hidden_size"], str(t.take("activation", "gelu"))
     model["mlp_type"] = inverse(ACTIVATIONS).get(name, "swiglu" if name == "silu" else "gelu")
@@ -230,7 +213,7 @@ def _read_network(t: ForeignKeys, run: RunKeys) -> None:
     model["norm_type"] = "rmsnorm" if norm.endswith("rmsnorm") else kind
     rms, layer = t.take(EPSILONS[0], 1e-8), t.take(EPSILONS[1], 1e-5)
     model["norm_eps"] = real(rms if model["norm_type"] == "rmsnorm" else layer)
-    read_rules(t, (POSITIONS, RESIDUAL), run)
+    t.read((POSITIONS, RESIDUAL), run)
     attention, mlp = bool(t.take("use_bias_in_attn_linear", True)), bool(t.take("use_bias_in_mlp", True))
     model |= {"qkv_bias": attention, "o_bias": attention, "mlp_bias": mlp}
     model.setdefault("tie_word_embeddings", True)
@@ -253,12 +236,12 @@ def _third(t: ForeignKeys, size: int) -> int:
 
 
 def _read_layout(t: ForeignKeys, run: RunKeys) -> None:
-    layout = run["layout"] = run.get("layout", {})
-    tp, pp = layout.setdefault("tp", 1), max(1, whole(t.take("pipe_parallel_size", 0)))
+    layout = run["layout"]
+    tp, pp = layout["tp"], max(1, whole(t.take("pipe_parallel_size", 0)))
     layout["sp"] = bool(layout.get("sp")) and tp > 1
     each, nodes = t.take("num_gpus"), whole(t.take("num_nodes", 1))
     total = t.take("global_num_gpus")
-    micro, batch = layout.setdefault("micro_batch", 1), layout.get("global_batch")
+    micro, batch = layout["micro_batch"], layout.get("global_batch")
     accumulation = whole(t.values.get("gradient_accumulation_steps") or 1)
     if total is None and each is None and batch is not None and "gradient_accumulation_steps" in t:
         devices = tp * pp * batch // (micro * accumulation)
@@ -266,7 +249,7 @@ def _read_layout(t: ForeignKeys, run: RunKeys) -> None:
         devices = whole(total) if total is not None else whole(each) * max(nodes, 1)
     else:
         devices = tp * pp
-        t.guess("devices", devices, FEWEST)
+        t.guess_devices(devices)
     layout |= {"devices": devices, "pp": pp, "schedule": "1f1b"}
     if batch is None:
         layout["global_batch"] = micro * accumulation * max(1, devices // (tp * pp))
@@ -293,16 +276,12 @@ def _read_training(t: ForeignKeys, run: RunKeys) -> None:
             optimizer[key] = real(value)
     if (betas := t.take("optimizer.params.betas")) is not None:
         optimizer["betas"] = [real(beta) for beta in betas]
-    optimizer.setdefault("weight_decay", 0.1)
     steps = t.take("train_iters")
     if steps is not None:
         put(run, "train.steps", whole(steps))
     length = whole(t.take("lr_decay_iters", steps or 0))
     warmup = round(real(t.take("warmup", 0.01)) * length)
-    style = str(t.take("lr_decay_style", "linear"))
-    if style not in STYLES:
-        t.refuse("lr_decay_style", "taken as cosine: this shape isn't here")
-        style = "cosine"
+    style = t.shape("lr_decay_style", STYLES, "linear")
     put_rates(run, style, warmup, max(1, length - warmup), real(t.take("min_lr", 0.0)))
     train, valid = t.take_first("train_data_paths", "data_path"), t.take("valid_data_paths")
     if train is not None:
@@ -310,6 +289,4 @@ def _read_training(t: ForeignKeys, run: RunKeys) -> None:
     if valid and whole(t.values.get("eval_iters", 100)) > 0:
         put(run, "data.valid", put_sources(valid))
         put(run, "train.valid_every", whole(t.values.get("eval_interval", 1000)))
-    every = t.take_first("checkpoint_factor", "save_interval")
-    if every is not None and whole(every) < run.get("train", {}).get("steps", 0):
-        put(run, "checkpoint.every", whole(every))
+    put_saves(run, t.take_first("checkpoint_factor", "save_interval"))

@@ -190,7 +190,7 @@ def _edits(text: str, suffix: str, before: Emitted, after: Emitted, devices: int
     """Edited texts, the one that keeps most of the file first; None where a word isn't there to be edited."""
     written = PurePath(_main(before)[0]).suffix
     if suffix in SIGNS and written in SIGNS:
-        old, new = (_document(emitted) for emitted in (before, after))
+        old, new = (flat(parse(text, PurePath(name).suffix, name)) for name, text in map(_main, (before, after)))
         yield from put_values(text, suffix, _changed(old, new))
     elif written == ".py":
         literals = changed_literals(_main(before)[1], _main(after)[1])
@@ -202,7 +202,8 @@ def _edits(text: str, suffix: str, before: Emitted, after: Emitted, devices: int
         old, new = (_flags(_main(emitted)[1]) for emitted in (before, after))
         changed = _changed(old, new)
         if suffix in SIGNS:  # a functional test of Megatron-LM's
-            yield from put_values(text, suffix, {f"MODEL_ARGS.--{key}": _plain(changed[key]) for key in changed})
+            plain = {key: parse_yaml(word) if isinstance(word, str) else word for key, word in changed.items()}
+            yield from put_values(text, suffix, {f"MODEL_ARGS.--{key}": word for key, word in plain.items()})
             return
         changed |= _launch(text, devices)
         for variables in (True, False):
@@ -218,16 +219,6 @@ def _same_words(text: str, edited: str, changed: Mapping[str, Any]) -> bool:
         for before, _, after in map(split_launch, lines)
     ]
     return kept[0] == kept[1]
-
-
-def _document(emitted: Emitted) -> Mapping[str, Any]:
-    name, text = _main(emitted)
-    return flat(parse(text, PurePath(name).suffix, name))
-
-
-def _plain(word: Any) -> Any:
-    """A flag's word as a document has it: `8` is a number."""
-    return parse_yaml(word) if isinstance(word, str) else word
 
 
 def _flags(script: str) -> dict[str, object]:
@@ -250,8 +241,7 @@ def _launch(text: str, devices: int) -> dict[str, object]:
 
 def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, object]:
     """Words of the new layout that differ; None for one that it hasn't."""
-    keys = [*old, *(key for key in new if key not in old)]
-    return {key: new.get(key) for key in keys if old.get(key) != new.get(key)}
+    return {key: new.get(key) for key in dict.fromkeys([*old, *new]) if old.get(key) != new.get(key)}
 
 
 def _put_flags(text: str, old: Mapping[str, Any], changed: Mapping[str, Any], variables: bool) -> str | None:
@@ -266,7 +256,8 @@ def _put_flags(text: str, old: Mapping[str, Any], changed: Mapping[str, Any], va
         more = rf"(?: +{WORD})*" if any(isinstance(kind, list) for kind in kinds) else ""
         takes = "" if True in kinds else rf"(?:[= ]+(?P<value>{WORD}{more}))?"
         match = re.search(rf"(?<![\w-])--{spelled}(?![\w-]){takes}", _without_comments(text))
-        words = "" if value is True or value is None else _words(value)
+        listed = value if isinstance(value, list) else [value]
+        words = "" if value is True or value is None else " ".join(map(str, listed))
         if match is None:
             added += f" --{name}{' ' + words if words else ''}" if value is not None else ""
         elif value is None:
@@ -316,10 +307,6 @@ def _definition(text: str, variable: str) -> tuple[int, int] | None:
     pattern = rf"(?m)(?:^|;)\s*(?:export\s+|local\s+)?{variable}=\"?(?:\$\{{\w+:-)?(\d+)"
     matches = list(re.finditer(pattern, text))
     return matches[0].span(1) if len(matches) == 1 else None
-
-
-def _words(value: Any) -> str:
-    return " ".join(str(item) for item in value) if isinstance(value, list) else str(value)
 
 
 def _without_comments(text: str) -> str:

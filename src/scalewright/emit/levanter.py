@@ -19,34 +19,40 @@ from functools import partial
 from typing import Any
 
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
-from scalewright.emit.foreign import FEWEST, ForeignKeys, RunKeys, read_keys, real, whole
-from scalewright.emit.rates import put_rates, take_rates
-from scalewright.emit.rules import Fixed, Lacks, Pick, Rule, Word, Words, nested, put, read_rules, write_rules
+from scalewright.emit.foreign import ForeignKeys, RunKeys, keys_of, read_keys, real, whole
+from scalewright.emit.rates import put_rates, put_saves, take_rates
+from scalewright.emit.rules import Fixed, Lacks, Pair, Pick, Rule, Word, Words, inverse, nested, put
 from scalewright.emit.settings import Settings
 
 TITLE, VERSION, FILE = "Levanter", "main, September 2025", "levanter.yaml"
 WORDS: tuple[Rule, ...] = (
-    Word("model.hidden_size", "model.hidden_dim", back=whole),
-    Word("model.num_hidden_layers", "model.num_layers", back=whole),
-    Word("model.num_attention_heads", "model.num_heads", back=whole),
-    Word("model.num_key_value_heads", "model.num_kv_heads", back=whole),
+    Word("model.hidden_size", "model.hidden_dim", back=whole, absent=4096),
+    Word("model.num_hidden_layers", "model.num_layers", back=whole, absent=32),
+    Word("model.num_attention_heads", "model.num_heads", back=whole, absent=32),
+    Word("model.num_key_value_heads", "model.num_kv_heads", back=whole, absent=32),
     Word("model.norm_eps", "model.layer_norm_epsilon", back=real),
     Word("model.tie_word_embeddings", "model.tie_word_embeddings"),
     Word("model.rope.theta", "model.rope.theta", back=real),
     Word("data.seq_len", "model.seq_len", back=whole),
     Word("layout.micro_batch", "trainer.per_device_parallelism", back=whole),
-    Word("layout.global_batch", "trainer.train_batch_size", back=whole),
+    Word("layout.global_batch", "trainer.train_batch_size", back=whole, absent=512),
     Word("seed", "trainer.seed", back=whole),
-    Word("optimizer.lr", "optimizer.learning_rate", back=real),
-    Word("optimizer.weight_decay", "optimizer.weight_decay", back=real),
+    Word("optimizer.lr", "optimizer.learning_rate", back=real, absent=6e-4),
+    Word("optimizer.weight_decay", "optimizer.weight_decay", back=real, absent=0.0),
     Lacks("data.valid", "Levanter validates on its sources' validation_urls"),
 )
 MIXTURE = (
-    Word("model.moe.num_experts", "model.n_routed_experts", back=whole),
-    Word("model.moe.top_k", "model.num_experts_per_tok", back=whole),
+    Word("model.moe.num_experts", "model.n_routed_experts", back=whole, absent=8),
+    Word("model.moe.top_k", "model.num_experts_per_tok", back=whole, absent=2),
     Word("train.balance.loss", "model.lbl_coef", back=real),
     Word("train.balance.z_loss", "model.rzl_coef", back=real),
 )
+OPTIMIZER = (
+    Pick("optimizer.name", "optimizer.type", {"adamw": "adam"}, "written as AdamW: its others have other numbers",
+         "adamw", "adam", "adamw", str, "taken as AdamW: this optimizer isn't here"),
+    Pair("optimizer.betas", ("optimizer.beta1", "optimizer.beta2"), (0.9, 0.95)),
+    Word("optimizer.eps", "optimizer.epsilon", back=real, absent=1e-8),
+)  # fmt: skip
 POLICIES = {"bf16": "p=f32,c=bfloat16", "auto": "p=f32,c=bfloat16", "fp32": "f32"}
 SCHEDULES = {"constant": "constant", "linear": "linear", "cosine": "cosine", "wsd": "linear"}
 SCALING = (
@@ -62,19 +68,16 @@ BLOCK = (
     Fixed("model.norm_type", ("rmsnorm",), "Levanter's Llama has RMSNorm"),
     Fixed("model.positions", ("rope",), "Levanter's Llama has rotary positions"),
 )  # fmt: skip
-DEFAULTS = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32}
 TOKENIZER = "TOKENIZER"
 WHOLE = "none"  # stands for an axis that is null
 DEVICES = re.compile(r"^# devices: (\d{1,7})$", re.MULTILINE)
-ASIDE = frozenset({
-    "model.initializer_range", "model.upcast_attn", "model.use_flash_attention", "model.attn_backend",
-    "model.flash_attention_block_size", "model.scan_layers", "model.reference_checkpoint", "model.tokenizer",
-    "model.use_layer_norm_weight", "model.rope.type", "trainer.batch_axis", "trainer.log_dir", "trainer.id",
-    "trainer.run_base_dir", "trainer.per_device_eval_parallelism", "trainer.max_eval_batches",
-    "trainer.steps_per_eval", "trainer.require_accelerator", "trainer.shutdown_at_exit",
-    "trainer.load_checkpoint", "trainer.checkpointer.base_path", "trainer.checkpointer.save_interval",
-    "data.tokenizer", "data.cache_dir", "hf_save_path", "hf_save_steps", "hf_upload", "eval_harness_steps",
-})  # fmt: skip
+ASIDE = keys_of("""
+    data.tokenizer data.cache_dir hf_save_path hf_save_steps hf_upload eval_harness_steps
+    model: initializer_range upcast_attn use_flash_attention attn_backend flash_attention_block_size scan_layers
+        reference_checkpoint tokenizer use_layer_norm_weight rope.type
+    trainer: batch_axis log_dir id run_base_dir per_device_eval_parallelism max_eval_batches steps_per_eval
+        require_accelerator shutdown_at_exit load_checkpoint checkpointer.base_path checkpointer.save_interval
+""")
 SECTIONS = ("tracker", "wandb", "ray", "distributed", "jax_config")  # of trainer
 
 
@@ -84,52 +87,48 @@ def write(s: Settings) -> Emitted:
     rates = take_rates(s, SCHEDULES, "")
     if not rates.to_the_end:
         s.nearly("lr_schedule.decay_steps", "to the end", "Levanter's decay ends with the run")
-    clip = s.take("optimizer.clip_norm")
+    clip, every = s.take("optimizer.clip_norm"), s.save_steps()
+    kept = {"base_path": f"{s.run.folder}/levanter", "keep": [{"every": every}]}
     keys: Words = {
-        **_network(s), **write_rules(s, WORDS), **_layout(s), "trainer.num_train_steps": rates.steps,
-        **_optimizer(s), "optimizer.lr_schedule": rates.kind, "optimizer.warmup": rates.warmup,
-        "optimizer.min_lr_ratio": float(f"{rates.least / rates.peak:.12g}"),
-        "optimizer.max_grad_norm": clip or None, **_saves(s),
-        "trainer.tracker.type": "tensorboard", "trainer.tracker.logdir": f"{s.run.folder}/tensorboard",
+        **_network(s), **s.write(WORDS), **_layout(s), "trainer.num_train_steps": rates.steps, **s.write(OPTIMIZER),
+        "optimizer.lr_schedule": rates.kind, "optimizer.warmup": rates.warmup,
+        "optimizer.min_lr_ratio": float(f"{rates.least / rates.peak:.12g}"), "optimizer.max_grad_norm": clip or None,
+        **({"trainer.checkpointer": kept} if every else {}), "trainer.tracker.type": "tensorboard",
+        "trainer.tracker.logdir": f"{s.run.folder}/tensorboard",
     }  # fmt: skip
     if s.run.lr_schedule.kind == "wsd":
         keys["optimizer.decay"] = rates.length
     data = nested(keys, "data", "model", "trainer", "optimizer") | {"data": _data(s)}
     command = f"python -m levanter.main.train_lm --config_path {FILE}"
-    comments = (
-        f"Written by `scalewright emit levanter`, for Levanter ({VERSION}); on every host:",
-        command,
-        f"devices: {layout.devices}",
-    )
+    note = f"Written by `scalewright emit levanter`, for Levanter ({VERSION}); on every host:"
+    comments = (note, command, f"devices: {layout.devices}")
     return s.emitted(TITLE, "levanter", VERSION, {FILE: yaml_text(comments, data)}, command)
 
 
 def _network(s: Settings) -> Words:
     model = s.model
-    block = write_rules(s, BLOCK)
+    block = s.write(BLOCK)
     if model.context == s.run.seq_len:
         s.take("model.context")
     else:
         s.nearly("model.context", str(s.run.seq_len), "Levanter's seq_len is both the model's and the rows'")
     s.nearly("model.vocab_size", "the tokenizer's", f"{TOKENIZER} is expected to have {model.vocab_size} tokens")
-    written: Words = {
-        "model.type": _kind(s), "model.intermediate_dim": s.take_dense_width(),
-        **block, "model.use_bias": False, "model.rope.type": "default",
-    }  # fmt: skip
+    written: Words = {"model.type": _kind(s), "model.intermediate_dim": s.take_dense_width(), **block,
+                      "model.use_bias": False, "model.rope.type": "default"}  # fmt: skip
     if model.moe or model.dim_per_head * model.num_attention_heads == model.hidden_size:
         s.take_head_dim(TITLE)
     else:
         written["model.head_dim"] = s.take("model.head_dim")
     if s.take_scaling(TITLE, "llama3"):
-        written |= write_rules(s, SCALING) | {"model.rope.type": "llama3"}
+        written |= s.write(SCALING) | {"model.rope.type": "llama3"}
     if model.moe is None:
         return written
     s.take("model.moe.moe_intermediate_size")
     if not s.is_all_sparse():
         s.drop("model.moe.first_k_dense", "Levanter's Mixtral has experts in every layer")
-        why = "Levanter's experts are as wide as its dense MLPs"
-        s.nearly("model.moe.moe_intermediate_size", str(model.intermediate_size), why)
-    return written | write_rules(s, MIXTURE)
+        width = str(model.intermediate_size)
+        s.nearly("model.moe.moe_intermediate_size", width, "Levanter's experts are as wide as its dense MLPs")
+    return written | s.write(MIXTURE)
 
 
 def _kind(s: Settings) -> str:
@@ -144,35 +143,22 @@ def _kind(s: Settings) -> str:
 
 def _layout(s: Settings) -> Words:
     layout = s.layout
-    for key in ("devices", "tp"):
-        s.take(f"layout.{key}")
+    s.take_each("layout", "devices", "tp")
     s.take_expert_split(TITLE)
     s.choose("layout.zero_stage", {0: None, 3: None}, instead=3)
     s.take("layout.dp_replicate")
     axis = "embed" if layout.zero_stage else None
     policy = s.choose_precision(POLICIES, "Levanter trains in bf16 or fp32")
+    recompute = s.choose("layout.recompute", {"none": False, "full": True}, instead="full")
+    if offloads := layout.offload == "activations" and layout.recompute == "full":
+        s.take("layout.offload")
     return {
         "trainer.mp": policy, "trainer.fsdp_axis": axis, "trainer.batch_axis": "batch",
         "trainer.tensor_parallel_axes": ["mlp", "heads"] if layout.tp > 1 else None,
         "trainer.model_axis_size": layout.tp, "trainer.replica_dcn_axis_size": 1,
         "trainer.replica_ici_axis_size": layout.dp_replicate if layout.zero_stage else 1,
-        "model.gradient_checkpointing": _checkpointing(s),
+        "model.gradient_checkpointing": "offload" if offloads else recompute,
     }  # fmt: skip
-
-
-def _checkpointing(s: Settings) -> bool | str:
-    full = s.choose("layout.recompute", {"none": False, "full": True}, instead="full") or False
-    if s.layout.offload == "activations" and s.layout.recompute == "full":
-        s.take("layout.offload")
-        return "offload"
-    return full
-
-
-def _optimizer(s: Settings) -> Words:
-    s.choose("optimizer.name", {"adamw": None}, "written as AdamW: its others have other numbers", "adamw")
-    first, second = s.take_adam()
-    return {"optimizer.type": "adam", "optimizer.beta1": first, "optimizer.beta2": second,
-            "optimizer.epsilon": s.take("optimizer.eps")}  # fmt: skip
 
 
 def _data(s: Settings) -> Words:
@@ -180,21 +166,10 @@ def _data(s: Settings) -> Words:
     s.assume(f"tokenizer {TOKENIZER}: put in its name; data are texts (JSONL): set train_urls")
     names = [f"source{index}" for index in range(len(paths))]
     return {
-        "tokenizer": TOKENIZER,
-        "cache_dir": f"{s.run.folder}/cache",
+        "tokenizer": TOKENIZER, "cache_dir": f"{s.run.folder}/cache",
         "configs": {name: {"train_urls": [path]} for name, path in zip(names, paths, strict=True)},
         "train_weights": dict(zip(names, weights, strict=True)),
-    }
-
-
-def _saves(s: Settings) -> Words:
-    every = s.save_steps()
-    if not every:
-        return {}
-    return {
-        "trainer.checkpointer.base_path": f"{s.run.folder}/levanter",
-        "trainer.checkpointer.keep": [{"every": every}],
-    }
+    }  # fmt: skip
 
 
 def recognises(document: Any, text: str) -> bool:
@@ -217,47 +192,40 @@ def _read_network(t: ForeignKeys, run: RunKeys) -> None:
     kind = str(t.take("model.type", "gpt2"))
     if kind not in ("llama", "mixtral", "mistral", "qwen"):
         t.refuse("model.type", "a Llama or a Mixtral is read: set model")
-        read_rules(t, [word for word in WORDS if not word.ours.startswith("model.")], run)
+        t.read([word for word in WORDS if not word.ours.startswith("model.")], run)
         return
-    read_rules(t, WORDS, run)
-    model = run.setdefault("model", {})
-    for key, size in DEFAULTS.items():
-        model.setdefault(key, size)
+    t.read(WORDS, run)
+    model = run["model"]
     model["intermediate_size"] = whole(t.take("model.intermediate_dim", 11008))
-    read_rules(t, BLOCK, run)
+    t.read(BLOCK, run)
     if (size := t.take("model.head_dim")) is not None:
         model["head_dim"] = whole(size)
-    bias = bool(t.take("model.use_bias")) or kind == "qwen"
-    model |= {"norm_type": "rmsnorm", "qkv_bias": bias}
-    if t.values.get("model.use_bias"):
+    if biased := bool(t.take("model.use_bias")):
         t.assume("use_bias is read as a bias of q, k, v")
-    length = run.setdefault("data", {}).setdefault("seq_len", 2048)
-    model["context"] = length
+    model |= {"norm_type": "rmsnorm", "qkv_bias": biased or kind == "qwen"}
+    model["context"] = run.setdefault("data", {}).setdefault("seq_len", 2048)
     if t.values.get("model.rope.type") == "llama3":
         put(run, "model.rope.scaling.kind", "llama3")
-        read_rules(t, SCALING, run)
+        t.read(SCALING, run)
     model["vocab_size"] = 128256
     t.assume("vocab_size 128256: its tokenizer's isn't in the file, set model.vocab_size")
     if kind == "mixtral":
-        read_rules(t, MIXTURE, run)
-        moe = model.setdefault("moe", {})
-        moe.setdefault("num_experts", 8), moe.setdefault("top_k", 2)
-        moe["moe_intermediate_size"] = model["intermediate_size"]
+        t.read(MIXTURE, run)
+        model["moe"]["moe_intermediate_size"] = model["intermediate_size"]
 
 
 def _read_layout(t: ForeignKeys, run: RunKeys, noted: int | None) -> None:
-    layout = run.setdefault("layout", {})
+    layout = run["layout"]
     tp = whole(t.take("trainer.model_axis_size", 1))
     t.take("trainer.tensor_parallel_axes")
     within, between = (whole(t.take(f"trainer.replica_{net}_axis_size", 1)) for net in ("ici", "dcn"))
     replicas = within * between
-    batch, micro = layout.setdefault("global_batch", 512), layout.get("micro_batch", -1)
     devices = noted if noted is not None else tp * replicas
     if noted is None:
-        t.guess("devices", devices, FEWEST)
+        t.guess_devices(devices)
     layout |= {"devices": devices, "tp": tp, "sp": False}
-    if micro < 1:
-        layout["micro_batch"] = max(1, batch * tp // devices)
+    if layout.get("micro_batch", -1) < 1:
+        layout["micro_batch"] = max(1, layout["global_batch"] * tp // devices)
         t.follow("micro_batch")
     sharded = t.take("trainer.fsdp_axis") != WHOLE
     layout["zero_stage"] = 3 if sharded else 0
@@ -277,25 +245,15 @@ def _read_layout(t: ForeignKeys, run: RunKeys, noted: int | None) -> None:
 
 
 def _read_training(t: ForeignKeys, run: RunKeys) -> None:
-    optimizer = run.setdefault("optimizer", {})
-    name = str(t.take("optimizer.type", "adam"))
-    optimizer["name"] = "adamw"
-    if name != "adam":
-        t.refuse("optimizer.type", "taken as AdamW: this optimizer isn't here")
-    optimizer["betas"] = [real(t.take("optimizer.beta1", 0.9)), real(t.take("optimizer.beta2", 0.95))]
-    optimizer["eps"] = real(t.take("optimizer.epsilon", 1e-8))
-    clip = t.take("optimizer.max_grad_norm")
-    optimizer["clip_norm"] = real(clip) if clip is not None else 0.0
-    optimizer.setdefault("lr", 6e-4), optimizer.setdefault("weight_decay", 0.0)
+    t.read(OPTIMIZER, run)
+    optimizer = run["optimizer"]
+    optimizer["clip_norm"] = real(t.take("optimizer.max_grad_norm", 0.0))
     steps = whole(t.take("trainer.num_train_steps", 400_000))
     put(run, "train.steps", steps)
     warmup = _steps(t.take("optimizer.warmup", 0.01), steps)
     decay = t.take("optimizer.decay")
     least = real(t.take("optimizer.min_lr_ratio", 0.1)) * optimizer["lr"]
-    kind = str(t.take("optimizer.lr_schedule", "cosine"))
-    if kind not in ("constant", "linear", "cosine"):
-        t.refuse("optimizer.lr_schedule", "taken as cosine: this shape isn't here")
-        kind = "cosine"
+    kind = t.shape("optimizer.lr_schedule", inverse(SCHEDULES), "cosine")
     length = None if decay is None else _steps(decay, steps)
     if length is not None and length < steps - warmup:
         if kind == "cosine":
@@ -308,14 +266,10 @@ def _read_training(t: ForeignKeys, run: RunKeys) -> None:
     if (urls := t.take("data.train_urls")) is not None:
         sources = [(str(url), 1.0) for url in (urls if isinstance(urls, list) else [urls])]
     if sources:
-        weighted = [{"path": str(path), "weight": weight} for path, weight in sources if weight > 0]
-        put(run, "data.train", weighted)
+        put(run, "data.train", [{"path": str(path), "weight": weight} for path, weight in sources if weight > 0])
     keep = t.take("trainer.checkpointer.keep")
-    every = keep[0].get("every") if isinstance(keep, list) and keep and isinstance(keep[0], dict) else None
-    if every is not None and whole(every) < steps:
-        put(run, "checkpoint.every", whole(every))
-    for key in ("trainer.initialize_from", "initialize_from_hf", "trainer.load_checkpoint_path"):
-        t.refuse(key, "weights to start from aren't read: give `init`")
+    put_saves(run, keep[0].get("every") if isinstance(keep, list) and keep and isinstance(keep[0], dict) else None)
+    t.refuse_weights("trainer.initialize_from", "initialize_from_hf", "trainer.load_checkpoint_path")
 
 
 def _steps(value: Any, steps: int) -> int:

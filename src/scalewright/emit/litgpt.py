@@ -17,9 +17,9 @@ from typing import Any
 
 from scalewright.emit.command_lines import nodes_of
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
-from scalewright.emit.foreign import ForeignKeys, RunKeys, put_sources, read_keys, real, shortest, whole
-from scalewright.emit.rates import put_rates, take_rates
-from scalewright.emit.rules import Fixed, Lacks, Pick, Rule, Word, Words, inverse, nested, put, read_rules, write_rules
+from scalewright.emit.foreign import ForeignKeys, RunKeys, keys_of, read_keys, real, shortest, whole
+from scalewright.emit.rates import put_rates, put_saves, put_sources, take_rates
+from scalewright.emit.rules import Fixed, Lacks, Pick, Rule, Word, Words, inverse, nested, put
 from scalewright.emit.settings import Settings
 
 TITLE, VERSION, FILE = "litgpt", "0.5.13", "pretrain.yaml"
@@ -32,14 +32,14 @@ WORDS: tuple[Rule, ...] = (
     Word("model.num_key_value_heads", CONFIG + "n_query_groups", back=whole),
     Word("model.head_dim", CONFIG + "head_size", back=whole),
     Word("model.intermediate_size", CONFIG + "intermediate_size", back=whole),
-    Word("model.norm_eps", CONFIG + "norm_eps", back=real),
+    Word("model.norm_eps", CONFIG + "norm_eps", back=real, absent=1e-5),
     Word("model.rope.theta", CONFIG + "rope_base", to=int, back=real),
-    Word("model.rope.fraction", CONFIG + "rotary_percentage", back=real),
+    Word("model.rope.fraction", CONFIG + "rotary_percentage", back=real, absent=0.25),
     Word("model.head_bias", CONFIG + "lm_head_bias"),
     Word("model.attention_softcap", CONFIG + "attention_logit_softcapping", back=real),
     Word("model.logit_softcap", CONFIG + "final_logit_softcapping", back=real),
     Word("model.tie_word_embeddings", "train.tie_embeddings"),
-    Word("layout.micro_batch", "train.micro_batch_size", back=whole),
+    Word("layout.micro_batch", "train.micro_batch_size", back=whole, absent=4),
     Word("layout.global_batch", "train.global_batch_size", back=whole),
     Word("data.seq_len", "train.max_seq_length", back=whole),
     Word("seed", "seed", back=whole),
@@ -74,12 +74,11 @@ SCALING = (
 )
 UNCLIPPED = 1e9  # its pretrain wants a number
 ADAMW, SGD, INIT = "torch.optim.AdamW", "torch.optim.SGD", "optimizer.init_args."
-ASIDE = frozenset({
-    "model_name", "out_dir", "logger_name", "tokenizer_dir", "train.log_interval", "train.max_time",
-    "eval.max_new_tokens", "eval.initial_validation", "eval.final_validation", "eval.evaluate_example",
-    "eval.interval", "eval.max_iters", "optimizer.init_args.fused", CONFIG + "name",
-    CONFIG + "padding_multiple", "data.init_args.seed", "data.init_args.num_workers", "resume",
-})  # fmt: skip
+ASIDE = keys_of("""
+    model_name out_dir logger_name tokenizer_dir train.log_interval train.max_time optimizer.init_args.fused
+    model_config.name model_config.padding_multiple data.init_args.seed data.init_args.num_workers resume
+    eval: max_new_tokens initial_validation final_validation evaluate_example interval max_iters
+""")
 
 
 def write(s: Settings) -> Emitted:
@@ -90,7 +89,7 @@ def write(s: Settings) -> Emitted:
     rates = take_rates(s, RATES, "litgpt's pretrain has a cosine alone")
     keys: Words = {
         "model_name": s.run.name, **_network(s), **_sharding(s, nodes), "out_dir": f"{s.run.folder}/litgpt",
-        **write_rules(s, WORDS), "train.max_tokens": rates.steps * layout.global_batch * s.run.seq_len,
+        **s.write(WORDS), "train.max_tokens": rates.steps * layout.global_batch * s.run.seq_len,
         "train.lr_warmup_steps": rates.warmup, "train.min_lr": rates.least,
         "train.max_norm": s.take("optimizer.clip_norm") or UNCLIPPED, "train.save_interval": s.save_steps(),
         "train.log_interval": 1, "eval.interval": rates.steps + 1, "eval.max_iters": 1,
@@ -110,13 +109,13 @@ def _network(s: Settings) -> Words:
     vocabulary = s.take("model.vocab_size")
     written: Words = {CONFIG + "name": s.run.name, CONFIG + "vocab_size": vocabulary,
                       CONFIG + "padded_vocab_size": vocabulary}  # fmt: skip
-    written |= write_rules(s, BLOCK)
+    written |= s.write(BLOCK)
     biases = [s.take(f"model.{part}_bias") for part in ("qkv", "o", "mlp")]
     written |= {CONFIG + "bias": all(biases), CONFIG + "attn_bias": biases[0]}
     if any(biases[1:]) and not all(biases):
         s.nearly("model.o_bias", "no bias but of q, k, v", "litgpt has biases on q, k, v or on every matrix")
     if s.take_scaling(TITLE, "llama3"):
-        written |= write_rules(s, SCALING)
+        written |= s.write(SCALING)
     written |= _norms(s)
     if model.sliding_window and any(model.window_pattern):
         written[CONFIG + "sliding_window_size"] = s.take("model.sliding_window")
@@ -124,7 +123,7 @@ def _network(s: Settings) -> Words:
         windows = [int(model.window(layer) is not None) for layer in range(model.num_hidden_layers)]
         written[CONFIG + "sliding_window_indices"] = windows
     if model.moe:
-        written |= {**write_rules(s, MIXTURE), CONFIG + "mlp_class_name": "LLaMAMoE"}
+        written |= {**s.write(MIXTURE), CONFIG + "mlp_class_name": "LLaMAMoE"}
         s.take_expert_split(TITLE)
         if not s.is_all_sparse():
             s.drop("model.moe.first_k_dense", "litgpt's LLaMAMoE is in every layer")
@@ -158,17 +157,16 @@ def _sharding(s: Settings, nodes: int) -> Words:
         s.take("layout.dp_replicate")
     else:
         s.nearly("layout.dp_replicate", str(nodes), "litgpt shards in a node and replicates over nodes")
-    why = "litgpt's pretrain has bf16-mixed, bf16-true and 32-true"
-    return {"precision": s.choose_precision(PRECISIONS, why)}
+    return {"precision": s.choose_precision(PRECISIONS, "litgpt's pretrain has bf16-mixed, bf16-true and 32-true")}
 
 
 def _optimizer(s: Settings) -> Words:
     why = "written as AdamW: litgpt takes classes of torch.optim"
     name = s.choose("optimizer.name", {"adamw": ADAMW, "sgd": SGD}, why, "adamw")
-    lr, decay, betas = s.take("optimizer.lr"), s.take("optimizer.weight_decay"), s.take_adam()
+    lr, decay, betas = (s.take(f"optimizer.{key}") for key in ("lr", "weight_decay", "betas"))
     written: Words = {"optimizer.class_path": name, INIT + "lr": lr, INIT + "weight_decay": decay}
     if name == ADAMW:
-        written |= {INIT + "betas": list(betas), INIT + "eps": s.take("optimizer.eps")}
+        written |= {INIT + "betas": betas, INIT + "eps": s.take("optimizer.eps")}
     elif s.take("optimizer.momentum"):
         written[INIT + "momentum"] = s.optimizer.kept_momentum
     return written
@@ -177,8 +175,7 @@ def _optimizer(s: Settings) -> Words:
 def _data(s: Settings) -> Words:
     paths, _ = s.take_sources()
     if len(paths) > 1:
-        why = "LitData reads one folder: mix the data before, or write a DataModule"
-        s.nearly("data.train", paths[0], why)
+        s.nearly("data.train", paths[0], "LitData reads one folder: mix the data before, or write a DataModule")
     s.assume("data are chunks of litdata: convert ours, or set data.init_args.data_path")
     return {"data.class_path": "LitData", "data.init_args.data_path": paths[0], "data.init_args.seed": s.values["seed"]}
 
@@ -188,7 +185,7 @@ def recognises(document: Any, text: str) -> bool:
     train = document.get("train") if isinstance(document, dict) else None
     if not isinstance(train, dict) or not {"model_name", "model_config"} & document.keys():
         return False
-    return "micro_batch_size" in train or "max_tokens" in train
+    return bool({"micro_batch_size", "max_tokens"} & train.keys())
 
 
 def read(document: Any, text: str, where: str) -> Reading:
@@ -198,7 +195,7 @@ def read(document: Any, text: str, where: str) -> Reading:
 
 def _read_network(t: ForeignKeys, run: RunKeys) -> None:
     named = not any(key.startswith(CONFIG) for key in t.values)
-    read_rules(t, [word for word in WORDS if not (named and word.ours.startswith("model."))], run)
+    t.read([word for word in WORDS if not (named and word.ours.startswith("model."))], run)
     if named:
         t.assume(f"the model {t.values.get('model_name')} of litgpt's list isn't known here: set model=...")
         run.pop("model", None)
@@ -208,15 +205,13 @@ def _read_network(t: ForeignKeys, run: RunKeys) -> None:
         t.values[CONFIG + "mlp_class_name"] = "LLaMAMLP"
     padded, vocabulary = t.take(CONFIG + "padded_vocab_size"), t.take(CONFIG + "vocab_size", 50254)
     model["vocab_size"] = whole(padded if padded is not None else vocabulary)
-    read_rules(t, BLOCK, run)
+    t.read(BLOCK, run)
     bias, attention = bool(t.take(CONFIG + "bias", True)), bool(t.take(CONFIG + "attn_bias"))
     model |= {"qkv_bias": bias or attention, "o_bias": bias, "mlp_bias": bias}
-    model.setdefault("rope", {}).setdefault("fraction", 0.25)
     model.setdefault("intermediate_size", 4 * model.get("hidden_size", 4096))
-    model.setdefault("norm_eps", 1e-5)
     if ADJUSTED + "factor" in t:
         put(run, "model.rope.scaling.kind", "llama3")
-        read_rules(t, SCALING, run)
+        t.read(SCALING, run)
     if (window := t.take(CONFIG + "sliding_window_size")) is not None:
         marks = t.take(CONFIG + "sliding_window_indices")
         pattern = shortest([bool(mark) for mark in marks]) if marks else [True]
@@ -229,18 +224,17 @@ def _read_network(t: ForeignKeys, run: RunKeys) -> None:
     if t.take(CONFIG + "scale_embeddings"):
         model["embedding_scale"] = float(model["hidden_size"]) ** 0.5
     if moe:
-        read_rules(t, MIXTURE, run)
+        t.read(MIXTURE, run)
         model["moe"].setdefault("moe_intermediate_size", model["intermediate_size"])
 
 
 def _read_layout(t: ForeignKeys, run: RunKeys) -> None:
-    layout = run.setdefault("layout", {})
+    layout = run["layout"]
     given, nodes = t.take("devices", "auto"), whole(t.take("num_nodes", 1))
     if not str(given).isdecimal():
         t.guess("devices", 8, " of each node: set layout.devices")
     each = int(given) if str(given).isdecimal() else 8
     layout |= {"devices": each * nodes, "zero_stage": 3 if each * nodes > 1 else 0, "dp_replicate": nodes}
-    layout.setdefault("micro_batch", 4)
     precision = str(t.take("precision", "bf16-true"))
     layout["precision"] = {"32": "fp32", "16": "fp16"}.get(precision[:2], "bf16")
     if precision == "bf16-true":
@@ -269,12 +263,10 @@ def _read_training(t: ForeignKeys, run: RunKeys) -> None:
         put(run, "train.tokens", real(tokens))
     warmup, least = whole(t.take("train.lr_warmup_steps", 0)), t.take("train.min_lr", 6e-5)
     put_rates(run, "cosine", warmup, None, real(least))
-    every = t.take("train.save_interval")
-    if every is not None and whole(every) < run.get("train", {}).get("steps", 0):
-        put(run, "checkpoint.every", whole(every))
+    put_saves(run, t.take("train.save_interval"))
     kind = str(t.take("data.class_path", ""))
     if kind.endswith("LitData") and (path := t.take("data.init_args.data_path")):
         put(run, "data.train", put_sources(path))
     elif kind:
         t.refuse("data.class_path", "a data module of litgpt: make token shards, and set data.train")
-    t.refuse("initial_checkpoint_dir", "weights to start from aren't read: give `init`")
+    t.refuse_weights("initial_checkpoint_dir")

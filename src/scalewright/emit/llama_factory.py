@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from scalewright.emit.axolotl import write_recompute
+from scalewright.emit.axolotl import with_rows, write_precision, write_recompute
 from scalewright.emit.command_lines import nodes_of
 from scalewright.emit.deepspeed.read import fit_batch
 from scalewright.emit.deepspeed.write import write_zero
 from scalewright.emit.emitted import Emitted, Reading
-from scalewright.emit.foreign import ForeignKeys, RunKeys, true, whole_of
-from scalewright.emit.rules import put, write_rules
-from scalewright.emit.scripts.facts import Facts, take_facts, take_precision
-from scalewright.emit.scripts.model import CONFIG, SAMPLES, as_yaml, read_model, render, write_config
+from scalewright.emit.foreign import ForeignKeys, RunKeys, keys_of, true, whole_of
+from scalewright.emit.rules import put
+from scalewright.emit.scripts.facts import Facts, take_facts
+from scalewright.emit.scripts.model import as_yaml, read_model, render, write_config
 from scalewright.emit.settings import Settings
 from scalewright.emit.transformers.arguments import BATCH, COMMON, FILLED, aside, flattened, read_arguments
 from scalewright.emit.transformers.schedule import check_decay, write_optimizer, write_schedule
@@ -28,16 +28,14 @@ from scalewright.emit.transformers.schedule import check_decay, write_optimizer,
 TITLE, VERSION = "LLaMA-Factory", "0.9.5"
 FILE, INPUTS = "llama_factory.yaml", "make_inputs.py"
 NO_MASKS = "rows that are tokenized already have no document numbers there"
-OWN = frozenset({
-    "stage", "template", "dataset_dir", "tokenized_path", "media_dir", "overwrite_cache",
-    "preprocessing_num_workers", "max_samples", "plot_loss", "flash_attn", "enable_liger_kernel",
-    "use_unsloth", "trust_remote_code", "disable_shuffling", "buffer_size", "streaming", "val_size",
-    "eval_dataset", "eval_on_each_dataset", "cache_dir", "model_revision", "hf_hub_token",
-    "use_fast_tokenizer", "resize_vocab", "train_from_scratch", "mix_strategy", "ray_run_name",
-    "ray_storage_path", "ray_num_workers", "resources_per_worker", "placement_strategy",
-    "tokenizer_name_or_path", "print_param_status", "adapter_name_or_path", "export_dir", "use_swanlab",
-    "swanlab_project", "swanlab_run_name", "interleave_probs", "tokenizer_name",
-})  # fmt: skip
+OWN = keys_of("""
+    stage template dataset_dir tokenized_path media_dir overwrite_cache preprocessing_num_workers max_samples plot_loss
+    flash_attn enable_liger_kernel use_unsloth trust_remote_code disable_shuffling buffer_size streaming val_size
+    eval_dataset eval_on_each_dataset cache_dir model_revision hf_hub_token use_fast_tokenizer resize_vocab
+    train_from_scratch mix_strategy ray_run_name ray_storage_path ray_num_workers resources_per_worker
+    placement_strategy tokenizer_name_or_path print_param_status adapter_name_or_path export_dir use_swanlab
+    swanlab_project swanlab_run_name interleave_probs tokenizer_name
+""")
 
 
 def recognises(document: Any, text: str) -> bool:
@@ -54,55 +52,31 @@ def write(s: Settings) -> Emitted:
     s.assume(f"{INPUTS} writes every sample of the run to rows/, and a row's last token has no target")
     s.assume("the token that ends a document pads, too, and as a target isn't counted")
     config = _config(s, facts)
-    command = _command(s)
-    files = {
-        FILE: as_yaml(
-            config,
-            f"Written by `scalewright emit llama-factory`, for LLaMA-Factory {VERSION}; it is started by",
-            command,
-        ),
-        INPUTS: render("rows", f=facts, title=TITLE, disk=True, from_scratch=True),
-        "samples.py": SAMPLES,
-        f"model/{CONFIG}": network,
-    }
+    nodes, each = nodes_of(s.layout.devices)
+    where = f"NNODES={nodes} NODE_RANK=$NODE_RANK MASTER_ADDR=$MASTER_ADDR " if nodes > 1 else ""
+    launch = f"FORCE_TORCHRUN=1 {where}NPROC_PER_NODE={each} " if s.layout.devices > 1 else ""
+    command = f"python {INPUTS} && {launch}llamafactory-cli train {FILE}"
+    note = f"Written by `scalewright emit llama-factory`, for LLaMA-Factory {VERSION}; it is started by"
+    inputs = render("rows", f=facts, title=TITLE, disk=True, from_scratch=True)
+    files = with_rows({FILE: as_yaml(config, note, command)}, inputs, network)
     return s.emitted(TITLE, "llama-factory", VERSION, files, command)
 
 
 def _config(s: Settings, facts: Facts) -> dict[str, object]:
-    first, second = s.take("optimizer.betas")
-    precision = take_precision(s, TITLE)
+    precision = write_precision(s, TITLE)
     check_decay(s, facts, TITLE)
     config: dict[str, object] = {
-        "model_name_or_path": facts["init"] or "./model",
-        "train_from_scratch": facts["init"] is None,
-        "stage": "pt",
-        "do_train": True,
-        "finetuning_type": "full",
-        "template": "empty",
+        "model_name_or_path": facts["init"] or "./model", "train_from_scratch": facts["init"] is None, "stage": "pt",
+        "do_train": True, "finetuning_type": "full", "template": "empty",
         "dataset": "rows",  # a name that its parser asks for; what is there is read in its place
-        "tokenized_path": "./rows",
-        "cutoff_len": facts["seq_len"],
-        "packing": False,
-        "disable_shuffling": True,
-        "output_dir": f"{s.run.folder}/llama-factory",
-        **write_rules(s, (BATCH,)),
-        "gradient_accumulation_steps": facts["accumulation"],
-        "max_steps": facts["steps"],
-        **write_rules(s, COMMON),
-        "adam_beta1": first,
-        "adam_beta2": second,
-        "optim": write_optimizer(s, TITLE),
-        **write_schedule(s, facts),
-        "bf16": precision == "bf16",
-        "fp16": precision == "fp16",
-        "tf32": precision == "tf32",
-        "disable_gradient_checkpointing": not write_recompute(s, TITLE),
-        "flash_attn": "sdpa",
-        **_deepspeed(s),
-        "logging_steps": 1,
-        "report_to": "none",
+        "tokenized_path": "./rows", "cutoff_len": facts["seq_len"], "packing": False, "disable_shuffling": True,
+        "output_dir": f"{s.run.folder}/llama-factory", **s.write((BATCH,)),
+        "gradient_accumulation_steps": facts["accumulation"], "max_steps": facts["steps"], **s.write(COMMON),
+        "optim": write_optimizer(s, TITLE), **write_schedule(s, facts), **precision,
+        "disable_gradient_checkpointing": not write_recompute(s, TITLE), "flash_attn": "sdpa", **_deepspeed(s),
+        "logging_steps": 1, "report_to": "none",
         "save_steps" if facts["save_every"] else "save_strategy": facts["save_every"] or "no",
-    }
+    }  # fmt: skip
     if facts["valid_every"]:
         config |= {"eval_dataset": "rows", "eval_strategy": "steps", "eval_steps": facts["valid_every"],
                    "per_device_eval_batch_size": facts["micro_batch"]}  # fmt: skip
@@ -116,13 +90,6 @@ def _deepspeed(s: Settings) -> dict[str, object]:
         return {}
     own = {"zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False}
     return {"deepspeed": {**FILLED, **own, **write_zero(s)}}
-
-
-def _command(s: Settings) -> str:
-    nodes, each = nodes_of(s.layout.devices)
-    where = f"NNODES={nodes} NODE_RANK=$NODE_RANK MASTER_ADDR=$MASTER_ADDR " if nodes > 1 else ""
-    launch = f"FORCE_TORCHRUN=1 {where}NPROC_PER_NODE={each} " if s.layout.devices > 1 else ""
-    return f"python {INPUTS} && {launch}llamafactory-cli train {FILE}"
 
 
 def read(document: Any, text: str, where: str) -> Reading:

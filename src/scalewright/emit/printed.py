@@ -50,10 +50,9 @@ SIZES: Mapping[str, str] = {
     **dict(zip(DEEPSPEED, ("layout.global_batch", "layout.micro_batch", "layout.accumulation"), strict=True)),
     "world_size": "layout.devices", "num_devices": "layout.devices", "data_parallel_size": "layout.dp",
     "virtual_pipeline_model_parallel_size": "layout.virtual_stages", "microbatches": "layout.accumulation",
-    "kv_channels": "model.head_dim",
-    "padded_vocab_size": "model.vocab_size", "max_seq_len": "data.seq_len", BATCH.foreign: BATCH.ours,
-    "ici_tensor_parallelism": "layout.tp",
-    **{key: f"model.{key}" for key in SHAPE}, **{axis: f"layout.{axis}" for axis in AXES},
+    "kv_channels": "model.head_dim", "padded_vocab_size": "model.vocab_size", "max_seq_len": "data.seq_len",
+    BATCH.foreign: BATCH.ours, "ici_tensor_parallelism": "layout.tp", **{key: f"model.{key}" for key in SHAPE},
+    **{axis: f"layout.{axis}" for axis in AXES},
 }  # fmt: skip
 
 
@@ -77,14 +76,12 @@ def _recomputed(text: str) -> str | None:
 
 
 WORDS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
-    "num_query_groups": ("model.num_key_value_heads", _groups),
-    "model_name_or_path": ("model.name", _name), "model_name": ("model.name", _name),
-    "swiglu": ("model.mlp_type", partial(_where_true, "swiglu")),
+    "num_query_groups": ("model.num_key_value_heads", _groups), "model_name_or_path": ("model.name", _name),
+    "model_name": ("model.name", _name), "swiglu": ("model.mlp_type", partial(_where_true, "swiglu")),
     "sequence_parallel": ("layout.sp", partial(_where_true, True)),
     "bf16": ("layout.precision", partial(_where_true, "bf16")),
     "fp16": ("layout.precision", partial(_where_true, "fp16")),
-    "recompute_granularity": ("layout.recompute", _recomputed),
-    "remat_policy": ("layout.recompute", _recomputed),
+    "recompute_granularity": ("layout.recompute", _recomputed), "remat_policy": ("layout.recompute", _recomputed),
     "activations_checkpoint_method": ("layout.recompute", _recomputed),
     "checkpoint_activations": ("layout.recompute", partial(_where_true, "full")),
     "use_distributed_optimizer": ("layout.zero_stage", partial(_where_true, 1)),
@@ -138,15 +135,10 @@ class Printed:
 
 
 def _stated(printed: Iterable[tuple[str, str]]) -> dict[str, object]:
-    """Arguments by our dotted keys."""
     stated: dict[str, object] = {}
     for name, value in printed:
-        key, convert = _reader(name.replace("-", "_"))
+        name = name.replace("-", "_")
+        key, convert = (SIZES[name], whole_of) if name in SIZES else WORDS.get(name, ("", _name))
         if key and (ours := convert(value)) is not None:
             stated[key] = ours
     return stated
-
-
-def _reader(name: str) -> tuple[str, Callable[[str], Any]]:
-    """Our key of an argument and how its value is read; an empty key where there is none."""
-    return (SIZES[name], whole_of) if name in SIZES else WORDS.get(name, ("", _name))

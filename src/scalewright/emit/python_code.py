@@ -159,9 +159,7 @@ class Module:
     def _follow(self, node: ast.stmt, names: dict[str, object], depth: int) -> None:
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
             self._assign(node, names, depth)
-        elif not isinstance(node, (ast.Import, ast.ImportFrom, ast.Pass, ast.Assert, ast.FunctionDef)) and not (
-            isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        ):
+        elif not isinstance(node, SILENT) and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
             self._skipped.append(f"line {node.lineno}: {ast.unparse(node).splitlines()[0][:100]}")
 
     def _assign(self, node: ast.Assign | ast.AnnAssign, names: dict[str, object], depth: int) -> None:

@@ -41,16 +41,13 @@ def question_of(reading: Reading, where: str, overrides: Sequence[str] = ()) -> 
         keys = {**layout.stated(), "stage_layers": None}  # as that trainer cuts by itself
         run = run.model_copy(update={"layout": Layout.parse(keys)})
     trainer = None if reading.trainer == OURS else reading.trainer
-    asked = Question(
-        run, trainer=trainer, assumed=reading.assumed, unread=reading.unread, guessed=reading.guessed,
-        source=where, form=trainer,
-    )  # fmt: skip
+    asked = Question(run, trainer=trainer, assumed=reading.assumed, unread=reading.unread, guessed=reading.guessed,
+                     source=where, form=trainer)  # fmt: skip
     _ = asked.model  # a module of the user's own is refused here
     return asked
 
 
 def _run_file(path: str) -> Reading | None:
-    """A run file of ours; None for another file."""
     if not path.endswith((".yaml", ".yml")) or not Path(path).is_file():
         return None
     try:

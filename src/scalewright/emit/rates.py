@@ -2,16 +2,17 @@
 
     0 --warmup--> peak ------ start --length--> least ------ steps
 
-A cosine or a line begins its decay at the end of the warm-up, WSD at its own start.
+A cosine or a line begins its decay at the end of the warm-up, WSD at its own start. Saves and data, likewise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
-from scalewright.emit.foreign import RunKeys
+from scalewright.emit.foreign import RunKeys, whole
 from scalewright.emit.settings import Settings
+from scalewright.spec.run import ScheduleSpec
 
 
 class Rates(NamedTuple):
@@ -34,25 +35,28 @@ class Rates(NamedTuple):
 def take_rates(s: Settings, kinds: Mapping[str, str], why: str) -> Rates:
     """The run's schedule; a kind that they don't have is written as a cosine."""
     schedule, peak, steps = s.run.lr_schedule, s.values["optimizer.lr"], s.take_steps()
-    for key in ("warmup_steps", "min_ratio", "decay_steps"):
-        s.take(f"lr_schedule.{key}")
+    s.take_each("lr_schedule", "warmup_steps", "min_ratio", "decay_steps")
     kind = schedule.kind
     if kind in kinds:
         s.take("lr_schedule.kind")
     else:
         s.nearly("lr_schedule.kind", "cosine", why)
         kind = "cosine"
-    warmup = schedule.warmup_steps
-    if schedule.kind == "wsd":
-        length = schedule.decay_steps if schedule.decay_steps is not None else max(1, steps // 5)
+    start = warmup = schedule.warmup_steps
+    length = decay_length(schedule, steps)
+    if schedule.kind == "wsd" and kind != "cosine":
         start = max(warmup, steps - length)
-    else:
-        length = schedule.decay_steps if schedule.decay_steps is not None else max(1, steps - warmup)
-        start = warmup
-    if kind == "cosine" and schedule.kind == "wsd":
-        start, length = warmup, max(1, steps - warmup)
+    elif schedule.decay_steps is None or schedule.kind == "wsd":
+        length = max(1, steps - warmup)
     ratio = 1.0 if schedule.kind == "constant" else schedule.min_ratio
     return Rates(kinds[kind], peak, float(f"{peak * ratio:.12g}"), warmup, start, length, steps)
+
+
+def decay_length(schedule: ScheduleSpec, steps: int) -> int:
+    """Steps of the decay; where the run doesn't state them, to the end, and of wsd the last fifth."""
+    if schedule.decay_steps is not None:
+        return schedule.decay_steps
+    return max(1, steps // 5) if schedule.kind == "wsd" else steps - schedule.warmup_steps
 
 
 def put_rates(run: RunKeys, kind: str, warmup: int, length: int | None, least: float | None) -> None:
@@ -67,3 +71,20 @@ def put_rates(run: RunKeys, kind: str, warmup: int, length: int | None, least: f
     if length is not None and not whole:
         schedule["decay_steps"] = length
     run["lr_schedule"] = schedule
+
+
+def put_sources(paths: Any, weights: Iterable[Any] | None = None) -> list[dict[str, object]]:
+    """Sources of a run from their paths: one, several, or with weights."""
+    if isinstance(paths, Mapping):
+        return [{"path": str(path), "weight": float(weight)} for path, weight in paths.items()]
+    listed = [str(path) for path in (paths if isinstance(paths, list) else [paths])]
+    shares = list(weights or ())
+    if len(shares) != len(listed) or len(listed) == 1:
+        return [{"path": path} for path in listed]
+    return [{"path": path, "weight": float(share)} for path, share in zip(listed, shares, strict=True)]
+
+
+def put_saves(run: RunKeys, every: Any) -> None:
+    """Steps between saves, of a file that states them; none where only the end is saved."""
+    if every is not None and whole(every) < run.get("train", {}).get("steps", 0):
+        run["checkpoint"] = {"every": whole(every)}

@@ -103,10 +103,8 @@ def parse(text: str, suffix: str, where: str) -> Any:
         if suffix == ".toml":
             return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        line = str(error).splitlines()[0]
-        raise UserError(
-            f"it is no {suffix[1:].upper()}: {line}", where, "give the file as the trainer takes it"
-        ) from None
+        what = f"it is no {suffix[1:].upper()}: {str(error).splitlines()[0]}"
+        raise UserError(what, where, "give the file as the trainer takes it") from None
     return None
 
 

@@ -1,20 +1,22 @@
 """Rules between our keys and theirs, both ways; what depends on more than one key is a trainer's own code.
 
     Word("layout.tp", "tensor-model-parallel-size", back=whole)     a value, as it is or converted
+    Pair("optimizer.betas", ("beta1", "beta2"), (0.9, 0.95))        two values, each under a key of its own
     Pick("model.norm_type", "norm", {"rmsnorm": "RMSNorm"}, why)    a value by another name
     Fixed("model.positions", ("rope",), why)                        the one value that they have, with no key
     Lacks("model.qk_norm", why)                                     no such thing: dropped, with the reason
 
 What a trainer lacks of a layout isn't here: spec/capabilities.yaml has it, with the reasons.
-write_rules(settings, RULES) -> their keys          read_rules(foreign, RULES, run): puts ours into the run
+settings.write(RULES) -> their keys          foreign.read(RULES, run): puts ours into the run
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from scalewright.emit.foreign import ForeignKeys, RunKeys
+from scalewright.emit.foreign import ForeignKeys, RunKeys, real
 from scalewright.emit.settings import NEUTRAL, Settings
 
 Words = dict[str, object]
@@ -25,16 +27,31 @@ def same(value: Any) -> Any:
     return value
 
 
-class Word(NamedTuple):
-    """A key of ours, the same key in their words, and the conversions of its value."""
+@dataclass(frozen=True)
+class Rule:
+    """A key of ours."""
 
     ours: str
+
+    def write(self, s: Settings) -> Words:
+        """Their keys; what they can't express is reported."""
+        raise NotImplementedError
+
+    def read(self, t: ForeignKeys, run: RunKeys) -> None:
+        """Puts our key into the run; nothing where their file has none for it."""
+
+
+@dataclass(frozen=True)
+class Word(Rule):
+    """The same key in their words, and the conversions of its value."""
+
     foreign: str
     to: Callable[[Any], Any] = same
     back: Callable[[Any], Any] = same
     always: bool = True  # written even where our value is neutral
+    absent: Any = None  # theirs, where their file has no such key
 
-    def write(self, s: Settings) -> dict[str, object]:
+    def write(self, s: Settings) -> Words:
         """Their key, where the run has ours; null stays out."""
         value = s.take(self.ours) if s.has(self.ours) else None
         if value is None or (not self.always and NEUTRAL.get(self.ours) == value):
@@ -43,15 +60,31 @@ class Word(NamedTuple):
 
     def read(self, t: ForeignKeys, run: RunKeys) -> None:
         """Our key, where theirs is set."""
-        value = t.take(self.foreign)
+        value = t.take(self.foreign, self.absent)
         if value is not None:
             put(run, self.ours, self.back(value))
 
 
-class Pick(NamedTuple):
+@dataclass(frozen=True)
+class Pair(Rule):
+    """Two values, each under a key of its own."""
+
+    foreign: tuple[str, str]
+    absent: tuple[float, float]  # theirs, where their file has no such keys
+
+    def write(self, s: Settings) -> Words:
+        """Both keys."""
+        return dict(zip(self.foreign, s.take(self.ours), strict=True))
+
+    def read(self, t: ForeignKeys, run: RunKeys) -> None:
+        """Both values."""
+        put(run, self.ours, [real(t.take(*key)) for key in zip(self.foreign, self.absent, strict=True)])
+
+
+@dataclass(frozen=True)
+class Pick(Rule):
     """A key of ours whose values have other names there; of several keys there, the names are tuples."""
 
-    ours: str
     foreign: str | tuple[str, ...]
     names: Mapping[Any, Any]  # ours -> theirs
     why: str = ""
@@ -59,15 +92,14 @@ class Pick(NamedTuple):
     absent: Any = None  # theirs, where their file has no such key
     unknown: Any = None  # ours, for a name that isn't here; None: no key of ours
     back: Callable[[Any], Any] = same  # of a name that is read
+    refused: str = ""  # why a name that isn't here can't be ours
 
-    def write(self, s: Settings) -> dict[str, object]:
+    def write(self, s: Settings) -> Words:
         """Their keys."""
         name = s.choose(self.ours, self.names, self.why, self.instead)
         if name is None:
             return {}
-        if isinstance(self.foreign, tuple):
-            return dict(zip(self.foreign, name, strict=True))
-        return {self.foreign: name}
+        return dict(zip(self.foreign, name, strict=True)) if isinstance(self.foreign, tuple) else {self.foreign: name}
 
     def read(self, t: ForeignKeys, run: RunKeys) -> None:
         """Our key."""
@@ -76,58 +108,36 @@ class Pick(NamedTuple):
             name: Any = tuple(self.back(t.take(key, value)) for key, value in absent)
         else:
             name = self.back(t.take(self.foreign, self.absent))
-        ours = inverse(self.names).get(name, self.unknown)
-        if ours is not None:
+            if self.refused and name not in self.names.values():
+                t.refuse(self.foreign, self.refused)
+        if (ours := inverse(self.names).get(name, self.unknown)) is not None:
             put(run, self.ours, ours)
 
 
-class Fixed(NamedTuple):
-    """A key of ours of which they have some values alone, without a key; another is dropped or changed."""
+@dataclass(frozen=True)
+class Fixed(Rule):
+    """A key of which they have some values alone, without a key; another is dropped or changed."""
 
-    ours: str
     values: tuple[Any, ...]
     why: str
     instead: Any = None  # one of the values, which runs in the place of others
 
-    def write(self, s: Settings) -> dict[str, object]:
+    def write(self, s: Settings) -> Words:
         """Nothing, and the reason for another value."""
         s.choose(self.ours, dict.fromkeys(self.values), self.why, self.instead)
         return {}
 
-    def read(self, t: ForeignKeys, run: RunKeys) -> None:
-        """Nothing: their file has no key."""
 
+@dataclass(frozen=True)
+class Lacks(Rule):
+    """A key that they have no word for."""
 
-class Lacks(NamedTuple):
-    """A key of ours that they have no word for."""
-
-    ours: str
     why: str
 
-    def write(self, s: Settings) -> dict[str, object]:
+    def write(self, s: Settings) -> Words:
         """Nothing, and the reason."""
         s.drop(self.ours, self.why)
         return {}
-
-    def read(self, t: ForeignKeys, run: RunKeys) -> None:
-        """Nothing: their file has no key."""
-
-
-Rule = Word | Pick | Fixed | Lacks
-
-
-def write_rules(settings: Settings, rules: Iterable[Rule]) -> dict[str, object]:
-    """Their keys of all rules."""
-    written: dict[str, object] = {}
-    for rule in rules:
-        written |= rule.write(settings)
-    return written
-
-
-def read_rules(foreign: ForeignKeys, rules: Iterable[Rule], run: RunKeys) -> None:
-    """Puts our keys of all rules into a nested run."""
-    for rule in rules:
-        rule.read(foreign, run)
 
 
 def put(run: RunKeys | dict[str, object], key: str, value: Any) -> None:

@@ -11,11 +11,12 @@ whose value is always something (lr, betas, seq_len) are never neutral: an emitt
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import ceil
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from scalewright.emit.emitted import Changed, Dropped, Emitted
+from scalewright.emit.foreign import keys_of
 from scalewright.spec.common.formatting import below, flat
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import Layout
@@ -23,23 +24,24 @@ from scalewright.spec.model import ModelSpec, RopeScaling
 from scalewright.spec.presets import load_model_spec
 from scalewright.spec.run import DataSpec, OptimizerSpec, PythonRef, RunSpec
 
+if TYPE_CHECKING:
+    from scalewright.emit.rules import Rule
+
 W = TypeVar("W")
 # Of this machine, this project's files or its supervision: they say nothing about what is trained.
 OUTSIDE = (
-    "version", "cluster", "device", "resume", "environment", "allow_changes", "launch", "track", "out_dir",
-    "name", "model.version", "model.name", "model.family", "train.timeouts", "train.guard", "train.compile",
-    "checkpoint.keep", "checkpoint.async", "checkpoint.at_end", "profile.memory", "train.valid_batches",
-    "engine",
+    "version", "cluster", "device", "resume", "environment", "allow_changes", "launch", "track", "out_dir", "name",
+    "model.version", "model.name", "model.family", "train.timeouts", "train.guard", "train.compile", "checkpoint.keep",
+    "checkpoint.async", "checkpoint.at_end", "profile.memory", "train.valid_batches", "engine",
 )  # fmt: skip
-ALWAYS = frozenset({
-    "model.vocab_size", "model.hidden_size", "model.intermediate_size", "model.num_hidden_layers",
-    "model.num_attention_heads", "model.num_key_value_heads", "model.head_dim", "model.context",
-    "model.mlp_type", "model.norm_type", "model.norm_eps", "model.tie_word_embeddings", "model.positions",
-    "model.rope.theta", "layout.micro_batch", "layout.global_batch", "layout.devices", "layout.precision",
-    "data.train", "data.seq_len", "optimizer.name", "optimizer.lr", "optimizer.betas", "optimizer.eps",
-    "optimizer.weight_decay", "optimizer.clip_norm", "lr_schedule.kind", "lr_schedule.warmup_steps",
-    "lr_schedule.min_ratio", "train.steps", "train.tokens", "seed",
-})  # fmt: skip
+ALWAYS = keys_of("""
+    data.train data.seq_len train.steps train.tokens seed
+    model: vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim
+        context mlp_type norm_type norm_eps tie_word_embeddings positions rope.theta
+    layout: micro_batch global_batch devices precision
+    optimizer: name lr betas eps weight_decay clip_norm
+    lr_schedule: kind warmup_steps min_ratio
+""")
 WHOLE = ("layout.recompute", "cluster", "launch.env")  # values, though they have keys
 SIZES = ("tp", "pp", "cp", "ep", "etp", "dp_replicate")  # without one of these it would be another layout
 
@@ -64,10 +66,18 @@ class Settings:
         self._taken.add(key)
         return self.values[key]
 
+    def take_each(self, section: str, *names: str) -> None:
+        """Several keys of a section, whose values are expressed in another form."""
+        self._taken |= {f"{section}.{name}" for name in names}
+
     def take_all(self, prefix: str) -> dict[str, object]:
         """All keys below a prefix, `model.` for instance, by their rest."""
         keys = [key for key in self.values if key.startswith(prefix)]
         return {key.removeprefix(prefix): self.take(key) for key in keys}
+
+    def write(self, rules: Iterable[Rule]) -> dict[str, object]:
+        """Their keys of all rules."""
+        return {key: value for rule in rules for key, value in rule.write(self).items()}
 
     def has(self, key: str) -> bool:
         """Whether a key is there: `model.moe.top_k` is only in a mixture."""
@@ -156,11 +166,6 @@ class Settings:
         train = self.take("data.train")
         return [source["path"] for source in train], [source["weight"] for source in train]
 
-    def take_adam(self) -> tuple[float, float]:
-        """The betas; of an optimizer without them, too, so that a change to AdamW has its numbers."""
-        first, second = self.take("optimizer.betas")
-        return first, second
-
     @property
     def optimizer(self) -> OptimizerSpec:
         """The optimizer's spec; users' own were refused before."""
@@ -210,10 +215,7 @@ class Settings:
         for key, value in self.values.items():
             if key in self._taken or below(key, OUTSIDE) or below(key, self.irrelevant()):
                 continue
-            if key in ALWAYS:
-                if value is not None:
-                    yield key, value
-            elif key not in NEUTRAL or NEUTRAL[key] != value:
+            if value is not None if key in ALWAYS else key not in NEUTRAL or NEUTRAL[key] != value:
                 yield key, value
 
     def irrelevant(self) -> Iterator[str]:

@@ -61,12 +61,11 @@ def _anew(emitted: Emitted, source: str, why: str) -> Emitted:
     return replace(emitted, assumed=(*emitted.assumed, f"the whole file, in place of {source}: {why}"))
 
 
-def _layout(plan: Mapping[str, Any]) -> dict[str, Any]:
+def _layout(plan: Mapping[str, Any]) -> dict[str, object]:
     return {key: value for key, value in plan["best"][0]["layout"].items() if key != "dp"}
 
 
 def _of_plan(plan: Mapping[str, Any], where: str) -> tuple[dict[str, object], list[str]]:
-    """The run of a plan in its best layout."""
     if not plan["best"]:
         raise UserError("no layout of this plan fits", where, "plan with more devices, or a smaller batch")
     layout = _layout(plan)

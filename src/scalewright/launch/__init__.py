@@ -1,10 +1,9 @@
 """Starts a run's processes, each with its rank. The only folder that reads the environment.
 
-detect.py      who started this process, by the table of starters.py (source.py: what one of them says)
-contradictions.py   what an environment must not say; nodes.py: Slurm's lists of hosts
+detect.py      who started this process, by the table of starters.py, and what an environment must not say
 rank.py        this process's rank, and the ranks of its node; rendezvous.py: where they meet, told by MPI
-local.py       starts N workers here and reports one error (fork_server.py, child.py; killed.py: no memory)
-stop.py        the signals and the clock that ask a run to save; attempt.py: the scheduler's job, for events
+local.py       starts N workers here and reports one error (fork_server.py); child.py: the runs of a sweep
+stop.py        the signals and the clock that ask a run to save
 agent.py       torchrun, with signals and an exit code for schedulers; over_ssh.py: a script on several hosts
 job.py         a run, its nodes and its site: what targets/ write scripts and manifests from
 in_every_rank.py   a command in every process of a started world

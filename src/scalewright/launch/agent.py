@@ -35,7 +35,10 @@ ENDED_BY_US = (-signal.SIGTERM,)  # torchrun ends the ranks that are slower to l
 def main(arguments: Sequence[str]) -> int:
     """Runs torchrun with these options; returns the exit code."""
     keep_exit_code()
-    saved, options = _take_saved(list(arguments))
+    options = list(arguments)
+    saved = Stopped.exit_code
+    if options[:1] == ["--saved"]:
+        saved, options = int(options[1]), options[2:]
     asked: list[int] = []
     told: set[int] = set()
 
@@ -91,9 +94,8 @@ def _ends_saved(monitor: Callable[..., Any], asked: list[int], told: set[int]) -
 def were_saved(codes: Iterable[int], *, asked: bool) -> bool:
     """Whether ranks that left with these codes are to be started again.
 
-    One that left with 75 speaks for all: they agree on a step, and leave when every part is written. After a
-    signal (`asked`) ranks that it killed before they had a handler have nothing to lose either: Slurm sends
-    it to them, too.
+    One that left with 75 speaks for all: they agree on a step, and leave when every part is written. After a signal
+    (`asked`) ranks that it killed before they had a handler have nothing to lose either: Slurm sends it to them, too.
     """
     codes = set(codes)
     if asked:
@@ -107,12 +109,6 @@ def first_code(codes: Iterable[int]) -> int:
     own = [code for code in codes if code > 0 and code != Stopped.exit_code]
     killed = [128 - code for code in codes if code < 0 and code not in ENDED_BY_US]
     return [*own, *killed, 1][0]
-
-
-def _take_saved(arguments: list[str]) -> tuple[int, list[str]]:
-    if arguments[:1] == ["--saved"]:
-        return int(arguments[1]), arguments[2:]
-    return Stopped.exit_code, arguments
 
 
 def _end_ranks(told: set[int], *, at_once: bool) -> None:

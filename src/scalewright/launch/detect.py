@@ -1,24 +1,17 @@
 """Who started this process: the innermost of the starters whose variables are set (starters.py).
 
 torchrun (4 ranks here)  inside  srun --ntasks-per-node=1    fits: the ranks are torchrun's
-torchrun (4 ranks here)  inside  srun --ntasks-per-node=4    an error (contradictions.py)
+torchrun (4 ranks here)  inside  srun --ntasks-per-node=4    an error: four worlds a node
 
-Slurm's short forms of lists.
+Half of a starter's variables, impossible numbers and starters that disagree would start several runs where one was
+meant, or a rank that waits for others until its timeout. The error has both sides, and the usual cause.
 
-n[1-3,07],gpu-a[01-02]-ib     n1 n2 n3 n07 gpu-a01-ib gpu-a02-ib     hosts
-a[1-2]b[3-4]                  a1b3 a1b4 a2b3 a2b4
-2(x3),1                       2 2 2 1                                tasks of each node
+Slurm's lists: n[1-3,07],gpu-a[01-02]-ib     n1 n2 n3 n07 gpu-a01-ib gpu-a02-ib     hosts
+               a[1-2]b[3-4]                  a1b3 a1b4 a2b3 a2b4
+               2(x3),1                       2 2 2 1                                tasks of each node
 
-The order is that of `scontrol show hostnames`: the last brackets go fastest, and of those before them the
-first. A name may go on after its last brackets, which Slurm 22.05 doesn't take.
-
-What an environment must not say: half of a starter's variables, impossible numbers, two that disagree.
-
-    torchrun says rank 3 of 8,              srun --ntasks-per-node=8 bash -c "torchrun --nproc-per-node=8 ..."
-    but around it Slurm says rank 5 of 16   └─ eight worlds a node: start one task a node
-
-Each would start several runs where one was meant, or a rank that waits for others until its timeout. The
-error shows what both say and names the usual cause.
+Hosts have the order of `scontrol show hostnames`: the last brackets go fastest, and of those before them the first.
+A name may go on after its last brackets, which Slurm 22.05 doesn't take.
 """
 
 from __future__ import annotations
@@ -31,10 +24,10 @@ from itertools import pairwise, product, zip_longest
 from scalewright.launch.starters import BY_HAND, STARTERS, Names, Source, Starter, first_set, number_of
 from scalewright.spec.errors import UserError
 
-# srun numbers its steps from 0; processes that Slurm runs without it (the batch script, an interactive shell)
-# have no number or one from here on, and are alone, however many tasks the job has (slurm.h:
-# SLURM_INTERACTIVE_STEP).
+# srun numbers its steps from 0; processes that Slurm runs without it (the batch script, an interactive shell) have no
+# number or one from here on, and are alone, however many tasks the job has (slurm.h: SLURM_INTERACTIVE_STEP).
 FIRST_SPECIAL_STEP = 0xFFFFFFF0
+WHERE = "environment"
 PORT = 29500
 FIRST_PORT, PORTS = 20000, 10000  # those that a job's number chooses from: below Linux's own from 32768
 
@@ -66,7 +59,7 @@ def find_source(environ: Mapping[str, str]) -> Source | None:
 
 def _read(starter: Starter, environ: Mapping[str, str]) -> Source | None:
     """The starter's numbers, where all that it needs to be recognised is set."""
-    if any(not environ.get(name) for name in starter.marks) or any(environ.get(n) for n in starter.unless):
+    if not all(environ.get(name) for name in starter.marks) or first_set(environ, starter.unless):
         return None
     rank, world = number_of(environ, starter.rank), number_of(environ, starter.world)
     if rank is None or world is None:
@@ -105,7 +98,6 @@ def find_address(source: Source, environ: Mapping[str, str]) -> tuple[str | None
 
 
 def _host(environ: Mapping[str, str], names: Names) -> str | None:
-    """The first host of whatever list the variable holds."""
     name = next((name for name in names if environ.get(name)), None)
     if name is None:
         return None
@@ -136,14 +128,10 @@ def expand_hosts(text: str) -> list[str]:
         numbers = [_numbers(piece, text) for piece in pieces[1::2]]
         before, last = numbers[:-1], numbers[-1] if numbers else [""]
         for chosen in product(*reversed(before)):  # the first ones fastest
-            given = [*reversed(chosen)]
-            hosts += [_join(pieces[::2], [*given, number]) for number in last]
+            for number in last:
+                filled = zip_longest(pieces[::2], [*reversed(chosen), number], fillvalue="")
+                hosts.append("".join(word + digits for word, digits in filled))
     return hosts
-
-
-def _join(words: list[str], numbers: list[str]) -> str:
-    """A name from what stands around its brackets and the numbers in them."""
-    return "".join(word + number for word, number in zip_longest(words, numbers, fillvalue=""))
 
 
 def _numbers(text: str, whole: str) -> list[str]:
@@ -151,13 +139,12 @@ def _numbers(text: str, whole: str) -> list[str]:
     numbers: list[str] = []
     for part in text.split(","):
         match = _RANGE.fullmatch(part)
+        what = f"'{part}' in '{whole}' is no range of nodes"
         if match is None:
-            what = f"'{part}' in '{whole}' is no range of nodes"
-            raise UserError(what, "environment", "write it as n[1-3]")
+            raise UserError(what, WHERE, "write it as n[1-3]")
         first, last = match[1], match[2] or match[1]
         if not int(first) <= int(last) < int(first) + MOST:
-            what = f"'{part}' in '{whole}' is no range of nodes"
-            raise UserError(what, "environment", f"write the smaller number first, and {MOST} at most")
+            raise UserError(what, WHERE, f"write the smaller number first, and {MOST} at most")
         numbers += [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
     return numbers
 
@@ -173,7 +160,6 @@ def expand_counts(text: str) -> list[int]:
     return counts
 
 
-WHERE = "environment"
 OF_A_JOB = ("Slurm",)  # SLURM_NTASKS_PER_NODE stays that of the job in a step of fewer tasks
 
 
@@ -189,18 +175,14 @@ def check_nested(inner: Source, outer: Source) -> None:
     if not exported and beside == 1 and inner.agents in (None, outer.world) and not shut_in:
         return
     if exported:
-        why = _exported(inner, outer)
+        name, around = inner.starter.name, outer.starter.name
+        variables = f"{inner.starter.rank[0]} {inner.starter.world[0]}"
+        why = f"usually those of {name} were exported before {around} started its tasks: unset {variables}"
     elif beside > 1:
         why = _in_each_task(inner.starter.name, outer)
     else:
         why = _on_each_node(inner, outer)
     raise UserError(f"{inner.words}, but around it {outer.words}", WHERE, why)
-
-
-def _exported(inner: Source, outer: Source) -> str:
-    variables = " ".join(names[0] for names in (inner.starter.rank, inner.starter.world))
-    name, around = inner.starter.name, outer.starter.name
-    return f"usually those of {name} were exported before {around} started its tasks: unset {variables}"
 
 
 def _in_each_task(name: str, outer: Source) -> str:
@@ -240,9 +222,7 @@ def check_complete(environ: Mapping[str, str]) -> None:
     """
     for starter in STARTERS:
         rank, world = first_set(environ, starter.rank), first_set(environ, starter.world)
-        if starter.alone or (rank is None) == (world is None) or world == "1":
-            continue
-        if any(environ.get(name) for name in starter.unless):
+        if starter.alone or (rank is None) == (world is None) or world == "1" or first_set(environ, starter.unless):
             continue
         there, missing = (starter.rank, starter.world) if world is None else (starter.world, starter.rank)
         name = next(name for name in there if environ.get(name))

@@ -81,16 +81,9 @@ def make_job(
             raise UserError(f"{text[:80]!r} has bytes that aren't UTF-8, or a NUL", "launch", "rename it")
     count, per_node = _split(run.layout.devices, site)
     told = [f"launch.{key}={getattr(site, key)}" for key in OF_RANKS if key in given and key not in own]
-    return LaunchJob(
-        name=run.name,
-        nodes=count,
-        per_node=per_node,
-        site=site,
-        run_file=operand(run_file),
-        overrides=(*overrides, *told),
-        device="cpu" if run.device == "cpu" else "cuda",
-        out_dir=run.folder.as_posix(),
-    )
+    device = "cpu" if run.device == "cpu" else "cuda"
+    overrides, folder = (*overrides, *told), run.folder.as_posix()
+    return LaunchJob(run.name, count, per_node, site, operand(run_file), overrides, device, folder)
 
 
 def read_profile(path: Path | None) -> dict[str, object]:
@@ -113,8 +106,6 @@ def _split(devices: int, site: LaunchSpec) -> tuple[int, int]:
     per_node = per_node or -(-devices // nodes)
     if nodes * per_node == devices:
         return nodes, per_node
-    raise UserError(
-        f"{nodes} nodes of {per_node} ranks aren't the {devices} of layout.devices",
-        "launch",
-        f"set layout.devices={nodes * per_node}, or launch.nodes and launch.per_node to what makes {devices}",
-    )
+    what = f"{nodes} nodes of {per_node} ranks aren't the {devices} of layout.devices"
+    how = f"set layout.devices={nodes * per_node}, or launch.nodes and launch.per_node to what makes {devices}"
+    raise UserError(what, "launch", how)

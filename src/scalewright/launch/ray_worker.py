@@ -11,7 +11,6 @@ The rank has its own process because Ray runs this function in a thread, beside 
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from typing import Any
 
 from scalewright.launch.in_every_rank import environment
 from scalewright.launch.rank import find_context
+from scalewright.launch.rendezvous import free_port
 from scalewright.spec.errors import Stopped, UserError
 
 # Starting again would change neither of the first two; a run that was asked to stop is to stay stopped.
@@ -48,11 +48,7 @@ def _agree_on_port(rank: int) -> int:
     """A port that is free on rank 0's machine, for the ranks to meet."""
     from torch import distributed
 
-    port: list[int | None] = [None]
-    if rank == 0:
-        with socket.socket() as free:
-            free.bind(("", 0))
-            port = [free.getsockname()[1]]
+    port: list[int | None] = [free_port() if rank == 0 else None]
     if distributed.is_initialized():
         distributed.broadcast_object_list(port)
     assert port[0] is not None

@@ -52,11 +52,9 @@ def _check_name(context: RankContext) -> None:
     try:
         socket.getaddrinfo(host, None)
     except OSError as error:
-        raise UserError(
-            f"{host}, where the ranks are to meet, has no address here ({error.strerror})",
-            "environment",
-            "export MASTER_ADDR=<a name or address of it that every node knows>",
-        ) from None
+        what = f"{host}, where the ranks are to meet, has no address here ({error.strerror})"
+        how = "export MASTER_ADDR=<a name or address of it that every node knows>"
+        raise UserError(what, "environment", how) from None
 
 
 def free_port() -> int:

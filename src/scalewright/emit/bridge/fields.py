@@ -13,8 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from scalewright.emit.foreign import keys_of
 from scalewright.emit.megatron.model import Arguments
 from scalewright.emit.python_code import Name
+from scalewright.emit.rules import inverse
 
 MODEL = {
     "ffn-hidden-size": "ffn_hidden_size", "norm-epsilon": "layernorm_epsilon",
@@ -25,58 +27,42 @@ MODEL = {
     "use-rope-scaling": "rope_scaling", "bias-gelu-fusion": "bias_activation_fusion",
     "microbatch-group-size-per-virtual-pipeline-stage": "microbatch_group_size_per_vp_stage",
 }  # fmt: skip
-SAME = {  # arguments that are fields of the same name, by section
-    "model": (
-        "num-layers", "hidden-size", "num-attention-heads", "num-query-groups", "kv-channels",
-        "normalization", "seq-length", "attention-dropout", "hidden-dropout", "add-qkv-bias",
-        "qk-layernorm", "window-size", "window-attn-skip-freq", "position-embedding-type", "rotary-base",
-        "rotary-percent", "rotary-interleaved", "rope-scaling-factor", "rope-type",
-        "rotary-scaling-factor", "mscale", "mscale-all-dim",
-        "original-max-position-embeddings", "beta-fast", "beta-slow",
-        "mtp-num-layers", "mtp-loss-scaling-factor",
-        "multi-latent-attention", "q-lora-rank", "kv-lora-rank", "qk-head-dim", "qk-pos-emb-head-dim",
-        "v-head-dim", "moe-router-topk", "moe-ffn-hidden-size", "moe-router-score-function",
-        "moe-router-topk-scaling-factor", "moe-router-num-groups", "moe-router-group-topk",
-        "moe-latent-size", "moe-aux-loss-coeff", "moe-z-loss-coeff", "moe-expert-capacity-factor",
-        "moe-shared-expert-intermediate-size", "moe-shared-expert-gate", "moe-layer-freq",
-        "moe-router-pre-softmax", "moe-router-enable-expert-bias", "moe-router-bias-update-rate",
-        "moe-router-load-balancing-type", "moe-token-dispatcher-type", "moe-grouped-gemm",
-        "tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size",
-        "expert-model-parallel-size", "expert-tensor-parallel-size", "sequence-parallel", "cp-comm-type",
-        "pipeline-model-parallel-layout", "recompute-granularity", "recompute-method",
-        "recompute-num-layers", "recompute-modules",
-    ),
-    "train": ("micro-batch-size", "global-batch-size", "train-iters", "train-samples"),
-    "validation": ("eval-iters", "eval-interval"),
-    "ddp": (
-        "use-distributed-optimizer", "overlap-grad-reduce", "overlap-param-gather", "use-megatron-fsdp",
-        "num-distributed-optimizer-instances", "data-parallel-sharding-strategy",
-        "outer-dp-sharding-strategy",
-    ),
-    "dist": ("use-torch-fsdp2",),
-    "optimizer": (
-        "optimizer", "lr", "min-lr", "weight-decay", "clip-grad", "adam-beta1", "adam-beta2", "adam-eps",
-        "sgd-momentum", "exp-avg-dtype", "exp-avg-sq-dtype", "optimizer-cpu-offload",
-        "optimizer-offload-fraction", "use-precision-aware-optimizer",
-    ),
-    "scheduler": (
-        "lr-decay-style", "lr-warmup-iters", "lr-warmup-fraction", "lr-warmup-samples", "lr-decay-iters",
-        "lr-decay-samples", "lr-wsd-decay-style", "lr-wsd-decay-iters",
-    ),
-    "rng": ("seed",),
-    "dataset": ("split", "data-path", "reset-attention-mask", "reset-position-ids"),
-    "tokenizer": ("tokenizer-type", "vocab-size"),
-    "checkpoint": ("save", "load", "save-interval", "ckpt-format"),
-    "logger": ("log-interval", "log-throughput"),
-    "mixed_precision": ("bf16", "fp16", "fp8-recipe"),
-}  # fmt: skip
+# Arguments that are fields of the same name, by section
+SAME = keys_of("""
+    model: num-layers hidden-size num-attention-heads num-query-groups kv-channels normalization seq-length
+        attention-dropout hidden-dropout add-qkv-bias qk-layernorm window-size window-attn-skip-freq
+        position-embedding-type rotary-base rotary-percent rotary-interleaved rope-scaling-factor rope-type
+        rotary-scaling-factor mscale mscale-all-dim original-max-position-embeddings beta-fast beta-slow mtp-num-layers
+        mtp-loss-scaling-factor multi-latent-attention q-lora-rank kv-lora-rank qk-head-dim qk-pos-emb-head-dim
+        v-head-dim moe-router-topk moe-ffn-hidden-size moe-router-score-function moe-router-topk-scaling-factor
+        moe-router-num-groups moe-router-group-topk moe-latent-size moe-aux-loss-coeff moe-z-loss-coeff
+        moe-expert-capacity-factor moe-shared-expert-intermediate-size moe-shared-expert-gate moe-layer-freq
+        moe-router-pre-softmax moe-router-enable-expert-bias moe-router-bias-update-rate moe-router-load-balancing-type
+        moe-token-dispatcher-type moe-grouped-gemm tensor-model-parallel-size pipeline-model-parallel-size
+        context-parallel-size expert-model-parallel-size expert-tensor-parallel-size sequence-parallel cp-comm-type
+        pipeline-model-parallel-layout recompute-granularity recompute-method recompute-num-layers recompute-modules
+    train: micro-batch-size global-batch-size train-iters train-samples
+    validation: eval-iters eval-interval
+    ddp: use-distributed-optimizer overlap-grad-reduce overlap-param-gather use-megatron-fsdp
+        num-distributed-optimizer-instances data-parallel-sharding-strategy outer-dp-sharding-strategy
+    dist: use-torch-fsdp2
+    optimizer: optimizer lr min-lr weight-decay clip-grad adam-beta1 adam-beta2 adam-eps sgd-momentum exp-avg-dtype
+        exp-avg-sq-dtype optimizer-cpu-offload optimizer-offload-fraction use-precision-aware-optimizer
+    scheduler: lr-decay-style lr-warmup-iters lr-warmup-fraction lr-warmup-samples lr-decay-iters lr-decay-samples
+        lr-wsd-decay-style lr-wsd-decay-iters
+    rng: seed
+    dataset: split data-path reset-attention-mask reset-position-ids
+    tokenizer: tokenizer-type vocab-size
+    checkpoint: save load save-interval ckpt-format
+    logger: log-interval log-throughput
+    mixed_precision: bf16 fp16 fp8-recipe
+""")
 FIELDS: dict[str, str] = {
     **{flag: f"model.{field}" for flag, field in MODEL.items()},
-    **{flag: f"{part}.{flag.replace('-', '_')}" for part, flags in SAME.items() for flag in flags},
-    "fp8-format": "mixed_precision.fp8",
-    "fp4-format": "mixed_precision.fp4",
+    **{key.partition(".")[2]: key.replace("-", "_") for key in SAME},
+    **{f"{kind}-format": f"mixed_precision.{kind}" for kind in ("fp8", "fp4")},
 }
-FLAGS = {field: flag for flag, field in FIELDS.items()}
+FLAGS = inverse(FIELDS)
 INVERTED = {
     "disable-bias-linear": "model.add_bias_linear",
     "untie-embeddings-and-output-weights": "model.share_embeddings_and_output_weights",
@@ -93,9 +79,9 @@ RECIPES: dict[str, Arguments] = {  # parts of the names of theirs, as `bf16_with
 }
 
 
-def fields_of(arguments: Arguments) -> dict[str, Any]:
+def fields_of(arguments: Arguments) -> dict[str, object]:
     """Dotted fields for these arguments; `activation_func` and types are names."""
-    fields: dict[str, Any] = {}
+    fields: dict[str, object] = {}
     for flag, value in arguments.items():
         if flag in INVERTED:
             fields[INVERTED[flag]] = False
@@ -114,8 +100,7 @@ def arguments_of(fields: Mapping[str, Any]) -> tuple[Arguments, dict[str, str]]:
     """The arguments for these fields, and the field that each of them is."""
     arguments: Arguments = {}
     names: dict[str, str] = {}
-    inverted = {field: flag for flag, field in INVERTED.items()}
-    dtypes = {value: key for key, value in DTYPES.items()}
+    inverted, dtypes = inverse(INVERTED), inverse(DTYPES)
     for name, value in fields.items():
         if value is None:
             continue

@@ -18,10 +18,7 @@ from scalewright.emit.megatron.training import write_training
 from scalewright.emit.python_code import Call, Name, spelled
 from scalewright.emit.settings import Settings
 
-__all__ = ["read", "recognises", "write"]
-MARKS = frozenset(
-    field for field in FIELDS.values() if field.startswith(("train.", "ddp.")) or "parallel_size" in field
-)
+MARKS = {field for field in FIELDS.values() if field.startswith(("train.", "ddp.")) or "parallel_size" in field}
 NEMO = ("encoder_seq_length", "megatron_amp_O2", "activations_checkpoint_granularity", "mcore_gpt")
 RECIPE = re.compile(r"\bmegatron\.bridge\b|\bConfigContainer\b")
 TITLE, VERSION = "Megatron-Bridge", "0.6"
@@ -75,55 +72,44 @@ def _is_nemo(document: dict[Any, Any]) -> bool:
 def _is_override(document: dict[Any, Any]) -> bool:
     if "model_name" in document or "model_config" in document:
         return False  # litgpt's: its `train` has some of the same keys
-    return any(
-        f"{section}.{key}" in MARKS
-        for section, values in document.items()
-        if isinstance(values, dict)
-        for key in values
-    )
+    sections = [(name, values) for name, values in document.items() if isinstance(values, dict)]
+    return any(f"{name}.{key}" in MARKS for name, values in sections for key in values)
 
 
 def write(s: Settings) -> Emitted:
     """The complete recipe; raises UserError where it would be another layout."""
     arguments = {**write_model(s), **write_layout(s), **write_training(s)}
-    _context(s)
+    if s.model.context != s.run.seq_len:
+        why = "positions are as many as the sequence is long; RoPE's don't depend on it"
+        s.nearly("model.context", f"model.seq_length {s.run.seq_len}", why)
     container = _container(s, arguments)
     nodes, _ = nodes_of(s.layout.devices)
     fsdp = bool(arguments.get("use-megatron-fsdp"))
     order = "" if fsdp else "CUDA_DEVICE_MAX_CONNECTIONS=1 "  # as Megatron-LM's script has it
     command = order + torchrun_by_variables(s.layout.devices, FILE)
-    text = "\n".join([
-        f'"""Written by `scalewright emit megatron-bridge`: a recipe for Megatron-Bridge {VERSION}.',
-        "",
-        f"On each of {nodes} nodes, with NODE_RANK=<0..{nodes - 1}> and MASTER_ADDR=<the first node>:",
-        f"  {command}",
-        '"""',
-        "",
-        _imports(container),
-        "",
-        "def config() -> ConfigContainer:",
-        f"    return {spelled(container, 4)}",
-        "",
-        "",
-        'if __name__ == "__main__":',
-        "    pretrain(config(), forward_step)",
-        "",
-    ])  # fmt: skip
+    text = f'''"""Written by `scalewright emit megatron-bridge`: a recipe for Megatron-Bridge {VERSION}.
+
+On each of {nodes} nodes, with NODE_RANK=<0..{nodes - 1}> and MASTER_ADDR=<the first node>:
+  {command}
+"""
+
+{_imports(container)}
+
+def config() -> ConfigContainer:
+    return {spelled(container, 4)}
+
+
+if __name__ == "__main__":
+    pretrain(config(), forward_step)
+'''
     return s.emitted(TITLE, "megatron-bridge", VERSION, {FILE: text}, command)
-
-
-def _context(s: Settings) -> None:
-    """Their providers have no positions beside the sequence length."""
-    if s.model.context != s.run.seq_len:
-        why = "positions are as many as the sequence is long; RoPE's don't depend on it"
-        s.nearly("model.context", f"model.seq_length {s.run.seq_len}", why)
 
 
 def _container(s: Settings, arguments: Arguments) -> Call:
     """The sections with their fields, and what ConfigContainer wants beside them."""
     fields = fields_of(arguments)
     if (window := fields.get("model.window_size")) is not None:
-        fields["model.window_size"] = tuple(int(size) for size in window.split(","))
+        fields["model.window_size"] = tuple(int(size) for size in str(window).split(","))
     train, valid = arguments.get("train-data-path"), arguments.get("valid-data-path")
     if isinstance(train, list):
         held_out = _blend(valid if isinstance(valid, list) else [])
@@ -157,23 +143,16 @@ def _precision(arguments: Arguments) -> dict[str, object]:
     """Types of the parameters and of messages between stages, which their named recipes set too."""
     kind = next((name for name in ("bf16", "fp16") if arguments.get(name)), None)
     dtype = DTYPES[kind] if kind else Name("torch.float32")
-    return {
-        **({} if kind else {"mixed_precision.fp32": True}),
-        "mixed_precision.params_dtype": dtype,
-        "mixed_precision.pipeline_dtype": dtype,
-        "mixed_precision.grad_reduce_in_fp32": True,
-    }
+    keys = {**({} if kind else {"fp32": True}), "params_dtype": dtype, "pipeline_dtype": dtype}
+    return {f"mixed_precision.{key}": value for key, value in {**keys, "grad_reduce_in_fp32": True}.items()}
 
 
 def _imports(container: Call) -> str:
     provider = container.values["model"].name
     skip = ("GPTModelProvider", "MixedPrecisionConfig")
     names = sorted({"ConfigContainer", *(cls for cls in CLASSES.values() if cls not in skip)})
-    return IMPORTS.format(
-        activation="from megatron.core.activations import squared_relu\n"
-        if container.at("model.activation_func") == Name("squared_relu")
-        else "",
-        module="mla_provider" if provider.startswith("MLA") else "gpt_provider",
-        provider=provider,
-        configs="\n".join(f"    {name}," for name in names),
-    )
+    squared = container.at("model.activation_func") == Name("squared_relu")
+    activation = "from megatron.core.activations import squared_relu\n" if squared else ""
+    module = "mla_provider" if provider.startswith("MLA") else "gpt_provider"
+    configs = "\n".join(f"    {name}," for name in names)
+    return IMPORTS.format(activation=activation, module=module, provider=provider, configs=configs)

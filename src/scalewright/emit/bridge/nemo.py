@@ -17,7 +17,7 @@ from typing import Any
 from scalewright.emit.bridge.fields import precision_of
 from scalewright.emit.bridge.read import resolve
 from scalewright.emit.emitted import Reading
-from scalewright.emit.foreign import ForeignKeys, whole
+from scalewright.emit.foreign import UNKNOWN, ForeignKeys, keys_of, whole
 from scalewright.emit.megatron.files import read_arguments
 from scalewright.emit.megatron.keys import ASIDE
 from scalewright.emit.megatron.model import VOCABULARIES, Arguments
@@ -50,33 +50,29 @@ NAMES = {  # their key -> argument
 }  # fmt: skip
 # What is printed, saved, fused or initialised, and how kernels are chosen
 QUIET_SECTIONS = ("name", "run", "defaults", "hydra", "exp_manager", "s3_checkpointing")
-QUIET_TRAINER = frozenset({
-    "accelerator", "logger", "enable_checkpointing", "use_distributed_sampler", "max_epochs", "max_time",
-    "log_every_n_steps", "val_check_interval", "limit_val_batches", "benchmark", "limit_test_batches",
-    "enable_model_summary", "accumulate_grad_batches",
-})  # fmt: skip
-QUIET_OPTIM = frozenset({
-    "bucket_cap_mb", "overlap_grad_sync", "overlap_param_sync", "contiguous_grad_buffer",
-    "contiguous_param_buffer", "sched.name", "sched.constant_steps",
-})  # fmt: skip
-QUIET_MODEL = frozenset({
-    "restore_from_path", "restore_from_ckpt", "resume_from_checkpoint", "mcore_gpt", "skip_train",
-    "init_method_std", "use_scaled_init_method", "apply_query_key_layer_scaling",
-    "make_vocab_size_divisible_by", "pre_process", "post_process", "persist_layer_norm", "overlap_p2p_comm",
-    "batch_p2p_comm", "attention_type", "tokenizer", "grad_div_ar_fusion", "native_amp_init_scale",
-    "native_amp_growth_interval", "hysteresis", "megatron_amp_O2", "grad_allreduce_chunk_size_mb",
-    "gradient_accumulation_fusion", "bias_activation_fusion", "bias_dropout_add_fusion",
-    "masked_softmax_fusion", "get_attention_mask_from_fusion", "apply_rope_fusion",
-    "cross_entropy_loss_fusion", "use_cpu_initialization", "onnx_safe", "apex_transformer_log_level",
-    "gradient_as_bucket_view", "sync_batch_comm", "sharp", "nccl_communicator_config_path",
-    "validation_param_sync_overlap", "fsdp_grad_reduce_dtype", "fsdp_sharded_checkpoint",
-    "transformer_engine", "fp8_margin", "fp8_interval", "fp8_amax_history_len", "fp8_amax_compute_algo",
-    "reduce_amax", "fp8_wgrad", "use_emha", "ub_tp_comm_overlap", "ub_tp_comm_overlap_cfg",
-    "use_flash_attention", "enable_megatron_timers", "megatron_timer_kwargs", "nsys_profile", "gc_interval",
-    "defer_embedding_wgrad_compute", "wgrad_deferral_limit", "deterministic_mode", "data",
-    "normalize_attention_scores", "num_micro_batches_with_partial_activation_checkpoints",
-    "moe_grouped_gemm", "activations_checkpoint_layers_per_pipeline", "reset_lr", "reset_lr_steps",
-})  # fmt: skip
+QUIET_TRAINER = keys_of("""
+    accelerator logger enable_checkpointing use_distributed_sampler max_epochs max_time log_every_n_steps
+    val_check_interval limit_val_batches benchmark limit_test_batches enable_model_summary accumulate_grad_batches
+""")
+QUIET_OPTIM = keys_of("""
+    bucket_cap_mb overlap_grad_sync overlap_param_sync contiguous_grad_buffer contiguous_param_buffer sched.name
+    sched.constant_steps
+""")
+QUIET_MODEL = keys_of("""
+    restore_from_path restore_from_ckpt resume_from_checkpoint mcore_gpt skip_train init_method_std
+    use_scaled_init_method apply_query_key_layer_scaling make_vocab_size_divisible_by pre_process post_process
+    persist_layer_norm overlap_p2p_comm batch_p2p_comm attention_type tokenizer grad_div_ar_fusion native_amp_init_scale
+    native_amp_growth_interval hysteresis megatron_amp_O2 grad_allreduce_chunk_size_mb gradient_accumulation_fusion
+    bias_activation_fusion bias_dropout_add_fusion masked_softmax_fusion get_attention_mask_from_fusion
+    apply_rope_fusion cross_entropy_loss_fusion use_cpu_initialization onnx_safe apex_transformer_log_level
+    gradient_as_bucket_view sync_batch_comm sharp nccl_communicator_config_path validation_param_sync_overlap
+    fsdp_grad_reduce_dtype fsdp_sharded_checkpoint transformer_engine fp8_margin fp8_interval fp8_amax_history_len
+    fp8_amax_compute_algo reduce_amax fp8_wgrad use_emha ub_tp_comm_overlap ub_tp_comm_overlap_cfg use_flash_attention
+    enable_megatron_timers megatron_timer_kwargs nsys_profile gc_interval defer_embedding_wgrad_compute
+    wgrad_deferral_limit deterministic_mode data normalize_attention_scores
+    num_micro_batches_with_partial_activation_checkpoints moe_grouped_gemm activations_checkpoint_layers_per_pipeline
+    reset_lr reset_lr_steps
+""")
 USUAL = {  # parts that models here have not, at the values that mean so
     "model.openai_gelu": False, "model.headscale": False, "model.transformer_block_type": "pre_ln",
     "model.seq_len_interpolation_factor": None, "model.drop_layers": [], "model.ffn_dropout": 0.0,
@@ -111,11 +107,8 @@ def read_nemo(document: Mapping[str, Any]) -> Reading:
     if (kind := OURS.get(str(values.get("model.activation")))) is not None:
         run["model"]["mlp_type"] = kind
     unread = [Unread(names.get(key, key), value, why) for key, value, why in foreign.unread()]
-    unread += [
-        Unread(key, value, "not a setting that a run of ours has")
-        for key, value in values.items()
-        if key not in taken and not is_quiet(key, value)
-    ]
+    others = [key for key, value in values.items() if key not in taken and not is_quiet(key, value)]
+    unread += [Unread(key, values[key], UNKNOWN) for key in others]
     return Reading("megatron-bridge", run, tuple(unread), tuple(foreign.assumed), foreign.guessed)
 
 

@@ -19,9 +19,9 @@ from math import prod
 from typing import Any
 
 from scalewright.emit.bridge.fields import FIELDS, arguments_of, precision_of
-from scalewright.emit.command_lines import read_words
+from scalewright.emit.command_lines import ranks, read_words
 from scalewright.emit.emitted import Reading
-from scalewright.emit.foreign import ForeignKeys
+from scalewright.emit.foreign import ForeignKeys, keys_of
 from scalewright.emit.megatron.files import read_arguments
 from scalewright.emit.megatron.keys import ASIDE
 from scalewright.emit.python_code import Call, Module, Unknown
@@ -33,27 +33,19 @@ TEST = {  # sections of a NeMo 2 test; a field goes to the section here that has
     "trainer.strategy": ("model", "ddp"), "model.config": ("model",), "data": ("train", "dataset", "model"),
     "optim.config": ("optimizer",), "optim.lr_scheduler": ("scheduler",),
 }  # fmt: skip
-QUIET = frozenset({  # what is kept of fields that say nothing about the run
-    "model.apply_rope_fusion", "model.bias_dropout_fusion", "gelu",
-    "model.masked_softmax_fusion", "model.persist_layer_norm", "model.cross_entropy_loss_fusion",
-    "model.cross_entropy_fusion_impl", "model.attention_softmax_in_fp32",
-    "model.apply_query_key_layer_scaling", "model.gradient_accumulation_fusion",
-    "model.moe_permute_fusion", "model.tp_comm_overlap", "model.pipeline_dtype", "model.params_dtype",
-    "model.bf16", "model.init_method_std", "model.make_vocab_size_divisible_by", "model.should_pad_vocab",
-    "model.attention_backend", "model.transformer_impl", "model.use_te_rng_tracker",
-    "model.cuda_graph_impl", "model.deterministic_mode", "ddp.grad_reduce_in_fp32",
-    "ddp.check_for_nan_in_grad", "ddp.average_in_collective", "ddp.bucket_size", "ddp.align_param_gather",
-    "ddp.fp8_param_gather", "dist.use_megatron_fsdp", "dist.enable_megatron_core_experimental",
-    "dist.distributed_timeout_minutes", "dataset.random_seed", "dataset.seq_length",
-    "dataset.eod_mask_loss", "dataset.num_workers", "dataset.dataloader_type", "dataset.data_sharding",
-    "dataset.num_dataset_builder_threads", "dataset.skip_getting_attention_mask_from_dataset",
-    "dataset.path_to_cache", "mixed_precision.params_dtype", "mixed_precision.pipeline_dtype",
-    "mixed_precision.autocast_enabled", "mixed_precision.autocast_dtype",
-    "mixed_precision.grad_reduce_in_fp32", "mixed_precision.fp32", "trainer.val_check_interval",
-    "trainer.limit_val_batches", "trainer.limit_test_batches", "trainer.log_every_n_steps",
-    "train.manual_gc", "train.manual_gc_interval", "train.manual_gc_eval", "train.eval_iters",
-    "train.eval_interval", "train.exit_duration_in_mins",
-})  # fmt: skip
+QUIET = keys_of("""
+    gelu trainer.val_check_interval trainer.limit_val_batches trainer.limit_test_batches trainer.log_every_n_steps
+    model: apply_rope_fusion bias_dropout_fusion masked_softmax_fusion persist_layer_norm cross_entropy_loss_fusion
+        cross_entropy_fusion_impl attention_softmax_in_fp32 apply_query_key_layer_scaling gradient_accumulation_fusion
+        moe_permute_fusion tp_comm_overlap pipeline_dtype params_dtype bf16 init_method_std make_vocab_size_divisible_by
+        should_pad_vocab attention_backend transformer_impl use_te_rng_tracker cuda_graph_impl deterministic_mode
+    ddp: grad_reduce_in_fp32 check_for_nan_in_grad average_in_collective bucket_size align_param_gather fp8_param_gather
+    dataset: random_seed seq_length eod_mask_loss num_workers dataloader_type data_sharding num_dataset_builder_threads
+        skip_getting_attention_mask_from_dataset path_to_cache
+    mixed_precision: params_dtype pipeline_dtype autocast_enabled autocast_dtype grad_reduce_in_fp32 fp32
+    train: manual_gc manual_gc_interval manual_gc_eval eval_iters eval_interval exit_duration_in_mins
+    dist: use_megatron_fsdp enable_megatron_core_experimental distributed_timeout_minutes
+""")
 SAVED = ("checkpoint.", "logger.", "log.", "profiling.", "validation.", "ft.", "rerun_state_machine.")
 INNERMOST = re.compile(r"\$\{([^${}]{1,300})\}")
 FUNCTIONS: dict[str, Callable[[Iterable[int]], int]] = {"multiply": prod, "sum": sum, "add": sum}
@@ -76,11 +68,8 @@ def read_recipe(text: str, where: str) -> Reading:
     name, (call, statements) = list(recipes.items())[-1]  # which may start from the others
     notes = [f"function {name} of {len(recipes)}: {', '.join(recipes)}"] if len(recipes) > 1 else []
     reading = _read(_known(call), _launched(text), notes, recipe=True)
-    skipped = [
-        Unread(key, value[0], "computed: neither a literal nor a call")
-        for key, value in call.flat().items()
-        if isinstance(value, Unknown)
-    ]
+    computed = {key: value[0] for key, value in call.flat().items() if isinstance(value, Unknown)}
+    skipped = [Unread(key, text, "computed: neither a literal nor a call") for key, text in computed.items()]
     skipped += [Unread(f"{name}()", line, "neither a literal nor a call") for line in statements]
     return Reading(reading.trainer, reading.run, (*reading.unread, *skipped), reading.assumed)
 
@@ -94,7 +83,7 @@ def read_test(document: Mapping[str, Any]) -> Reading:
         places = [f"{place}.{name}" for place in TEST.get(section, ())]
         known = [place for place in places if place in FIELDS.values() or place.startswith("model.add_bias")]
         fields[(known or places or [key])[0]] = value
-    world = _product(fields.pop("trainer.devices", None), fields.pop("trainer.num_nodes", 1))
+    world = _world(fields)
     steps, plugins = fields.pop("trainer.max_steps", None), fields.pop("trainer.plugins.precision", None)
     if steps is not None:
         fields["train.train_iters"] = steps
@@ -117,12 +106,9 @@ def _read(fields: dict[str, object], world: int | None, notes: list[str], recipe
     run = read_arguments(foreign, world)
     if "model" in run and "context" not in run["model"] and "data" in run:
         run["model"]["context"] = run["data"].get("seq_len", 2048)
-    unread = tuple(
-        Unread(name, value, why)
-        for key, value, why in foreign.unread()
-        if not (name := names.get(key, key)).startswith(SAVED)
-    )
-    return Reading("megatron-bridge", run, unread, tuple(foreign.assumed), foreign.guessed)
+    unread = [Unread(names.get(key, key), value, why) for key, value, why in foreign.unread()]
+    unread = [item for item in unread if not item.key.startswith(SAVED)]
+    return Reading("megatron-bridge", run, tuple(unread), tuple(foreign.assumed), foreign.guessed)
 
 
 def _merged(fields: Mapping[str, Any]) -> dict[str, object]:
@@ -136,8 +122,7 @@ def _merged(fields: Mapping[str, Any]) -> dict[str, object]:
     if split:
         fields["train-data-path"] = _paths(split[0])
         fields["valid-data-path"] = _paths(split[1]) or None
-    distributed = fields.pop("optimizer.use_distributed_optimizer", None)
-    if distributed is not None:
+    if (distributed := fields.pop("optimizer.use_distributed_optimizer", None)) is not None:
         fields.setdefault("ddp.use_distributed_optimizer", distributed)
     if "model.seq_length" not in fields and "dataset.seq_length" in fields:
         fields["model.seq_length"] = fields["dataset.seq_length"]
@@ -171,29 +156,19 @@ def _fill(foreign: ForeignKeys) -> None:
 
 def _known(call: Call) -> dict[str, object]:
     """A recipe's fields; sections that it calls without arguments have none."""
-    return {
-        key: value
-        for key, value in call.flat().items()
-        if not isinstance(value, Unknown) and not (isinstance(value, Call) and not value.values)
-    }
+    known = {key: value for key, value in call.flat().items() if not isinstance(value, Unknown)}
+    return {key: value for key, value in known.items() if not (isinstance(value, Call) and not value.values)}
 
 
 def _launched(text: str) -> int | None:
-    """Ranks of the launch line in the file's comment."""
-    from scalewright.emit.command_lines import ranks
-
     line = next((line.strip() for line in text.splitlines() if "torchrun --nnodes" in line), None)
     return ranks(read_words(line), {}) if line else None
 
 
 def _world(fields: dict[str, object]) -> int | None:
-    devices = fields.pop("trainer.devices", None)
-    return _product(devices, fields.pop("trainer.num_nodes", 1))
-
-
-def _product(devices: Any, nodes: Any) -> int | None:
-    whole = all(isinstance(number, int) and number > 0 for number in (devices, nodes))
-    return int(devices * nodes) if whole else None
+    sizes = [fields.pop("trainer.devices", None), fields.pop("trainer.num_nodes", 1)]
+    numbers = [size for size in sizes if isinstance(size, int) and size > 0]
+    return prod(numbers) if len(numbers) == 2 else None
 
 
 def resolve(document: Mapping[str, Any]) -> dict[str, object]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from scalewright.emit.deepspeed.write import write
 from scalewright.emit.emitted import Reading
-from scalewright.emit.foreign import FEWEST, ForeignKeys, LayoutKey, LayoutKeys, RunKeys, real_of, true, whole_of
+from scalewright.emit.foreign import ForeignKeys, LayoutKey, LayoutKeys, RunKeys, keys_of, real_of, true, whole_of
 from scalewright.emit.rules import put
 from scalewright.emit.scripts.model import read_beside
 from scalewright.spec.common.formatting import flat
@@ -21,47 +21,31 @@ __all__ = ["read", "recognises", "write"]
 AUTO = "filled in by the Hugging Face Trainer from its own arguments: read those"
 SECTIONS = ("bf16", "bfloat16", "fp16", "zero_optimization", "activation_checkpointing")
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-PARALLEL = ("sequence_parallel_size", "pipeline.stages")
-READ_OPTIMIZERS = {
-    "adam": "adamw", "adamw": "adamw", "fusedadam": "adamw", "sgd": "sgd", "lion": "lion", "muon": "muon",
-}  # fmt: skip
+READ_OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "fusedadam": "adamw", "sgd": "sgd", "lion": "lion",
+                   "muon": "muon"}  # fmt: skip
 SCHEDULERS = {"WarmupLR": "constant", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
 OFFLOADS = ("cpu", "nvme")
 # Top-level keys and whole sections (ending in a dot) of logs, profiles, buffers and communication.
-ASIDE = (
-    "steps_per_print", "wall_clock_breakdown", "dump_state", "memory_breakdown", "prescale_gradients",
-    "gradient_predivide_factor", "sparse_gradients", "zero_allow_untested_optimizer",
-    "zero_force_ds_cpu_optimizer", "communication_data_type", "seq_parallel_communication_data_type",
-    "disable_allgather", "checkpoint.", "flops_profiler.", "tensorboard.", "wandb.", "comet.",
-    "csv_monitor.", "comms_logger.", "data_types.", "aio.", "activation_checkpointing.", "autotuning.",
-    "compile.", "nebula.", "timers.", "fp16.loss_scale", "fp16.loss_scale_window",
-    "fp16.initial_scale_power", "fp16.hysteresis", "fp16.min_loss_scale", "fp16.auto_cast",
-    "fp16.fp16_master_weights_and_grads", "fp16.consecutive_hysteresis", "bf16.immediate_grad_update",
-    "bf16.check_grad_overflow", "use_data_before_expert_parallelism", "optimizer.params.torch_adam",
-    "optimizer.params.adam_w_mode", "optimizer.params.bias_correction", "optimizer.params.fused",
-    "optimizer.legacy_fusion", "gradient_accumulation_dtype", "zero_optimization.overlap_comm",
-    "zero_optimization.reduce_scatter", "zero_optimization.contiguous_gradients",
-    "zero_optimization.reduce_bucket_size", "zero_optimization.allgather_bucket_size",
-    "zero_optimization.allgather_partitions", "zero_optimization.sub_group_size",
-    "zero_optimization.round_robin_gradients", "zero_optimization.max_live_parameters",
-    "zero_optimization.max_reuse_distance", "zero_optimization.load_from_fp32_weights",
-    "zero_optimization.gather_16bit_weights_on_model_save", "zero_optimization.elastic_checkpoint",
-    "zero_optimization.ignore_unused_parameters", "zero_optimization.stage3_max_live_parameters",
-    "zero_optimization.stage3_max_reuse_distance", "zero_optimization.stage3_prefetch_bucket_size",
-    "zero_optimization.stage3_param_persistence_threshold",
-    "zero_optimization.stage3_model_persistence_threshold",
-    "zero_optimization.stage3_gather_16bit_weights_on_model_save",
-    "zero_optimization.stage3_gather_fp16_weights_on_model_save",
-    "zero_optimization.use_multi_rank_bucket_allreduce", "zero_optimization.offload_optimizer.",
-    "zero_optimization.offload_param.", "zero_optimization.memory_efficient_linear",
-    "zero_optimization.pipeline_loading_checkpoint", "zero_optimization.override_module_apply",
-    "zero_optimization.legacy_stage1", "zero_optimization.cpu_offload_use_pin_memory",
-    "zero_optimization.allgather_sequential", "pipeline.partition",
-    "tensor_parallel.vocab_parallel_lm_head", "pipeline.seed_layers",
-    "pipeline.activation_checkpoint_interval", "pipeline.pipe_partitioned", "pipeline.grad_partitioned",
-    "zero_optimization.sdma_allgather", "zero_optimization.module_granularity_threshold",
-)  # fmt: skip
-MARKS = ("zero_optimization", "scheduler", *BATCH)
+ASIDE = keys_of("""
+    steps_per_print wall_clock_breakdown dump_state memory_breakdown prescale_gradients gradient_predivide_factor
+    sparse_gradients zero_allow_untested_optimizer zero_force_ds_cpu_optimizer communication_data_type
+    seq_parallel_communication_data_type disable_allgather checkpoint. flops_profiler. tensorboard. wandb. comet.
+    csv_monitor. comms_logger. data_types. aio. activation_checkpointing. autotuning. compile. nebula. timers.
+    bf16.immediate_grad_update bf16.check_grad_overflow use_data_before_expert_parallelism optimizer.legacy_fusion
+    gradient_accumulation_dtype tensor_parallel.vocab_parallel_lm_head
+    zero_optimization: overlap_comm reduce_scatter contiguous_gradients reduce_bucket_size allgather_bucket_size
+        allgather_partitions sub_group_size round_robin_gradients max_live_parameters max_reuse_distance
+        load_from_fp32_weights gather_16bit_weights_on_model_save elastic_checkpoint ignore_unused_parameters
+        stage3_max_live_parameters stage3_max_reuse_distance stage3_prefetch_bucket_size
+        stage3_param_persistence_threshold stage3_model_persistence_threshold stage3_gather_16bit_weights_on_model_save
+        stage3_gather_fp16_weights_on_model_save use_multi_rank_bucket_allreduce offload_optimizer. offload_param.
+        memory_efficient_linear pipeline_loading_checkpoint override_module_apply legacy_stage1
+        cpu_offload_use_pin_memory allgather_sequential sdma_allgather module_granularity_threshold
+    fp16: loss_scale loss_scale_window initial_scale_power hysteresis min_loss_scale auto_cast
+        fp16_master_weights_and_grads consecutive_hysteresis
+    optimizer.params: torch_adam adam_w_mode bias_correction fused
+    pipeline: partition seed_layers activation_checkpoint_interval pipe_partitioned grad_partitioned
+""")
 NEOX = {"num-layers", "num_layers", "hidden-size", "hidden_size", "pipe-parallel-size", "pipe_parallel_size"}
 
 
@@ -101,18 +85,15 @@ def _in_sections(document: Mapping[str, Any]) -> dict[str, object]:
     keys: dict[str, object] = {}
     for name, value in document.items():
         if name in SECTIONS and not isinstance(value, Mapping):
-            value = (
-                {"stage": int(value or 0)} if name == "zero_optimization" and value != "auto" else {"enabled": value}
-            )
+            staged = name == "zero_optimization" and value != "auto"
+            value = {"stage": int(value or 0)} if staged else {"enabled": value}
         keys["bf16" if name == "bfloat16" else str(name)] = value
     return keys
 
 
 def given(t: ForeignKeys, key: str) -> Any:
     """A key's value; None where it is "auto", which stays reported."""
-    if t.values.get(key) == "auto":
-        return None
-    return t.take(key)
+    return None if t.values.get(key) == "auto" else t.take(key)
 
 
 def _read_batch(t: ForeignKeys, layout: LayoutKeys) -> None:
@@ -134,7 +115,7 @@ def fit_batch(t: ForeignKeys, layout: LayoutKeys, devices: int | None) -> None:
         devices = max(1, whole_batch // (micro * accumulation)) * parts
     if devices is None or devices % parts:
         fewest = parts * layout.get("dp_replicate", 1)
-        t.guess("devices", fewest, FEWEST)
+        t.guess_devices(fewest)
         devices = fewest
     dp = devices // parts
     if micro is None:
@@ -203,8 +184,7 @@ def _read_optimizer(t: ForeignKeys, run: RunKeys) -> None:
     if name is None:
         t.refuse("optimizer.type", "an optimizer that isn't here: taken as AdamW")
     optimizer["name"] = name or "adamw"
-    defaults = {"lr": 1e-3, "eps": 1e-8, "weight_decay": 0.0}
-    for key, default in defaults.items():
+    for key, default in (("lr", 1e-3), ("eps", 1e-8), ("weight_decay", 0.0)):
         value = real_of(given(t, f"optimizer.params.{key}"))
         if value is not None or f"optimizer.params.{key}" not in t:
             optimizer[key] = default if value is None else value
@@ -252,7 +232,4 @@ def recognises(document: Any, text: str) -> bool:
     """A DeepSpeed JSON (or YAML); GPT-NeoX's files have its keys beside their own."""
     if not isinstance(document, dict) or NEOX & document.keys() or "output_dir" in document:
         return False
-    own = {"fp16", "bf16", "optimizer", "gradient_clipping", *MARKS}
-    return any(key in document for key in BATCH[:2]) or (
-        "zero_optimization" in document and len(own & document.keys()) > 0
-    )
+    return any(key in document for key in ("zero_optimization", *BATCH[:2]))

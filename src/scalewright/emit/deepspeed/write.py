@@ -9,7 +9,7 @@ from __future__ import annotations
 from scalewright.emit.command_lines import nodes_of
 from scalewright.emit.emitted import Emitted
 from scalewright.emit.scripts.facts import Facts, take_facts, take_optimizer, take_precision, take_recompute
-from scalewright.emit.scripts.model import CONFIG, SAMPLES, as_json, masks_refused, render
+from scalewright.emit.scripts.model import SCRIPT, as_json, masks_refused, render, with_script
 from scalewright.emit.scripts.model import write_config as write_network
 from scalewright.emit.settings import Settings
 from scalewright.spec.deepspeed import OPTIMIZERS, Config, ds_config, merge, optimizer_section, zero_section
@@ -17,7 +17,7 @@ from scalewright.spec.errors import UserError
 from scalewright.spec.placement import stage_layers
 
 TITLE, VERSION = "DeepSpeed", "0.16 to 0.19, with transformers 5.23"
-FILE, SCRIPT = "ds_config.json", "train.py"
+FILE = "ds_config.json"
 # Families whose blocks take (hidden, mask, position_embeddings), and whose stages a script can cut.
 CUT = ("llama", "mistral", "qwen2", "qwen3", "olmo2", "mixtral", "qwen3_moe")
 
@@ -26,7 +26,7 @@ def write(s: Settings) -> Emitted:
     """All files; raises UserError where it would be another layout, or another network."""
     network = write_network(s)
     _check_axes(s)
-    masks = masks_refused(s) or ("its Ulysses takes no masks but the causal one" if s.layout.cp > 1 else None)
+    masks = masks_refused(s, "its Ulysses takes no masks but the causal one")
     facts = {**take_facts(s, masks), **take_optimizer(s, TITLE)}
     if s.layout.zero_stage == 3 and s.layout.recompute == "selective":
         why = "ZeRO 3 gathers parameters within a layer, which a recomputation of parts doesn't expect"
@@ -38,7 +38,7 @@ def write(s: Settings) -> Emitted:
     facts["tf32"] = precision == "tf32"
     config = write_config(s, precision, facts["optimizer"], bool(facts["every"]))
     command = _command(s)
-    files = {FILE: as_json(config), SCRIPT: _script(s, facts, command), "samples.py": SAMPLES, CONFIG: network}
+    files = with_script({FILE: as_json(config)}, _script(s, facts, command), network)
     return s.emitted(TITLE, "deepspeed", VERSION, files, command)
 
 
@@ -51,17 +51,12 @@ def _check_axes(s: Settings) -> None:
         raise UserError(problem, "layout", f"use {axes[1]} 1")
     if layout.tp > 1 and layout.zero_stage == 3:
         raise UserError("DeepSpeed's tp runs with zero_stage 0 to 2", "layout.zero_stage", "use zero_stage 2")
+    if layout.cp > 1 and layout.cp_kind != "ulysses":
+        raise UserError(f"DeepSpeed has no cp_kind {layout.cp_kind}", "layout.cp_kind", "use cp_kind ulysses")
     if layout.cp > 1:
-        _check_ulysses(s)
+        s.take("layout.cp_kind")
     if layout.pp > 1:
         _take_pipeline(s)
-
-
-def _check_ulysses(s: Settings) -> None:
-    kind = s.layout.cp_kind
-    if kind != "ulysses":
-        raise UserError(f"DeepSpeed has no cp_kind {kind}", "layout.cp_kind", "use cp_kind ulysses")
-    s.take("layout.cp_kind")
 
 
 def _take_pipeline(s: Settings) -> None:
@@ -72,8 +67,7 @@ def _take_pipeline(s: Settings) -> None:
     if model.family not in CUT or any(model.window(i) for i in range(model.num_hidden_layers)):
         problem = f"a pipeline of DeepSpeed needs code for this {model.family} model"
         raise UserError(problem, "layout.pp", f"use pp 1, or one of {', '.join(CUT)} without windows")
-    for key in ("pp", "stage_layers"):
-        s.take(f"layout.{key}")
+    s.take_each("layout", "pp", "stage_layers")
     if layout.zero_stage == 0 and (clip := s.values["optimizer.clip_norm"]):
         why = "at stage 0 its pipeline clips by the norm of the first stage: zero_stage 1 clips by that of all"
         s.nearly("optimizer.clip_norm", f"{clip:g} of the first stage", why)
@@ -118,18 +112,12 @@ def _script(s: Settings, facts: Facts, command: str) -> str:
 
 def write_config(s: Settings, precision: str, optimizer: str, recomputes: bool) -> Config:
     """The document; `precision`, `optimizer` and whether it `recomputes` as the script has them."""
-    for key in ("devices", "tp", "cp"):
-        s.take(f"layout.{key}")
+    s.take_each("layout", "devices", "tp", "cp")
     _take_zero(s)
     config = ds_config(
-        s.layout,
-        optimizer=_optimizer(s, optimizer),
-        clip_norm=s.take("optimizer.clip_norm"),
-        precision=precision,
-        device=s.run.device,
-        recomputes=recomputes,
-        tied=s.model.tie_word_embeddings,
-    )
+        s.layout, optimizer=_optimizer(s, optimizer), clip_norm=s.take("optimizer.clip_norm"), precision=precision,
+        device=s.run.device, recomputes=recomputes, tied=s.model.tie_word_embeddings,
+    )  # fmt: skip
     s.take_all("engine_options")
     return merge(config, s.run.engine_options)
 
@@ -154,13 +142,6 @@ def _optimizer(s: Settings, name: str) -> Config:
     """The optimizer's section; none where the script makes it (AdamW8bit)."""
     if name not in OPTIMIZERS:
         return {"zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False}
-    optimizer = s.optimizer
-    return optimizer_section(
-        name,
-        lr=optimizer.lr,
-        weight_decay=optimizer.weight_decay,
-        betas=optimizer.betas,
-        eps=optimizer.eps,
-        momentum=optimizer.kept_momentum,
-        on_host=s.layout.offload != "none",
-    )
+    spec = s.optimizer
+    return optimizer_section(name, lr=spec.lr, weight_decay=spec.weight_decay, betas=spec.betas, eps=spec.eps,
+                             momentum=spec.kept_momentum, on_host=s.layout.offload != "none")  # fmt: skip

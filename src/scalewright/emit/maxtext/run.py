@@ -6,36 +6,36 @@ from math import nextafter
 from typing import Any
 
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
-from scalewright.emit.foreign import ForeignKeys, RunKeys, put_sources, read_keys, real, whole
+from scalewright.emit.foreign import ForeignKeys, RunKeys, keys_of, read_keys, real, whole
 from scalewright.emit.maxtext.layout import TITLE, hardware_of, read_layout, write_layout
-from scalewright.emit.rates import put_rates, take_rates
-from scalewright.emit.rules import Fixed, Word, Words, put, read_rules, write_rules
+from scalewright.emit.rates import put_rates, put_saves, put_sources, take_rates
+from scalewright.emit.rules import Fixed, Pair, Word, Words, put
 from scalewright.emit.settings import Settings
 
 VERSION, FILE = "0.2.5", "maxtext.yml"
 WORDS = (
-    Word("model.vocab_size", "vocab_size", back=whole),
-    Word("model.hidden_size", "base_emb_dim", back=whole),
-    Word("model.num_hidden_layers", "base_num_decoder_layers", back=whole),
-    Word("model.num_attention_heads", "base_num_query_heads", back=whole),
-    Word("model.num_key_value_heads", "base_num_kv_heads", back=whole),
-    Word("model.head_dim", "head_dim", back=whole),
+    Word("model.vocab_size", "vocab_size", back=whole, absent=32000),
+    Word("model.hidden_size", "base_emb_dim", back=whole, absent=2048),
+    Word("model.num_hidden_layers", "base_num_decoder_layers", back=whole, absent=16),
+    Word("model.num_attention_heads", "base_num_query_heads", back=whole, absent=16),
+    Word("model.num_key_value_heads", "base_num_kv_heads", back=whole, absent=16),
+    Word("model.head_dim", "head_dim", back=whole, absent=128),
     Word("model.context", "max_position_embeddings", back=whole),  # of yarn alone
     Word("model.norm_eps", "normalization_layer_epsilon", back=real),
     Word("model.tie_word_embeddings", "logits_via_embedding"),
     Word("model.qkv_bias", "attention_bias"),
-    Word("model.rope.theta", "rope_max_timescale", to=int, back=real),
+    Word("model.rope.theta", "rope_max_timescale", to=int, back=real, absent=10000.0),
     Word("model.attention_softcap", "attn_logits_soft_cap", back=real),
     Word("model.logit_softcap", "final_logits_soft_cap", back=real),
     Word("train.z_loss", "z_loss_multiplier", back=real, always=False),
     Word("data.seq_len", "max_target_length", back=whole),
-    Word("optimizer.lr", "learning_rate", back=real),
+    Word("optimizer.lr", "learning_rate", back=real, absent=3e-5),
     Word("optimizer.clip_norm", "gradient_clipping_threshold", back=real),
     Word("seed", "init_weights_seed", back=whole),
 )
 MIXTURE = (
     Word("model.moe.num_experts", "num_experts", back=whole),
-    Word("model.moe.top_k", "num_experts_per_tok", back=whole),
+    Word("model.moe.top_k", "num_experts_per_tok", back=whole, absent=1),
     Word("model.moe.moe_intermediate_size", "base_moe_mlp_dim", back=whole),
     Word("train.balance.loss", "load_balance_loss_weight", back=real, always=False),
     Word("train.balance.capacity_factor", "capacity_factor", back=real),
@@ -43,6 +43,10 @@ MIXTURE = (
 FIXED = (
     Fixed("model.norm_type", ("rmsnorm",), "MaxText's llama2 block has RMSNorm"),
     Fixed("model.positions", ("rope",), "MaxText's llama2 block has rotary positions"),
+)
+ADAM = (
+    Pair("optimizer.betas", ("adam_b1", "adam_b2"), (0.9, 0.95)),
+    Word("optimizer.eps", "adam_eps", back=real, absent=1e-8),
 )
 MLPS = {"swiglu": ["silu", "linear"], "geglu_tanh": ["gelu", "linear"], "gelu_tanh": ["gelu"], "relu": ["relu"]}
 BLOCKS = {  # norms of q and k, experts
@@ -55,23 +59,20 @@ MODELS = {  # model_name -> presets
     "qwen3-8b": "qwen3-8b", "qwen3-30b-a3b": "qwen3-30b-a3b",
 }  # fmt: skip
 TOKENIZER = "TOKENIZER"
-ASIDE = frozenset({
-    "base_config", "run_name", "base_output_directory", "hardware", "enable_checkpointing",
-    "async_checkpointing", "save_checkpoint_on_completion", "save_checkpoint_on_start", "log_period",
-    "enable_dropout", "dropout_rate", "weight_dtype", "grad_dtype", "tokenizer_path", "tokenizer_type",
-    "tokenize_train_data", "tokenize_eval_data", "dataset_type", "grain_file_type", "grain_worker_count",
-    "data_shuffle_seed", "enable_data_shuffling", "normalize_embedding_logits", "norm_topk_prob", "mlp_bias",
-    "scan_layers", "megablox", "sparse_matmul", "attention", "adamw_mask", "eval_steps", "packing",
-    "use_tokamax_splash", "context_parallel_load_balance",
-    "profiler", "gcs_metrics", "save_config_to_gcs", "jax_cache_dir", "monitor_goodput",
-    "enable_goodput_recording", "wsd_decay_style", "rope_type", "decoder_block", "reuse_example_batch",
-    "num_layers_per_pipeline_stage", "max_segments_per_seq", "dtype_mm", "enable_tensorboard",
-    "use_iota_embed", "skip_jax_distributed_system", "steps_per_checkpoint", "dcn_diloco_parallelism",
-    "ici_diloco_parallelism",
-    *(f"{net}_{axis}_parallelism" for net in ("ici", "dcn") for axis in (
-        "fsdp_transpose", "sequence", "context_usp_ulysses", "context_autoregressive", "autoregressive",
-    )),
-})  # fmt: skip
+ASIDE = keys_of("""
+    base_config run_name base_output_directory hardware enable_checkpointing async_checkpointing
+    save_checkpoint_on_completion save_checkpoint_on_start log_period enable_dropout dropout_rate weight_dtype
+    grad_dtype tokenizer_path tokenizer_type tokenize_train_data tokenize_eval_data dataset_type grain_file_type
+    grain_worker_count data_shuffle_seed enable_data_shuffling normalize_embedding_logits norm_topk_prob mlp_bias
+    scan_layers megablox sparse_matmul attention adamw_mask eval_steps packing use_tokamax_splash
+    context_parallel_load_balance profiler gcs_metrics save_config_to_gcs jax_cache_dir monitor_goodput
+    enable_goodput_recording wsd_decay_style rope_type decoder_block reuse_example_batch num_layers_per_pipeline_stage
+    max_segments_per_seq dtype_mm enable_tensorboard use_iota_embed skip_jax_distributed_system steps_per_checkpoint
+    dcn_diloco_parallelism ici_diloco_parallelism dcn_autoregressive_parallelism dcn_context_autoregressive_parallelism
+    dcn_context_usp_ulysses_parallelism dcn_fsdp_transpose_parallelism dcn_sequence_parallelism
+    ici_autoregressive_parallelism ici_context_autoregressive_parallelism ici_context_usp_ulysses_parallelism
+    ici_fsdp_transpose_parallelism ici_sequence_parallelism
+""")
 
 
 def write(s: Settings) -> Emitted:
@@ -83,11 +84,13 @@ def write(s: Settings) -> Emitted:
     hardware = hardware_of(s)
     data: Words = {
         "base_config": "base.yml", "run_name": s.run.name, "base_output_directory": f"{s.run.folder}/maxtext",
-        "hardware": hardware, **_network(s), **write_rules(s, WORDS), **write_layout(s), "steps": rates.steps,
+        "hardware": hardware, **_network(s), **s.write(WORDS), **write_layout(s), "steps": rates.steps,
         "lr_schedule_type": rates.kind, "learning_rate_schedule_steps": total,
         "learning_rate_final_fraction": float(f"{rates.least / rates.peak:.12g}"),
-        "warmup_steps_fraction": _fraction(rates.warmup, total), **_optimizer(s), **_data(s), **_saves(s),
+        "warmup_steps_fraction": _fraction(rates.warmup, total), **_optimizer(s), **_data(s),
     }  # fmt: skip
+    every = s.save_steps()
+    data |= {"enable_checkpointing": bool(every), **({"checkpoint_period": every} if every else {})}
     if rates.kind == "wsd":
         data |= {"wsd_decay_steps_fraction": _fraction(rates.length, total), "wsd_decay_style": "linear"}
     s.assume(f"hardware {hardware}; all devices are one slice: with several, move an axis from ici_ to dcn_")
@@ -110,18 +113,15 @@ def _network(s: Settings) -> Words:
     if normed:
         s.take("model.qk_norm")
     block = BLOCKS[normed, model.moe is not None]
-    write_rules(s, FIXED)
+    s.write(FIXED)
     instead = "geglu_tanh" if model.gated else "gelu_tanh"
     mlp = s.choose("model.mlp_type", MLPS, "MaxText's GELU is the tanh form", instead)
-    written: Words = {
-        "decoder_block": block, "mlp_activations": list(mlp or ()), "base_mlp_dim": _width(s),
-        "normalize_embedding_logits": False, "enable_dropout": False, "use_qk_norm": normed,
-    }  # fmt: skip
-    scaling = s.take_scaling(TITLE, "llama3")
-    if scaling is not None:
+    written: Words = {"decoder_block": block, "mlp_activations": list(mlp or ()), "base_mlp_dim": _width(s),
+                      "normalize_embedding_logits": False, "enable_dropout": False, "use_qk_norm": normed}  # fmt: skip
+    if s.take_scaling(TITLE, "llama3") is not None:
         written["rope_type"] = "llama3.1"
     if model.moe:
-        written |= {**write_rules(s, MIXTURE), "norm_topk_prob": True}
+        written |= {**s.write(MIXTURE), "norm_topk_prob": True}
         if not s.is_all_sparse():
             s.drop("model.moe.first_k_dense", "MaxText's mixtral block has experts in every layer")
     return written
@@ -132,8 +132,7 @@ def _width(s: Settings) -> int:
     moe = s.model.moe
     if moe is None or s.is_all_sparse():
         return s.take_dense_width()
-    why = "its dense MLPs are as wide as experts"
-    s.nearly("model.intermediate_size", str(moe.moe_intermediate_size), why)
+    s.nearly("model.intermediate_size", str(moe.moe_intermediate_size), "its dense MLPs are as wide as experts")
     return moe.moe_intermediate_size
 
 
@@ -145,11 +144,8 @@ def _optimizer(s: Settings) -> Words:
         return {"opt_type": "sgd", "adam_weight_decay": decay}
     why = "MaxText has AdamW, Muon and SGD without momentum"
     name = s.choose("optimizer.name", {"adamw": "adamw", "muon": "muon"}, why, "adamw")
-    first, second = s.take_adam()
-    written: Words = {
-        "opt_type": name, "adam_b1": first, "adam_b2": second, "adam_eps": s.take("optimizer.eps"),
-        "adam_weight_decay": decay, "adamw_mask": [".*norm.*", ".*bias.*"],
-    }  # fmt: skip
+    written: Words = {"opt_type": name, **s.write(ADAM), "adam_weight_decay": decay,
+                      "adamw_mask": [".*norm.*", ".*bias.*"]}  # fmt: skip
     if name == "muon":
         s.take("optimizer.momentum")
         written |= {"muon_beta": spec.kept_momentum, "muon_weight_decay": decay}
@@ -172,17 +168,10 @@ def _data(s: Settings) -> Words:
     return written
 
 
-def _saves(s: Settings) -> Words:
-    every = s.save_steps()
-    return {"enable_checkpointing": bool(every), **({"checkpoint_period": every} if every else {})}
-
-
 def recognises(document: Any, text: str) -> bool:
     """A document with MaxText's sizes."""
-    if not isinstance(document, dict):
-        return False
-    sizes = {"base_emb_dim", "per_device_batch_size", "max_target_length"} & document.keys()
-    return bool(sizes) or any(str(key).startswith(("ici_", "dcn_")) for key in document)
+    sizes = {"base_emb_dim", "per_device_batch_size", "max_target_length"}
+    return isinstance(document, dict) and any(key in sizes or str(key).startswith(("ici_", "dcn_")) for key in document)
 
 
 def read(document: Any, text: str, where: str) -> Reading:
@@ -197,20 +186,14 @@ def _read_network(t: ForeignKeys, run: RunKeys) -> None:
             run["model"] = MODELS[name]
         else:
             t.refuse("model_name", "a model that isn't known here by this name: set model")
-        read_rules(t, [word for word in WORDS if not word.ours.startswith("model.")], run)
+        t.read([word for word in WORDS if not word.ours.startswith("model.")], run)
         return
-    read_rules(t, WORDS, run)
-    model = run.setdefault("model", {})
-    sizes = {"hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 16,
-             "num_key_value_heads": 16, "head_dim": 128, "vocab_size": 32000}  # fmt: skip
-    for key, size in sizes.items():
-        model.setdefault(key, size)
+    t.read(WORDS, run)
+    model = run["model"]
     model["intermediate_size"] = whole(t.take("base_mlp_dim", 7168))
     activations = t.take("mlp_activations", MLPS["swiglu"])
-    names = {tuple(foreign): ours for ours, foreign in MLPS.items()}
-    model["mlp_type"] = names.get(tuple(activations), "swiglu")
+    model["mlp_type"] = next((ours for ours, foreign in MLPS.items() if foreign == list(activations)), "swiglu")
     model["norm_type"] = "rmsnorm"
-    model.setdefault("rope", {}).setdefault("theta", 10000.0)
     if "context" not in model and (length := run.get("data", {}).get("seq_len")):
         model["context"] = length
     if t.values.get("rope_type") == "llama3.1":
@@ -221,9 +204,8 @@ def _read_network(t: ForeignKeys, run: RunKeys) -> None:
     elif block not in ("llama2", "mixtral", "mistral"):
         t.assume(f"the network is a Llama's: theirs is {block}")
     if whole(t.values.get("num_experts", 1)) > 1:
-        read_rules(t, MIXTURE, run)
+        t.read(MIXTURE, run)
         model["moe"].setdefault("moe_intermediate_size", model["intermediate_size"])
-        model["moe"].setdefault("top_k", 1)
     else:
         t.take("num_experts"), t.take("num_experts_per_tok"), t.take("base_moe_mlp_dim")
 
@@ -234,11 +216,9 @@ def _read_training(t: ForeignKeys, run: RunKeys) -> None:
     optimizer["name"] = name if name in ("adamw", "sgd", "muon") else "adamw"
     if name != optimizer["name"]:
         t.refuse("opt_type", "taken as AdamW: this optimizer isn't here")
-    optimizer["betas"] = [real(t.take("adam_b1", 0.9)), real(t.take("adam_b2", 0.95))]
-    optimizer["eps"] = real(t.take("adam_eps", 1e-8))
-    decays = {key: t.take(key) for key in ("adam_weight_decay", "muon_weight_decay")}
-    decay = decays["muon_weight_decay" if name == "muon" else "adam_weight_decay"]
-    optimizer["weight_decay"] = real(decay if decay is not None else 0.1)
+    t.read(ADAM, run)
+    decays = {key: t.take(f"{key}_weight_decay", 0.1) for key in ("adam", "muon")}
+    optimizer["weight_decay"] = real(decays["muon" if name == "muon" else "adam"])
     if (beta := t.take("muon_beta")) is not None and name == "muon":
         optimizer["momentum"] = real(beta)
     steps = whole(t.take("steps", 150_001))
@@ -246,7 +226,6 @@ def _read_training(t: ForeignKeys, run: RunKeys) -> None:
     total = int(t.take("learning_rate_schedule_steps", -1))
     total = total if total > 0 else steps
     warmup = int(real(t.take("warmup_steps_fraction", 0.1)) * total)
-    optimizer.setdefault("lr", 3e-5)
     least = real(t.take("learning_rate_final_fraction", 0.1)) * optimizer["lr"]
     kind, length = str(t.take("lr_schedule_type", "cosine")), max(1, total - warmup)
     late = int(real(t.take("wsd_decay_steps_fraction", 0.1)) * total)
@@ -259,8 +238,5 @@ def _read_training(t: ForeignKeys, run: RunKeys) -> None:
     if (held := t.take("grain_eval_files")) is not None and int(t.values.get("eval_interval", -1)) > 0:
         put(run, "data.valid", put_sources(str(held).split(";")))
         put(run, "train.valid_every", whole(t.take("eval_interval")))
-    every = whole(t.take("checkpoint_period", 10_000))
-    if every < steps:
-        put(run, "checkpoint.every", every)
-    for key in ("load_parameters_path", "load_full_state_path"):
-        t.refuse(key, "weights to start from aren't read: give `init`")
+    put_saves(run, t.take("checkpoint_period", 10_000))
+    t.refuse_weights("load_parameters_path", "load_full_state_path")

@@ -14,7 +14,7 @@ from typing import Any
 
 from scalewright.emit.command_lines import DOTTED, flags, nodes_of, ranks, read_script, spelled, split_launch
 from scalewright.emit.emitted import Emitted, Reading
-from scalewright.emit.foreign import ForeignKeys, LayoutKeys, RunKeys
+from scalewright.emit.foreign import ForeignKeys, RunKeys
 from scalewright.emit.megatron.keys import ASIDE
 from scalewright.emit.megatron.layout import read_layout, write_layout
 from scalewright.emit.megatron.model import Arguments, read_model, write_model
@@ -23,7 +23,6 @@ from scalewright.emit.settings import Settings
 from scalewright.spec.common.shell import line
 from scalewright.spec.errors import UserError
 
-__all__ = ["read", "recognises", "write"]
 FLAG = re.compile(r"--(?:tensor-model-parallel-size|num-layers|micro-batch-size)\b|pretrain_\w+\.py")
 MARK, PRINTED = "tensor-model-parallel-size", "tensor_model_parallel_size"
 TITLE, VERSION = "Megatron-LM", "core 0.16 to 0.19"
@@ -74,11 +73,8 @@ def read_text(text: str, where: str) -> Reading:
 
 def read_test(document: Mapping[str, Any]) -> Reading:
     """A functional test's `MODEL_ARGS`."""
-    values = {}
-    for name, value in document["MODEL_ARGS"].items():
-        if value is not False:
-            values[str(name).lstrip("-").replace("_", "-")] = value
-    return _read(values, None)
+    given = {str(name).lstrip("-").replace("_", "-"): value for name, value in document["MODEL_ARGS"].items()}
+    return _read({name: value for name, value in given.items() if value is not False}, None)
 
 
 def read_printed(printed: Mapping[str, str]) -> Reading:
@@ -100,22 +96,17 @@ def read_arguments(foreign: ForeignKeys, world: int | None) -> RunKeys:
     read_model(foreign, run)
     read_layout(foreign, run, world)
     read_training(foreign, run)
-    _fit_batch(foreign, run["layout"])
+    layout = run["layout"]
+    dp = layout["devices"] // (layout["tp"] * layout["pp"] * layout["cp"])
+    if "global_batch" not in layout:
+        layout["global_batch"] = layout["micro_batch"] * max(dp, 1)
+        foreign.guess("global_batch", layout["global_batch"], ": one micro-batch of each data-parallel rank")
     return run
 
 
 def _read(values: dict[str, object], world: int | None) -> Reading:
     foreign = ForeignKeys(values, ASIDE)
-    run = read_arguments(foreign, world)
-    return foreign.reading("megatron", run)
-
-
-def _fit_batch(foreign: ForeignKeys, layout: LayoutKeys) -> None:
-    """The global batch where it isn't given: a micro-batch of every data-parallel rank."""
-    dp = layout["devices"] // (layout["tp"] * layout["pp"] * layout["cp"])
-    if "global_batch" not in layout:
-        layout["global_batch"] = layout["micro_batch"] * max(dp, 1)
-        foreign.guess("global_batch", layout["global_batch"], ": one micro-batch of each data-parallel rank")
+    return foreign.reading("megatron", read_arguments(foreign, world))
 
 
 def write(s: Settings) -> Emitted:
@@ -148,7 +139,6 @@ def write(s: Settings) -> Emitted:
 
 
 def _rows(arguments: Arguments) -> list[str]:
-    """Flags with their values, several in a row of the script."""
     rows, row = [], ""
     for name, value in arguments.items():
         words = line(spelled(name, value))

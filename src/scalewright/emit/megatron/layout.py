@@ -15,10 +15,10 @@ import re
 from math import ceil, lcm, prod
 from typing import Any
 
-from scalewright.emit.foreign import FEWEST, ForeignKeys, LayoutKeys, RunKeys, real, whole
+from scalewright.emit.foreign import ForeignKeys, LayoutKeys, RunKeys, real, whole
 from scalewright.emit.megatron.keys import EXPERTS, LAYOUT
 from scalewright.emit.megatron.model import Arguments
-from scalewright.emit.rules import read_rules, write_rules
+from scalewright.emit.rules import inverse
 from scalewright.emit.settings import Settings
 from scalewright.spec.placement import stage_layers
 
@@ -27,8 +27,7 @@ COMM = {"ring": "p2p", "ulysses": "a2a", "allgather": "all_gather"}
 PRECISIONS: dict[str, Arguments] = {
     "auto": {"bf16": True}, "bf16": {"bf16": True}, "fp16": {"fp16": True}, "fp32": {},
     "fp8": {"bf16": True, "fp8-format": "hybrid", "fp8-recipe": "tensorwise"},
-    "mxfp8": {"bf16": True, "fp8-format": "e4m3", "fp8-recipe": "mxfp8"},
-    "nvfp4": {"bf16": True, "fp4-format": "e2m1"},
+    "mxfp8": {"bf16": True, "fp8-format": "e4m3", "fp8-recipe": "mxfp8"}, "nvfp4": {"bf16": True, "fp4-format": "e2m1"},
 }  # fmt: skip
 FULL = {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": 1}
 CORE = "core_attn"
@@ -37,17 +36,17 @@ NARROW = ("adamw_bf16", "adamw_8bit")  # states in fewer bytes
 
 def write_layout(s: Settings) -> Arguments:
     """Their arguments for parallelism, precision and memory."""
-    written = write_rules(s, LAYOUT)
+    written = s.write(LAYOUT)
     s.take("layout.devices")
-    if s.model.moe and s.layout.tp > 1 and not s.layout.sp:
+    needed = bool(s.model.moe) and s.layout.tp > 1
+    if needed and not s.layout.sp:
         s.nearly("layout.sp", "true", "Megatron-LM trains experts beside tp only with the sequence split too")
-        written["sequence-parallel"] = True
-    elif s.take("layout.sp"):
+    if s.take("layout.sp") or needed:
         written["sequence-parallel"] = True
     if s.layout.cp > 1:
         written["cp-comm-type"] = COMM[s.take("layout.cp_kind")]
     if s.model.moe:
-        written |= write_rules(s, EXPERTS)
+        written |= s.write(EXPERTS)
     return written | _pipeline(s) | _sharding(s) | _recompute(s) | _precision(s) | _offload(s)
 
 
@@ -65,11 +64,9 @@ def _pipeline(s: Settings) -> Arguments:
     if layout.schedule == usual:
         s.take("layout.schedule")
     else:
-        why = (
-            f"Megatron-LM has no {layout.schedule}: the same numbers, another order, other bubbles and memory"
-            if virtual == layout.virtual_stages
-            else f"Megatron-LM interleaves {layout.pp} micro-batches or more, here are {layout.accumulation}"
-        )
+        why = f"Megatron-LM has no {layout.schedule}: the same numbers, another order, other bubbles and memory"
+        if virtual != layout.virtual_stages:
+            why = f"Megatron-LM interleaves {layout.pp} micro-batches or more, here are {layout.accumulation}"
         s.nearly("layout.schedule", usual, why)
     if virtual == layout.virtual_stages:
         s.take("layout.stage_layers")
@@ -110,7 +107,7 @@ def _cut(counts: tuple[int, ...], modules: int) -> str:
 
 
 def _sharding(s: Settings) -> Arguments:
-    stage = s.take("layout.zero_stage")
+    stage, replicas = s.take("layout.zero_stage"), s.layout.dp_replicate
     if stage == 0 and (s.layout.offload == "optimizer" or s.optimizer.name in NARROW):
         why = "Megatron-LM offloads and narrows only the states of its distributed optimizer"
         s.nearly("layout.zero_stage", "1", why)
@@ -118,20 +115,17 @@ def _sharding(s: Settings) -> Arguments:
     if stage >= 2 and s.layout.pp > 1:  # NVIDIA/Megatron-LM#1455, #6486
         s.nearly("layout.zero_stage", "1", "Megatron FSDP has no pipeline: the same numbers, more memory")
         stage = 1
-    written: Arguments = {}
-    replicas = s.layout.dp_replicate
-    if stage == 1:
-        written |= {"use-distributed-optimizer": True, "overlap-grad-reduce": True, "overlap-param-gather": True}
-        if s.take("layout.dp_replicate") > 1:
-            written["num-distributed-optimizer-instances"] = replicas
-    elif stage >= 2:
-        written |= {
-            "use-megatron-fsdp": True, "data-parallel-sharding-strategy": SHARDED[stage],
-            "use-distributed-optimizer": True, "overlap-grad-reduce": True, "overlap-param-gather": True,
-            "no-gradient-accumulation-fusion": True, "ckpt-format": "fsdp_dtensor",
-        }  # fmt: skip
-        if s.take("layout.dp_replicate") > 1:
-            written |= {"num-distributed-optimizer-instances": replicas, "outer-dp-sharding-strategy": "no_shard"}
+    if stage == 0:
+        return {}
+    s.take("layout.dp_replicate")
+    written: Arguments = {"use-distributed-optimizer": True, "overlap-grad-reduce": True, "overlap-param-gather": True}
+    if stage >= 2:
+        fsdp = {"use-megatron-fsdp": True, "data-parallel-sharding-strategy": SHARDED[stage]}
+        written = {**fsdp, **written, "no-gradient-accumulation-fusion": True, "ckpt-format": "fsdp_dtensor"}
+    if replicas > 1:
+        written["num-distributed-optimizer-instances"] = replicas
+    if replicas > 1 and stage >= 2:
+        written["outer-dp-sharding-strategy"] = "no_shard"
     return written
 
 
@@ -160,11 +154,8 @@ def _precision(s: Settings) -> Arguments:
     if precision == "tf32":
         s.nearly("layout.precision", "fp32", "set NVIDIA_TF32_OVERRIDE=1 in its environment")
         return {}
-    if precision not in PRECISIONS:
-        s.drop("layout.precision", f"Megatron-LM has no {precision}")
-        return {"bf16": True}
-    s.take("layout.precision")
-    return dict(PRECISIONS[precision])
+    words = s.choose("layout.precision", PRECISIONS, f"Megatron-LM has no {precision}")
+    return {"bf16": True} if words is None else dict(words)
 
 
 def _offload(s: Settings) -> Arguments:
@@ -183,22 +174,26 @@ def _offload(s: Settings) -> Arguments:
 
 def read_layout(t: ForeignKeys, run: RunKeys, world: int | None) -> None:
     """The layout of their arguments; `world`: ranks of the launch line, None where it doesn't tell."""
-    read_rules(t, LAYOUT, run)
+    t.read(LAYOUT, run)
     layout = run.setdefault("layout", {})
     layout.setdefault("micro_batch", 1), layout.setdefault("pp", 1)
     tp, cp = layout.setdefault("tp", 1), layout.setdefault("cp", 1)
     layout["sp"] = bool(t.take("sequence-parallel")) and tp > 1
-    kind = {value: key for key, value in COMM.items()}.get(str(t.take("cp-comm-type", "p2p")))
+    kind = inverse(COMM).get(str(t.take("cp-comm-type", "p2p")))
     if cp > 1 and kind:
         layout["cp_kind"] = kind
     elif cp > 1:
         t.refuse("cp-comm-type", "taken as p2p: this kind isn't known here")
     if "moe" in run.get("model", {}):
-        read_rules(t, EXPERTS, run)
+        t.read(EXPERTS, run)
         layout.setdefault("etp", tp)  # theirs is tp where it isn't set
     else:
         t.take("expert-tensor-parallel-size"), t.take("expert-model-parallel-size")
-    layout["devices"] = world or _smallest_world(t, layout)
+    if not world:  # the fewest that its sizes make
+        each = prod(int(layout[key]) for key in ("tp", "pp", "cp"))
+        world = lcm(each, int(layout.get("ep", 1)) * int(layout.get("etp", 1)) * int(layout["pp"]))
+        t.guess_devices(world)
+    layout["devices"] = world
     _read_pipeline(t, run)
     _read_sharding(t, layout)
     _read_recompute(t, layout, run)
@@ -206,15 +201,6 @@ def read_layout(t: ForeignKeys, run: RunKeys, world: int | None) -> None:
     if t.take("optimizer-cpu-offload"):
         layout["offload"] = "optimizer"
         t.take("optimizer-offload-fraction")
-
-
-def _smallest_world(t: ForeignKeys, layout: LayoutKeys) -> int:
-    """Devices where the launch line doesn't tell: the fewest that its sizes make."""
-    each = prod(int(layout[key]) for key in ("tp", "pp", "cp"))
-    experts = int(layout.get("ep", 1)) * int(layout.get("etp", 1)) * int(layout["pp"])
-    devices = lcm(each, experts)
-    t.guess("devices", devices, FEWEST)
-    return devices
 
 
 def _read_pipeline(t: ForeignKeys, run: RunKeys) -> None:
@@ -261,12 +247,12 @@ def _read_cut(text: str) -> list[int]:
 
 def _read_sharding(t: ForeignKeys, layout: LayoutKeys) -> None:
     strategy = t.take("data-parallel-sharding-strategy")
-    fsdp, torch_fsdp = t.take("use-megatron-fsdp"), t.take("use-torch-fsdp2")
-    legacy = t.take("use-custom-fsdp")
+    fsdp = [t.take(key) for key in ("use-megatron-fsdp", "use-custom-fsdp")]
+    torch_fsdp = t.take("use-torch-fsdp2")
     t.take("outer-dp-sharding-strategy")
     instances = t.take("num-distributed-optimizer-instances")
     stage = 1 if t.take("use-distributed-optimizer") else 0
-    if fsdp or legacy:
+    if any(fsdp):
         stage = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}.get(str(strategy), stage)
     elif torch_fsdp:
         stage = 3

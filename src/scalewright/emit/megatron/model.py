@@ -15,24 +15,22 @@ from typing import Any
 
 from scalewright.emit.foreign import ForeignKeys, RunKeys, real, whole
 from scalewright.emit.megatron.keys import LATENT, MIXTURE, MODEL, PREDICTION
-from scalewright.emit.rules import put, read_rules, write_rules
+from scalewright.emit.rules import inverse, put
 from scalewright.emit.settings import Settings
 
 Arguments = dict[str, object]  # name without dashes -> value; True: a flag alone
 MLP = {"swiglu": "swiglu", "relu2": "squared-relu", "gelu_tanh": "bias-gelu-fusion", "gelu": "no-bias-gelu-fusion"}
 GELU = ("gelu", "gelu_tanh")
 POSITIONS = {"rope": "rope", "learned": "learned_absolute", "none": "none"}
-NORMS = {
-    "rmsnorm": ("RMSNorm", False), "rmsnorm_plus_one": ("RMSNorm", True), "layernorm": ("LayerNorm", False),
-    "layernorm_plus_one": ("LayerNorm", True),
-}  # fmt: skip
+NORMS = {"rmsnorm": ("RMSNorm", False), "rmsnorm_plus_one": ("RMSNorm", True), "layernorm": ("LayerNorm", False),
+         "layernorm_plus_one": ("LayerNorm", True)}  # fmt: skip
 # Vocabularies of tokenizers that a script names without their size.
 VOCABULARIES = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000, "BertWordPieceLowerCase": 30522}
 
 
 def write_model(s: Settings) -> Arguments:
     """Their arguments for the network."""
-    written = write_rules(s, MODEL)
+    written = s.write(MODEL)
     written |= _attention(s) | _positions(s) | _norms(s)
     written |= _mlp(s, "disable-bias-linear" not in written)
     if not s.take("model.tie_word_embeddings"):
@@ -41,26 +39,22 @@ def write_model(s: Settings) -> Arguments:
     written |= {"tokenizer-type": "NullTokenizer", "vocab-size": s.take("model.vocab_size") - 1}
     s.assume("the vocabulary is padded to a multiple of 128 x tp (--make-vocab-size-divisible-by)")
     if s.model.mtp_layers:
-        written |= write_rules(s, PREDICTION)
+        written |= s.write(PREDICTION)
     if s.model.moe:
         written |= _mixture(s)
     if s.model.mla:
         latent = {"multi-latent-attention": True, "qk-layernorm": True}  # its norms of both latents
-        written |= {**latent, **write_rules(s, LATENT)}
+        written |= {**latent, **s.write(LATENT)}
     return written
 
 
 def _mlp(s: Settings, biased: bool) -> Arguments:
     kind = s.model.mlp_type
-    if kind not in MLP:
-        s.drop("model.mlp_type", "Megatron-LM's MLPs are SwiGLU, GELU and squared ReLU")
-    elif kind == "gelu_tanh" and not biased:
-        why = "Megatron-LM's tanh form is fused with a bias, and there are none"
-        s.nearly("model.mlp_type", "GELU by erf", why)
-    else:
-        flag = MLP[s.take("model.mlp_type")]
-        return {flag: True} if biased or kind not in GELU else {}
-    return {}
+    if kind == "gelu_tanh" and not biased:
+        s.nearly("model.mlp_type", "GELU by erf", "Megatron-LM's tanh form is fused with a bias, and there are none")
+        return {}
+    flag = s.choose("model.mlp_type", MLP, "Megatron-LM's MLPs are SwiGLU, GELU and squared ReLU")
+    return {flag: True} if flag and (biased or kind not in GELU) else {}
 
 
 def _attention(s: Settings) -> Arguments:
@@ -79,8 +73,7 @@ def _attention(s: Settings) -> Arguments:
     if model.qk_norm == "head":
         s.take("model.qk_norm")
         written["qk-layernorm"] = True
-    window = s.take("model.sliding_window")
-    pattern = s.take("model.window_pattern")
+    window, pattern = s.take("model.sliding_window"), s.take("model.window_pattern")
     if window is not None and any(pattern):
         written["window-size"] = f"{window - 1},0"
         if not all(pattern):
@@ -90,13 +83,11 @@ def _attention(s: Settings) -> Arguments:
 
 
 def _positions(s: Settings) -> Arguments:
-    kind = s.model.positions
-    if kind not in POSITIONS:
-        s.drop("model.positions", "Megatron-LM's positions are RoPE, learned ones or none")
+    kind = s.choose("model.positions", POSITIONS, "Megatron-LM's positions are RoPE, learned ones or none")
+    if kind is None:
         return {}
-    s.take("model.positions")
     s.take("model.learned_positions")
-    written: Arguments = {"position-embedding-type": POSITIONS[kind]}
+    written: Arguments = {"position-embedding-type": kind}
     if kind != "rope":
         return written
     written["rotary-base"] = round(s.take("model.rope.theta"))  # theirs is a whole number
@@ -131,26 +122,21 @@ def _yarn(s: Settings) -> Arguments:
 
 
 def _norms(s: Settings) -> Arguments:
-    kind = s.model.norm_type
-    if kind not in NORMS:
-        s.drop("model.norm_type", "Megatron-LM's norms are RMSNorm and LayerNorm")
+    norm = s.choose("model.norm_type", NORMS, "Megatron-LM's norms are RMSNorm and LayerNorm")
+    if norm is None:
         return {}
-    s.take("model.norm_type")
-    name, plus_one = NORMS[kind]
-    return {"normalization": name, **({"apply-layernorm-1p": True} if plus_one else {})}
+    return {"normalization": norm[0], **({"apply-layernorm-1p": True} if norm[1] else {})}
 
 
 def _mixture(s: Settings) -> Arguments:
     moe = s.model.moe
     assert moe is not None
-    written = write_rules(s, MIXTURE)
-    s.take("model.moe.num_shared_experts"), s.take("model.moe.shared_intermediate_size")
+    written = s.write(MIXTURE)
+    s.take_each("model.moe", "num_shared_experts", "shared_intermediate_size", "first_k_dense", "every", "dense_layers")
     if moe.num_shared_experts:
         written["moe-shared-expert-intermediate-size"] = moe.shared_size
     if s.take("model.moe.shared_gate"):
         written["moe-shared-expert-gate"] = True
-    for key in ("first_k_dense", "every", "dense_layers"):
-        s.take(f"model.moe.{key}")
     sparse = [int(s.model.parts(i)[1] == "experts") for i in range(s.model.num_hidden_layers)]
     if not all(sparse):
         written["moe-layer-freq"] = f"([{','.join(map(str, sparse))}])"
@@ -174,7 +160,7 @@ def read_model(t: ForeignKeys, run: RunKeys) -> None:
     """The network of their arguments, with their defaults where they are silent."""
     if "num-layers" not in t and "hidden-size" not in t:
         return
-    read_rules(t, (*MODEL, *PREDICTION), run)
+    t.read((*MODEL, *PREDICTION), run)
     model = run.setdefault("model", {})
     swiglu = bool(t.take("swiglu"))
     fused = t.take("bias-gelu-fusion", True) and not t.take("no-bias-gelu-fusion")
@@ -191,14 +177,14 @@ def read_model(t: ForeignKeys, run: RunKeys) -> None:
     _read_biases(t, model)
     _read_positions(t, model)
     name, plus_one = t.take("normalization", "LayerNorm"), bool(t.take("apply-layernorm-1p"))
-    model["norm_type"] = {value: key for key, value in NORMS.items()}.get((name, plus_one), "layernorm")
+    model["norm_type"] = inverse(NORMS).get((name, plus_one), "layernorm")
     if t.take("qk-layernorm"):
         model["qk_norm"] = "head"
     _read_window(t, model)
     _read_vocabulary(t, model)
     _read_mixture(t, run)
     if t.take("multi-latent-attention"):
-        read_rules(t, LATENT, run)
+        t.read(LATENT, run)
         if model.get("qk_norm") is None:
             t.assume("norms of both latents: theirs has them by --qk-layernorm")
         model |= {"norm_type": "rmsnorm", "positions": "rope"}
@@ -211,17 +197,16 @@ def _read_biases(t: ForeignKeys, model: dict[str, object]) -> None:
     bias, qkv = not t.take("disable-bias-linear"), bool(t.take("add-qkv-bias"))
     model |= {"qkv_bias": bias or qkv, "o_bias": bias, "mlp_bias": bias}
     for key in ("attention-dropout", "hidden-dropout"):
-        value = t.take(key, 0.1)
-        if real(value) > 0:
+        if real(value := t.take(key, 0.1)) > 0:
             t.assume(f"{key} {value} is left out: models here train without dropout")
 
 
 def _read_positions(t: ForeignKeys, model: dict[str, object]) -> None:
-    kind = "rope" if t.take("use-rotary-position-embeddings") else t.take("position-embedding-type", "learned_absolute")
-    names = {value: key for key, value in POSITIONS.items()}
-    model["positions"] = names.get(kind, "rope")
-    if kind not in names:
-        t.refuse("position-embedding-type", "positions of this kind aren't known here: taken as RoPE")
+    why = "positions of this kind aren't known here: taken as RoPE"
+    model["positions"] = "rope"
+    if not t.take("use-rotary-position-embeddings"):
+        positions = inverse(POSITIONS)
+        model["positions"] = t.choose("position-embedding-type", positions, "learned_absolute", "rope", why)
     base, fraction = t.take("rotary-base"), t.take("rotary-percent")
     interleaved = bool(t.take("rotary-interleaved"))
     if model["positions"] != "rope":
@@ -232,11 +217,8 @@ def _read_positions(t: ForeignKeys, model: dict[str, object]) -> None:
     if interleaved:
         rope["interleaved"] = True
     if t.take("use-rope-scaling"):
-        rope["scaling"] = {
-            "kind": "llama3",
-            "factor": real(t.take("rope-scaling-factor", 8.0)),
-            "original_context": 8192,
-        }
+        factor = real(t.take("rope-scaling-factor", 8.0))
+        rope["scaling"] = {"kind": "llama3", "factor": factor, "original_context": 8192}
     model["rope"] = rope
 
 
@@ -248,15 +230,14 @@ def _read_yarn(t: ForeignKeys, model: dict[str, Any]) -> None:
     mscale, everywhere = real(t.take("mscale", 1.0)), real(t.take("mscale-all-dim", 0.0))
     numbers: dict[str, object] = {
         "original_context": whole(t.take("original-max-position-embeddings", 4096)),
-        "beta_fast": real(t.take("beta-fast", 32.0)),
-        "beta_slow": real(t.take("beta-slow", 1.0)),
-    }
+        "beta_fast": real(t.take("beta-fast", 32.0)), "beta_slow": real(t.take("beta-slow", 1.0)),
+        "factor": factor, "mscale": mscale, "mscale_all_dim": everywhere,
+    }  # fmt: skip
     if kind != "yarn" or factor <= 1:
         return
-    numbers |= {"factor": factor, "mscale": mscale, "mscale_all_dim": everywhere}
-    rope["scaling"] = {"kind": "yarn", **numbers}
     if not everywhere and mscale != 1:
-        rope["scaling"]["attention_factor"] = 0.1 * mscale * log(factor) + 1
+        numbers["attention_factor"] = 0.1 * mscale * log(factor) + 1
+    rope["scaling"] = {"kind": "yarn", **numbers}
     if everywhere:
         size = model["mla"]["qk_nope_head_dim"] + model["mla"]["qk_rope_head_dim"]
         model["query_scale"] = size**-0.5 * (0.1 * everywhere * log(factor) + 1) ** 2
@@ -289,13 +270,12 @@ def _read_mixture(t: ForeignKeys, run: RunKeys) -> None:
     if t.values.get("num-experts") in (None, "None"):
         t.take("num-experts")
         return
-    read_rules(t, MIXTURE, run)
+    t.read(MIXTURE, run)
     model = run["model"]
     moe = model["moe"]
     moe.setdefault("top_k", 2)
     moe.setdefault("moe_intermediate_size", model["intermediate_size"])
-    shared = t.take("moe-shared-expert-intermediate-size")
-    if shared is not None:
+    if (shared := t.take("moe-shared-expert-intermediate-size")) is not None:
         moe |= {"num_shared_experts": 1, "shared_intermediate_size": whole(shared)}
     if t.take("moe-shared-expert-gate"):
         moe["shared_gate"] = True

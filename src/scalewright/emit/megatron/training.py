@@ -14,42 +14,35 @@ from typing import Any
 from scalewright.emit.foreign import ForeignKeys, RunKeys, real, whole
 from scalewright.emit.megatron.keys import ADAM, TRAINING
 from scalewright.emit.megatron.model import Arguments
-from scalewright.emit.rules import put, read_rules, write_rules
+from scalewright.emit.rates import decay_length
+from scalewright.emit.rules import Pair, inverse, put
 from scalewright.emit.settings import Settings
 
 STYLES = {"constant": "constant", "linear": "linear", "cosine": "cosine", "wsd": "WSD"}
 OPTIMIZERS = {"adamw": "adam", "sgd": "sgd", "muon": "muon"}
+STATES = {"adamw_bf16": "bf16", "adamw_8bit": "fp8"}  # their types, of Transformer Engine's
+BETAS = Pair("optimizer.betas", ("adam-beta1", "adam-beta2"), (0.9, 0.999))
 
 
 def write_training(s: Settings) -> Arguments:
     """Their arguments for everything but the network and the layout."""
     steps = s.take_steps()
-    written = {**write_rules(s, TRAINING), "train-iters": steps}
+    written = {**s.write(TRAINING), "train-iters": steps}
     return written | _optimizer(s) | _rates(s, steps) | _data(s) | _saves(s)
 
 
 def _optimizer(s: Settings) -> Arguments:
-    optimizer = s.optimizer
-    name = optimizer.name
+    name = s.optimizer.name
     written: Arguments = {}
-    if name in OPTIMIZERS:
-        s.take("optimizer.name")
-        written["optimizer"] = OPTIMIZERS[name]
-    elif name in ("adamw_bf16", "adamw_8bit"):
-        states = {"adamw_bf16": "bf16", "adamw_8bit": "fp8"}[name]
+    if states := STATES.get(name):
         why = "Transformer Engine's states of that width, which scale and round otherwise"
         s.nearly("optimizer.name", f"adam, states in {states}", why)
         written |= {"optimizer": "adam", "use-precision-aware-optimizer": True,
                     "exp-avg-dtype": states, "exp-avg-sq-dtype": states}  # fmt: skip
-    else:
-        s.drop("optimizer.name", "Megatron-LM's optimizers are Adam, SGD and Muon")
-    first, second = s.take("optimizer.betas")
-    momentum = s.take("optimizer.momentum")
-    if name == "sgd":
-        written["sgd-momentum"] = momentum or 0.0
-    else:
-        written |= {"adam-beta1": first, "adam-beta2": second, **write_rules(s, ADAM)}
-    return written
+    elif word := s.choose("optimizer.name", OPTIMIZERS, "Megatron-LM's optimizers are Adam, SGD and Muon"):
+        written["optimizer"] = word
+    momentum, adam = s.take("optimizer.momentum"), BETAS.write(s)
+    return written | ({"sgd-momentum": momentum or 0.0} if name == "sgd" else {**adam, **s.write(ADAM)})
 
 
 def _rates(s: Settings, steps: int) -> Arguments:
@@ -57,11 +50,10 @@ def _rates(s: Settings, steps: int) -> Arguments:
     s.take_all("lr_schedule.")
     warmup = schedule.warmup_steps
     written: Arguments = {"lr-decay-style": STYLES[schedule.kind], "lr-warmup-iters": warmup}
+    length = decay_length(schedule, steps)
     if schedule.kind == "wsd":
-        length = schedule.decay_steps if schedule.decay_steps is not None else max(1, steps // 5)
         written |= {"lr-wsd-decay-style": "linear", "lr-wsd-decay-iters": length, "lr-decay-iters": steps}
     elif schedule.kind != "constant":
-        length = schedule.decay_steps if schedule.decay_steps is not None else steps - warmup
         written["lr-decay-iters"] = max(1, warmup + length)
     written["min-lr"] = lr if schedule.kind == "constant" else float(f"{lr * schedule.min_ratio:.12g}")
     return written
@@ -69,9 +61,9 @@ def _rates(s: Settings, steps: int) -> Arguments:
 
 def _data(s: Settings) -> Arguments:
     train, valid = s.take("data.train"), s.take("data.valid")
-    paths = [
-        item for source in train for item in ([f"{source['weight']:g}"] if len(train) > 1 else []) + [source["path"]]
-    ]
+    paths = [train[0]["path"]]
+    if len(train) > 1:
+        paths = [item for source in train for item in (f"{source['weight']:g}", source["path"])]
     s.assume("data paths are prefixes of Megatron's .bin and .idx files: convert ours, or set --data-path")
     written: Arguments = {"train-data-path" if valid else "data-path": paths}
     if valid:
@@ -91,30 +83,26 @@ def _data(s: Settings) -> Arguments:
 
 def _saves(s: Settings) -> Arguments:
     written: Arguments = {"log-interval": 1, "log-throughput": True}
-    every = s.take("checkpoint.every")
     s.take("profile.steps")
-    if every or s.run.checkpoint.at_end:
-        written |= {
-            "save": f"{s.run.folder}/megatron",
-            "load": f"{s.run.folder}/megatron",
-            "save-interval": every or s.take_steps(),
-        }
+    if every := s.save_steps():
+        folder = f"{s.run.folder}/megatron"
+        written |= {"save": folder, "load": folder, "save-interval": every}
     return written
 
 
 def read_training(t: ForeignKeys, run: RunKeys) -> None:
     """Everything but the network and the layout."""
-    read_rules(t, (*TRAINING, *ADAM), run)
+    t.read((*TRAINING, *ADAM), run)
     optimizer = run.setdefault("optimizer", {})
-    names = {value: key for key, value in OPTIMIZERS.items()}
-    name = str(t.take("optimizer", "adam"))
-    optimizer["name"] = names.get(name, "adamw")
-    if name not in names:
-        t.refuse("optimizer", "an optimizer that isn't here: taken as AdamW")
-    _read_states(t, optimizer)
-    beta1, beta2 = t.take("adam-beta1"), t.take("adam-beta2")
+    why = "an optimizer that isn't here: taken as AdamW"
+    optimizer["name"] = t.choose("optimizer", inverse(OPTIMIZERS), "adam", "adamw", why)
+    widths = {t.take("exp-avg-dtype"), t.take("exp-avg-sq-dtype")}
+    kinds = [name for name, width in STATES.items() if width in widths]
+    if len(kinds) == 1 and optimizer["name"] == "adamw":
+        optimizer["name"] = kinds[0]
+    betas = [t.take(*key) for key in zip(BETAS.foreign, BETAS.absent, strict=True)]
     if optimizer["name"] != "sgd":
-        optimizer["betas"] = [real(beta1 if beta1 is not None else 0.9), real(beta2 if beta2 is not None else 0.999)]
+        optimizer["betas"] = [real(beta) for beta in betas]
     if (momentum := t.take("sgd-momentum")) is not None and optimizer["name"] == "sgd":
         optimizer["momentum"] = real(momentum)
     optimizer.setdefault("weight_decay", 0.01)
@@ -127,23 +115,11 @@ def read_training(t: ForeignKeys, run: RunKeys) -> None:
     _read_data(t, run)
 
 
-def _read_states(t: ForeignKeys, optimizer: dict[str, object]) -> None:
-    widths = {t.take("exp-avg-dtype"), t.take("exp-avg-sq-dtype")}
-    narrow = {"bf16": "adamw_bf16", "fp8": "adamw_8bit"}
-    kinds = {narrow[width] for width in widths if width in narrow}
-    if len(kinds) == 1 and optimizer["name"] == "adamw":
-        optimizer["name"] = kinds.pop()
-
-
 def _read_rates(t: ForeignKeys, run: RunKeys, steps: int | None) -> None:
-    style = str(t.take("lr-decay-style", "linear"))
-    kinds = {value: key for key, value in STYLES.items()}
-    schedule: dict[str, object] = {"kind": kinds.get(style, "cosine")}
-    if style not in kinds:
-        t.refuse("lr-decay-style", "taken as cosine: this shape isn't here")
+    schedule: dict[str, object] = {"kind": t.shape("lr-decay-style", inverse(STYLES), "linear")}
     warmup = t.take("lr-warmup-iters")
     fraction, samples = t.take("lr-warmup-fraction"), t.take("lr-warmup-samples")
-    decay, wsd = t.take_first("lr-decay-iters"), t.take("lr-wsd-decay-iters")
+    decay, wsd = t.take("lr-decay-iters"), t.take("lr-wsd-decay-iters")
     t.take("lr-wsd-decay-style"), t.take("lr-decay-samples")
     length = whole(decay) if decay is not None else steps
     batch = run.get("layout", {}).get("global_batch", 1)

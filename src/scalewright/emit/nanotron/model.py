@@ -10,7 +10,7 @@ num_shared_experts 1       enable_shared_expert       of the same width, with a 
 from __future__ import annotations
 
 from scalewright.emit.foreign import ForeignKeys, RunKeys, real, whole
-from scalewright.emit.rules import Fixed, Word, Words, inverse, put, read_rules, write_rules
+from scalewright.emit.rules import Fixed, Word, Words, inverse, put
 from scalewright.emit.settings import Settings
 
 CONFIG = "model.model_config."
@@ -43,12 +43,12 @@ OTHERS = {"is_mamba_config": "Mamba 1", "is_starcoder2_config": "StarCoder2"}
 
 def write_model(s: Settings) -> Words:
     """Dotted keys of the network."""
-    written = write_rules(s, MODEL)
+    written = s.write(MODEL)
     written[CONFIG + "intermediate_size"] = s.take_dense_width()
     s.take_head_dim(TITLE)
     why = "nanotron's MLPs have a gate: SwiGLU or GeGLU"
     written[CONFIG + "hidden_act"] = s.choose("model.mlp_type", ACTIVATIONS, why, "swiglu")
-    write_rules(s, FIXED)
+    s.write(FIXED)
     s.take_scaling(TITLE, "")
     window = s.take("model.sliding_window") if s.model.window_pattern == (True,) else None
     if window is not None:
@@ -70,26 +70,23 @@ def write_model(s: Settings) -> Words:
 def _mixture(s: Settings) -> Words:
     moe = s.model.moe
     assert moe is not None
-    written = write_rules(s, MIXTURE)
+    written = s.write(MIXTURE)
     sparse = [i for i in range(s.model.num_hidden_layers) if s.model.parts(i)[1] == "experts"]
-    for key in ("first_k_dense", "every", "dense_layers", "moe_intermediate_size", "score"):
-        s.take(f"model.moe.{key}")
+    s.take_each("model.moe", "first_k_dense", "every", "dense_layers", "moe_intermediate_size", "score")
     if moe.moe_intermediate_size != s.model.intermediate_size and not s.is_all_sparse():
         why = "nanotron's experts are as wide as its dense MLPs"
         s.nearly("model.moe.moe_intermediate_size", str(s.model.intermediate_size), why)
     shared = moe.num_shared_experts == 1 and moe.shared_gate and moe.shared_size == moe.moe_intermediate_size
     if shared:
-        for key in ("num_shared_experts", "shared_intermediate_size", "shared_gate"):
-            s.take(f"model.moe.{key}")
+        s.take_each("model.moe", "num_shared_experts", "shared_intermediate_size", "shared_gate")
     elif moe.num_shared_experts:
         why = "nanotron's shared expert is as wide as the others, and has a gate"
         s.drop("model.moe.num_shared_experts", why)
-    written |= {
+    return written | {
         CONFIG + "moe_config.layers": [-1] if s.is_all_sparse() else sparse,
         CONFIG + "moe_config.enable_shared_expert": shared,
         CONFIG + "moe_config.token_dispatcher_type": "alltoall",
     }
-    return written
 
 
 def read_model(t: ForeignKeys, run: RunKeys) -> None:
@@ -100,13 +97,11 @@ def read_model(t: ForeignKeys, run: RunKeys) -> None:
             return
     if CONFIG + "num_hidden_layers" not in t:
         return
-    read_rules(t, MODEL, run)
+    t.read(MODEL, run)
     model = run["model"]
     model["intermediate_size"] = whole(t.take(CONFIG + "intermediate_size", 11008))
-    name = str(t.take(CONFIG + "hidden_act", "silu"))
-    model["mlp_type"] = inverse(ACTIVATIONS).get(name, "swiglu")
-    if name not in ACTIVATIONS.values():
-        t.refuse(CONFIG + "hidden_act", "taken as silu: this activation isn't here")
+    why = "taken as silu: this activation isn't here"
+    model["mlp_type"] = t.choose(CONFIG + "hidden_act", inverse(ACTIVATIONS), "silu", "swiglu", why)
     model["norm_type"] = "rmsnorm"
     model.setdefault("norm_eps", 1e-6)  # models_config.py
     if (window := t.take(CONFIG + "sliding_window_size")) is not None:
@@ -134,7 +129,7 @@ def _read_mixture(t: ForeignKeys, run: RunKeys) -> None:
         return
     if CONFIG + "moe_config.num_experts" not in t:
         return
-    read_rules(t, MIXTURE, run)
+    t.read(MIXTURE, run)
     model = run["model"]
     moe = model["moe"] = _experts(model, model["moe"]["num_experts"], model["moe"].get("top_k", 2))
     layers = t.take(CONFIG + "moe_config.layers")

@@ -7,10 +7,9 @@ schedule 1f1b, gpipe        pp_engine 1f1b, afab
 sp                          tp_mode REDUCE_SCATTER, else ALL_REDUCE
 wsd                         lr_decay_starting_step, later than the warm-up's end
 
-Its expert ranks are ranks of their own (world = ep x pp x dp x tp, parallel/context.py), which take the
-samples of the same dp rank, and its MoE layer sends no tokens between them (huggingface/nanotron#373 is
-open): `ep` has no word. Its ring attention is on the README's roadmap; `context_parallel_size` runs on the
-smollm3 branch.
+Its expert ranks are ranks of their own (world = ep x pp x dp x tp, parallel/context.py), which take the samples of the
+same dp rank, and its MoE layer sends no tokens between them (huggingface/nanotron#373 is open): `ep` has no word. Its
+ring attention is on the README's roadmap; `context_parallel_size` runs on the smollm3 branch.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from typing import Any
 
 from scalewright.emit.command_lines import torchrun
 from scalewright.emit.emitted import Emitted, Reading, yaml_text
-from scalewright.emit.foreign import ForeignKeys, RunKeys, put_sources, read_keys, real, whole
-from scalewright.emit.nanotron.model import CONFIG, TITLE, read_model, write_model
-from scalewright.emit.rates import put_rates, take_rates
-from scalewright.emit.rules import Lacks, Rule, Word, Words, inverse, nested, put, read_rules, write_rules
+from scalewright.emit.foreign import ForeignKeys, RunKeys, keys_of, read_keys, real, whole
+from scalewright.emit.nanotron.model import TITLE, read_model, write_model
+from scalewright.emit.rates import put_rates, put_saves, put_sources, take_rates
+from scalewright.emit.rules import Lacks, Rule, Word, Words, inverse, nested, put
 from scalewright.emit.settings import Settings
 from scalewright.spec.errors import UserError
 
@@ -34,9 +33,9 @@ RATES, FACTORY = "optimizer.learning_rate_scheduler.", "optimizer.optimizer_fact
 NOT_DECAYED = [".*norm.*", ".*bias.*"]
 TOKENIZER = "TOKENIZER"
 LAYOUT = (
-    Word("layout.tp", "parallelism.tp", back=whole),
-    Word("layout.pp", "parallelism.pp", back=whole),
-    Word("layout.micro_batch", "tokens.micro_batch_size", back=whole),
+    Word("layout.tp", "parallelism.tp", back=whole, absent=1),
+    Word("layout.pp", "parallelism.pp", back=whole, absent=1),
+    Word("layout.micro_batch", "tokens.micro_batch_size", back=whole, absent=1),
 )
 TRAINING: tuple[Rule, ...] = (
     Word("seed", "general.seed", back=whole),
@@ -48,24 +47,20 @@ TRAINING: tuple[Rule, ...] = (
 # Sections of logs, evaluation, profiles and uploads.
 SECTIONS = ("lighteval", "logging", "metrics_logging", "profiler", "s3_upload", "slurm")
 # What is logged, where saves lie, which kernels run, and values that nanotron doesn't use.
-ASIDE = frozenset({
-    "general.project", "general.run", "general.benchmark_csv_path", "general.ignore_sanity_checks",
-    "checkpoints.checkpoints_path", "checkpoints.checkpoints_path_is_shared_file_system",
-    "checkpoints.load_lr_scheduler", "checkpoints.load_optimizer", "checkpoints.save_initial_state",
-    "checkpoints.save_final_state", "model.ddp_bucket_cap_mb", "model.make_vocab_size_divisible_by",
-    "model.init_method.std", "model.init_method.scaling_method", "optimizer.accumulate_grad_in_fp32",
-    "optimizer.torch_adam_is_fused", "optimizer.optimizer_factory.torch_adam_is_fused",
-    "optimizer.weight_decay_exclude_named_params", "parallelism.tp_linear_async_communication",
-    "parallelism.tp_recompute_allgather", "parallelism.moe_layer_recompute", "tokens.limit_test_batches",
-    "tokens.limit_val_batches", "tokenizer.tokenizer_name_or_path", "tokenizer.tokenizer_max_length",
-    "tokenizer.tokenizer_revision",
-    *(CONFIG + key for key in (
-        "bos_token_id", "eos_token_id", "pad_token_id", "initializer_range", "is_llama_config",
-        "is_qwen2_config", "pretraining_tp", "use_cache", "_attn_implementation", "_fused_rms_norm",
-        "_fused_rotary_emb", "_use_qkv_packed", "flex_attention_mask", "ring_attn_heads_k_stride",
-        "log_attn_probs", "z_loss_enabled", "z_loss_coefficient", "moe_config.token_dispatcher_type",
-    )),
-})  # fmt: skip
+ASIDE = keys_of("""
+    model.ddp_bucket_cap_mb model.make_vocab_size_divisible_by model.init_method.std model.init_method.scaling_method
+    optimizer.accumulate_grad_in_fp32 optimizer.torch_adam_is_fused optimizer.optimizer_factory.torch_adam_is_fused
+    optimizer.weight_decay_exclude_named_params tokens.limit_test_batches tokens.limit_val_batches
+    model.model_config: bos_token_id eos_token_id pad_token_id initializer_range is_llama_config is_qwen2_config
+        pretraining_tp use_cache _attn_implementation _fused_rms_norm _fused_rotary_emb _use_qkv_packed
+        flex_attention_mask ring_attn_heads_k_stride log_attn_probs z_loss_enabled z_loss_coefficient
+        moe_config.token_dispatcher_type
+    checkpoints: checkpoints_path checkpoints_path_is_shared_file_system load_lr_scheduler load_optimizer
+        save_initial_state save_final_state
+    general: project run benchmark_csv_path ignore_sanity_checks
+    parallelism: tp_linear_async_communication tp_recompute_allgather moe_layer_recompute
+    tokenizer: tokenizer_name_or_path tokenizer_max_length tokenizer_revision
+""")
 VERSION = "main, April 2026"
 FILE = "nanotron.yaml"
 ORDER = ("general", "model", "parallelism", "tokens", "optimizer", "data_stages", "checkpoints", "tokenizer")
@@ -74,8 +69,8 @@ ORDER = ("general", "model", "parallelism", "tokens", "optimizer", "data_stages"
 def write_layout(s: Settings) -> Words:
     """Dotted keys of parallelism, batch, precision and recomputation."""
     layout = s.layout
-    written = write_rules(s, LAYOUT)
-    s.take("layout.devices"), s.take("layout.global_batch")
+    written = s.write(LAYOUT)
+    s.take_each("layout", "devices", "global_batch")
     if layout.tp > s.model.kv_heads:
         what = f"nanotron can't run tp {layout.tp}: it asserts num_key_value_heads >= tp"
         raise UserError(what, "layout.tp", f"set layout.tp={s.model.kv_heads}")
@@ -104,21 +99,15 @@ def write_training(s: Settings) -> Words:
     rates = take_rates(s, STYLES, "")
     written: Words = {
         "general.project": "scalewright", "general.run": s.run.name, "general.ignore_sanity_checks": True,
-        **write_rules(s, TRAINING), "tokens.train_steps": rates.steps,
+        **s.write(TRAINING), "tokens.train_steps": rates.steps,
         "tokens.val_check_interval": -1, "tokens.limit_val_batches": 0, "tokens.limit_test_batches": 0,
-    }  # fmt: skip
-    written |= {
         RATES + "lr_warmup_steps": rates.warmup,
         RATES + "lr_warmup_style": "linear" if rates.warmup else "constant",  # linear starts at 0
-        RATES + "lr_decay_style": rates.kind,
-        RATES + "lr_decay_steps": rates.length,
+        RATES + "lr_decay_style": rates.kind, RATES + "lr_decay_steps": rates.length,
         RATES + "lr_decay_starting_step": rates.start if rates.start != rates.warmup else None,
-        RATES + "min_decay_lr": rates.least,
-    }
-    clip = s.take("optimizer.clip_norm")
-    written |= {
-        "optimizer.clip_grad": clip or None, "optimizer.accumulate_grad_in_fp32": True,
-        "optimizer.weight_decay_exclude_named_params": NOT_DECAYED, **_optimizer(s),
+        RATES + "min_decay_lr": rates.least, "optimizer.clip_grad": s.take("optimizer.clip_norm") or None,
+        "optimizer.accumulate_grad_in_fp32": True, "optimizer.weight_decay_exclude_named_params": NOT_DECAYED,
+        **_optimizer(s),
     }  # fmt: skip
     s.assume("weights start from a normal distribution of std 0.02, output projections narrower by depth")
     return written | _saves(s)
@@ -130,23 +119,18 @@ def _optimizer(s: Settings) -> Words:
         s.take("optimizer.name")
         return {FACTORY + "name": "sgd"}
     s.choose("optimizer.name", {"adamw": "adamW"}, "nanotron has AdamW, and SGD without momentum", "adamw")
-    first, second = s.take_adam()
-    return {
-        FACTORY + "name": "adamW", FACTORY + "adam_beta1": first, FACTORY + "adam_beta2": second,
-        FACTORY + "adam_eps": s.take("optimizer.eps"), FACTORY + "torch_adam_is_fused": True,
-    }  # fmt: skip
+    first, second = s.take("optimizer.betas")
+    return {FACTORY + "name": "adamW", FACTORY + "adam_beta1": first, FACTORY + "adam_beta2": second,
+            FACTORY + "adam_eps": s.take("optimizer.eps"), FACTORY + "torch_adam_is_fused": True}  # fmt: skip
 
 
 def _saves(s: Settings) -> Words:
-    every = s.save_steps()
-    return {
-        "checkpoints.checkpoints_path": f"{s.run.folder}/nanotron",
-        "checkpoints.checkpoint_interval": every or 10**9,
-        "checkpoints.save_initial_state": False,
-        "checkpoints.save_final_state": s.run.checkpoint.at_end,
-        "checkpoints.resume_checkpoint_path": None,
-        "checkpoints.checkpoints_path_is_shared_file_system": False,
-    }
+    keys = {
+        "checkpoints_path": f"{s.run.folder}/nanotron", "checkpoint_interval": s.save_steps() or 10**9,
+        "save_initial_state": False, "save_final_state": s.run.checkpoint.at_end, "resume_checkpoint_path": None,
+        "checkpoints_path_is_shared_file_system": False,
+    }  # fmt: skip
+    return {f"checkpoints.{key}": value for key, value in keys.items()}
 
 
 def write_stage(s: Settings) -> Words:
@@ -155,25 +139,20 @@ def write_stage(s: Settings) -> Words:
     vocabulary = s.model.vocab_size
     s.assume(f"tokenizer {TOKENIZER}: its name, as in the data's .metadata files")
     s.assume("data folders are Nanosets: convert ours, or set dataset_folder")
-    dataset = {
-        "dataset_folder": paths, "dataset_weights": weights, "tokenizer_name": TOKENIZER,
-        "vocab_size": vocabulary, "token_size_in_bytes": 2 if vocabulary <= 1 << 16 else 4,
-    }  # fmt: skip
+    dataset = {"dataset_folder": paths, "dataset_weights": weights, "tokenizer_name": TOKENIZER,
+               "vocab_size": vocabulary, "token_size_in_bytes": 2 if vocabulary <= 1 << 16 else 4}  # fmt: skip
     data = {"dataset": dataset, "num_loading_workers": 1, "seed": s.values["seed"]}
     return {"name": "training", "start_training_step": 1, "data": data}
 
 
 def read_layout(t: ForeignKeys, run: RunKeys) -> None:
     """Parallelism, batch, precision and recomputation; expert ranks are taken as data-parallel ones."""
-    read_rules(t, LAYOUT, run)
-    layout = run.setdefault("layout", {})
-    dp, cp = whole(t.take("parallelism.dp", 1)), whole(t.take("parallelism.context_parallel_size", 1))
-    ep, accumulation = (
-        whole(t.take(key, 1)) for key in ("parallelism.expert_parallel_size", "tokens.batch_accumulation_per_replica")
-    )
-    tp, pp = layout.setdefault("tp", 1), layout.setdefault("pp", 1)
-    micro = layout.setdefault("micro_batch", 1)
-    layout["global_batch"] = micro * accumulation * dp
+    t.read(LAYOUT, run)
+    layout = run["layout"]
+    tp, pp = layout["tp"], layout["pp"]
+    dp, cp, ep = (whole(t.take(f"parallelism.{k}", 1)) for k in ("dp", "context_parallel_size", "expert_parallel_size"))
+    accumulation = whole(t.take("tokens.batch_accumulation_per_replica", 1))
+    layout["global_batch"] = layout["micro_batch"] * accumulation * dp
     t.follow("global_batch")
     if ep > 1 and accumulation % ep == 0:
         t.assume(f"expert ranks share the samples of a dp rank, so that dp is {dp * ep}: theirs repeat them")
@@ -192,15 +171,13 @@ def read_layout(t: ForeignKeys, run: RunKeys) -> None:
     layout["schedule"] = inverse(ENGINES).get(engine, "1f1b")
     layout["zero_stage"] = whole(t.take("optimizer.zero_stage", 0))
     layout["recompute"] = "full" if t.take("parallelism.recompute_layer") else "none"
-    dtype = str(t.take("model.dtype", "bfloat16"))
-    layout["precision"] = inverse(DTYPES).get(dtype, "bf16")
-    if dtype not in DTYPES.values():
-        t.refuse("model.dtype", "taken as bfloat16: this type isn't here")
+    why = "taken as bfloat16: this type isn't here"
+    layout["precision"] = t.choose("model.dtype", inverse(DTYPES), "bfloat16", "bf16", why)
 
 
 def read_training(t: ForeignKeys, run: RunKeys) -> None:
     """The optimizer, the learning rate and saves."""
-    read_rules(t, TRAINING, run)
+    t.read(TRAINING, run)
     optimizer = run.setdefault("optimizer", {})
     name = str(t.take(FACTORY + "name", "adamW"))
     optimizer["name"] = "sgd" if name == "sgd" else "adamw"
@@ -215,10 +192,8 @@ def read_training(t: ForeignKeys, run: RunKeys) -> None:
     if (steps := t.take("tokens.train_steps")) is not None:
         put(run, "train.steps", whole(steps))
     _read_rates(t, run)
-    every = whole(t.take("checkpoints.checkpoint_interval", 0))
-    if every and every < run.get("train", {}).get("steps", 0):
-        put(run, "checkpoint.every", every)
-    t.refuse("checkpoints.resume_checkpoint_path", "weights to start from aren't read: give `init`")
+    put_saves(run, t.take("checkpoints.checkpoint_interval") or None)
+    t.refuse_weights("checkpoints.resume_checkpoint_path")
     if whole(t.take("tokens.val_check_interval", -1)) > 0:
         t.refuse("tokens.val_check_interval", "validation needs data.valid, which nanotron's file doesn't name")
 
@@ -235,10 +210,8 @@ def _read_rates(t: ForeignKeys, run: RunKeys) -> None:
     if kind not in ("wsd", "linear", "cosine"):
         t.refuse(RATES + "lr_decay_style", "taken as a line: this shape isn't here")
         kind = "linear"
-    peak = run["optimizer"].get("lr", 0.0)
-    put_rates(
-        run, kind, warmup, whole(length) if length is not None else None, real(least if least is not None else peak)
-    )
+    least = real(least if least is not None else run["optimizer"].get("lr", 0.0))
+    put_rates(run, kind, warmup, whole(length) if length is not None else None, least)
 
 
 def read_stages(t: ForeignKeys, run: RunKeys, stages: list[Any]) -> None:
@@ -262,10 +235,8 @@ def read_stages(t: ForeignKeys, run: RunKeys, stages: list[Any]) -> None:
 
 def write(s: Settings) -> Emitted:
     """The complete file; raises UserError where it would be another layout."""
-    keys = {
-        **write_training(s), **write_model(s), **write_layout(s), "model.ddp_bucket_cap_mb": 25,
-        "model.init_method": {"std": 0.02}, "model.make_vocab_size_divisible_by": 1,
-    }  # fmt: skip
+    keys = {**write_training(s), **write_model(s), **write_layout(s), "model.ddp_bucket_cap_mb": 25,
+            "model.init_method": {"std": 0.02}, "model.make_vocab_size_divisible_by": 1}  # fmt: skip
     data = nested(keys, *ORDER)
     data["data_stages"] = [write_stage(s)]
     data["tokenizer"] = {"tokenizer_name_or_path": TOKENIZER}
@@ -274,18 +245,14 @@ def write(s: Settings) -> Emitted:
     launch = torchrun(s.layout.devices, f"${{NANOTRON:-.}}/run_train.py --config-file {FILE}")
     command = f"CUDA_DEVICE_MAX_CONNECTIONS=1 {launch}"
     comments = (f"Written by `scalewright emit nanotron`, for nanotron ({VERSION}).", command)
-    files = {FILE: yaml_text(comments, data)}
-    return s.emitted(TITLE, "nanotron", VERSION, files, command)
+    return s.emitted(TITLE, "nanotron", VERSION, {FILE: yaml_text(comments, data)}, command)
 
 
 def recognises(document: Any, text: str) -> bool:
     """A document with nanotron's sections."""
-    if not isinstance(document, dict):
-        return False
-    parallelism, model = document.get("parallelism"), document.get("model")
-    if not isinstance(parallelism, dict) or not isinstance(model, dict):
-        return False
-    return "dp" in parallelism and "model_config" in model
+    sections = document if isinstance(document, dict) else {}
+    parallelism, model = (sections.get(name) for name in ("parallelism", "model"))
+    return isinstance(parallelism, dict) and isinstance(model, dict) and "dp" in parallelism and "model_config" in model
 
 
 def read(document: Any, text: str, where: str) -> Reading:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scalewright.emit.rates import decay_length
 from scalewright.emit.settings import Settings
 from scalewright.spec.errors import UserError
 from scalewright.spec.layout import RecomputeEvery
@@ -43,38 +44,24 @@ def take_facts(s: Settings, masks: str | None = None, own_loop: bool = True) -> 
         s.take(key)
     s.drop("train.balance.loss", NO_BALANCE)
     return {
-        "steps": steps,
-        "seed": s.take("seed"),
-        "deterministic": s.run.deterministic,
-        "micro_batch": s.take("layout.micro_batch"),
-        "global_batch": s.take("layout.global_batch"),
-        "accumulation": s.layout.accumulation,
-        "z_loss": s.run.train.z_loss,
-        "save_every": s.take("checkpoint.every") or (steps if s.run.checkpoint.at_end else 0),
-        "out": str(s.run.folder),
-        "init": _weights(s),
-        **_data(s, masks),
-        **take_schedule(s, steps),
-    }
+        "steps": steps, "seed": s.take("seed"), "deterministic": s.run.deterministic,
+        "micro_batch": s.take("layout.micro_batch"), "global_batch": s.take("layout.global_batch"),
+        "accumulation": s.layout.accumulation, "z_loss": s.run.train.z_loss, "save_every": s.save_steps() or 0,
+        "out": str(s.run.folder), "init": _weights(s), **_data(s, masks), **take_schedule(s, steps),
+    }  # fmt: skip
 
 
 def take_schedule(s: Settings, steps: int) -> Facts:
     """The shape of the learning rate: after `warmup` updates, `decay` updates from `start` on."""
     schedule = s.run.lr_schedule
     s.take_all("lr_schedule.")
-    warmup, start = schedule.warmup_steps, schedule.warmup_steps
-    decay = schedule.decay_steps if schedule.decay_steps is not None else steps - warmup
+    start = warmup = schedule.warmup_steps
+    decay = decay_length(schedule, steps)
     if schedule.kind == "wsd":
-        decay = schedule.decay_steps if schedule.decay_steps is not None else max(1, steps // 5)
         start = max(warmup, steps - decay)
         decay = min(decay, steps - start)
-    return {
-        "kind": schedule.kind,
-        "warmup": warmup,
-        "start": start,
-        "decay": max(0, decay),
-        "min_ratio": schedule.min_ratio,
-    }
+    ratio = schedule.min_ratio
+    return {"kind": schedule.kind, "warmup": warmup, "start": start, "decay": max(0, decay), "min_ratio": ratio}
 
 
 def take_optimizer(s: Settings, title: str) -> Facts:
@@ -92,30 +79,26 @@ def take_optimizer(s: Settings, title: str) -> Facts:
         name = "adamw"
         s.drop("optimizer.name", f"{title} has no {optimizer.name} for sharded matrices: AdamW in its place")
     s.take("optimizer.momentum")
+    return {"optimizer": name, **take_numbers(s)}
+
+
+def take_numbers(s: Settings) -> Facts:
+    """An optimizer's numbers."""
     return {
-        "optimizer": name,
-        "lr": s.take("optimizer.lr"),
-        "betas": tuple(s.take("optimizer.betas")),
-        "eps": s.take("optimizer.eps"),
-        "momentum": optimizer.kept_momentum,
-        "weight_decay": s.take("optimizer.weight_decay"),
+        "lr": s.take("optimizer.lr"), "betas": tuple(s.take("optimizer.betas")), "eps": s.take("optimizer.eps"),
+        "momentum": s.optimizer.kept_momentum, "weight_decay": s.take("optimizer.weight_decay"),
         "clip": s.take("optimizer.clip_norm"),
-    }
+    }  # fmt: skip
 
 
 def take_recompute(s: Settings) -> Facts:
     """Which layers a script recomputes: every n-th (0: none), and whether it keeps matrix products."""
     kind = s.layout.recompute
-    if isinstance(kind, RecomputeEvery):
-        every = int(kind.every)
-    elif kind in ("full", "selective"):
-        every = 1
-    else:
-        every = 0
-        if kind != "none":
-            s.drop("layout.recompute", "transformers has no memory budget")
-            return {"every": 0, "products": False}
+    if hasattr(kind, "budget"):
+        s.drop("layout.recompute", "transformers has no memory budget")
+        return {"every": 0, "products": False}
     s.take("layout.recompute")
+    every = int(kind.every) if isinstance(kind, RecomputeEvery) else int(kind != "none")
     return {"every": every, "products": kind == "selective"}
 
 
@@ -144,14 +127,10 @@ def _data(s: Settings, masks: str | None) -> Facts:
     else:
         s.take("data.document_mask")
     return {
-        "train": _sources(train),
-        "valid": _sources(valid),
-        "valid_every": s.take("train.valid_every") if valid else 0,
-        "valid_batches": s.run.train.valid_batches,
-        "seq_len": s.take("data.seq_len"),
-        "packing": s.take("data.packing"),
-        "document_mask": masked,
-    }
+        "train": _sources(train), "valid": _sources(valid),
+        "valid_every": s.take("train.valid_every") if valid else 0, "valid_batches": s.run.train.valid_batches,
+        "seq_len": s.take("data.seq_len"), "packing": s.take("data.packing"), "document_mask": masked,
+    }  # fmt: skip
 
 
 def _sources(sources: list[dict[str, object]]) -> list[tuple[Any, ...]]:
@@ -188,8 +167,7 @@ def take_sharding(s: Settings, title: str, contexts: Contexts, loads: bool = Tru
     `loads`: whether tp beside shards is made when the model is loaded.
     """
     layout, stage = s.layout, s.layout.zero_stage
-    for key in ("devices", "tp", "cp", "dp_replicate"):
-        s.take(f"layout.{key}")
+    s.take_each("layout", "devices", "tp", "cp", "dp_replicate")
     sizes = {"dp_replicate": layout.dp_replicate, "dp_shard": layout.dp_shard, "tp": layout.tp, "cp": layout.cp}
     context = _context(s, title, contexts)
     shares = layout.dp_shard * layout.cp
@@ -248,6 +226,15 @@ def _loaded(s: Settings, title: str, sizes: dict[str, int], context: str) -> Sha
     else:
         s.nearly("layout.zero_stage", "3", "transformers' own FSDP2 shards parameters, too")
     return Sharding("loaded", sizes, context, True, _offload(s))
+
+
+def take_states_offload(s: Settings) -> bool:
+    """Whether DeepSpeed's ZeRO 1 keeps optimizer states in host memory: all that it offloads."""
+    if s.layout.offload == "optimizer":
+        s.take("layout.offload")
+        return True
+    s.drop("layout.offload", "ZeRO 1 offloads optimizer states alone")
+    return False
 
 
 def _offload(s: Settings) -> bool:

@@ -22,7 +22,7 @@ from scalewright.spec.common.untrusted import inside, read_json
 from scalewright.spec.huggingface import to_huggingface
 from scalewright.spec.presets import is_preset
 
-CONFIG = "config.json"
+CONFIG, SCRIPT = "config.json", "train.py"
 LIMIT = 20 << 20  # bytes of a file beside a configuration
 # Families whose modules in transformers take no position_ids, by which documents of a row are masked.
 WITHOUT_POSITIONS = ("bloom",)
@@ -41,11 +41,11 @@ def write_config(s: Settings) -> str:
     return as_json(config | {"use_cache": False})
 
 
-def masks_refused(s: Settings) -> str | None:
-    """Why documents of a row can't be masked from each other in this model; None: they can."""
+def masks_refused(s: Settings, contexts: str = "context parallelism has no masks but the causal one") -> str | None:
+    """Why documents of a row can't be masked from each other, in this model or with cp; None: they can."""
     if s.model.family in WITHOUT_POSITIONS:
         return f"transformers' {s.model.family} takes no position_ids"
-    return None
+    return contexts if s.layout.cp > 1 else None
 
 
 def read_model(t: ForeignKeys, key: str, where: str, run: RunKeys) -> None:
@@ -87,12 +87,9 @@ def linked(value: Any, where: str) -> dict[str, object] | None:
 @cache
 def _templates() -> jinja2.Environment:
     """Of Python text: nothing is escaped, and an unknown name is an error."""
+    loader = jinja2.FileSystemLoader(FOLDER)
     templates = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(FOLDER),
-        autoescape=False,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=loader, autoescape=False, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     templates.filters["py"] = python
     return templates
@@ -109,6 +106,11 @@ def render(name: str, **facts: Any) -> str:
     """A template of this folder with these facts; `| py` writes a value as Python does."""
     text = _templates().get_template(f"{name}.txt").render(**facts)
     return re.sub(r"\n{4,}", "\n\n\n", text).strip() + "\n"  # where parts were left out
+
+
+def with_script(files: dict[str, str], script: str, network: str) -> dict[str, str]:
+    """A trainer's own files, its script, the samples and the network."""
+    return {**files, SCRIPT: script, "samples.py": SAMPLES, CONFIG: network}
 
 
 def as_yaml(data: Any, *notes: str) -> str:

@@ -14,17 +14,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from scalewright.emit.rules import write_rules
 from scalewright.emit.settings import Settings
 from scalewright.emit.torchtitan.keys import LAYOUT
 from scalewright.spec.errors import UserError
 from scalewright.spec.placement import stage_layers
 
 Keys = dict[str, Any]  # dotted, as in 0.2
-SCHEDULES = {
-    "gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B", "zbv": "ZBVZeroBubble",
-    "zb-interleaved": "InterleavedZeroBubble", "dualpipev": "DualPipeV",
-}  # fmt: skip
+SCHEDULES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B", "zbv": "ZBVZeroBubble",
+             "zb-interleaved": "InterleavedZeroBubble", "dualpipev": "DualPipeV"}  # fmt: skip
 SPLIT = ("zbv", "zb-interleaved", "dualpipev")  # torch's split backward can't be compiled
 ROUNDS = ("interleaved", "zb-interleaved")
 BLOCK = 128  # tokens, of a mask in flex attention
@@ -33,8 +30,8 @@ CONVERTERS = {"fp8": "float8", "mxfp8": "mx", "nvfp4": "nvfp4"}
 
 def write_layout(s: Settings, release: str) -> Keys:
     """Their keys for parallelism, precision and memory; raises UserError where it would be another layout."""
-    s.take("layout.devices"), s.take("layout.micro_batch"), s.take("layout.global_batch")
-    written = write_rules(s, LAYOUT)
+    s.take_each("layout", "devices", "micro_batch", "global_batch")
+    written = s.write(LAYOUT)
     layout = s.layout
     if layout.tp > 1 and release == "0.3":
         written["parallelism.enable_sequence_parallel"] = s.take("layout.sp")
@@ -42,32 +39,24 @@ def write_layout(s: Settings, release: str) -> Keys:
         s.nearly("layout.sp", "true", "tensor parallelism of 0.2 always splits the sequence too")
     else:
         s.take("layout.sp")
-    written["training.global_batch_size"] = layout.global_batch
-    written["training.local_batch_size"] = layout.micro_batch
-    return written | _sharding(s) | _experts(s, release) | _context(s, release) | _pipeline(s, release) | {
-        **_recompute(s, release), **_precision(s, release), **_offload(s)
-    }  # fmt: skip
+    written |= {"training.global_batch_size": layout.global_batch, "training.local_batch_size": layout.micro_batch}
+    written |= _sharding(s) | _experts(s, release) | _context(s, release) | _pipeline(s, release)
+    return written | _recompute(s, release) | _precision(s, release) | _offload(s)
 
 
 def _sharding(s: Settings) -> Keys:
-    layout = s.layout
-    stage = s.take("layout.zero_stage")
-    replicas, shards = s.take("layout.dp_replicate"), layout.dp_shard
+    layout, stage = s.layout, s.layout.zero_stage
+    s.take_each("layout", "zero_stage", "dp_replicate")
     whole = (layout.cp * layout.tp) % layout.ep == 0  # experts' ranks are those of shard, cp and tp
     if stage == 0 and whole and layout.cp == 1:
         return {"parallelism.data_parallel_replicate_degree": layout.dp, "parallelism.data_parallel_shard_degree": 1}
-    policy = "always" if stage == 3 else "never"
-    if stage == 0:
-        why = "torchtitan shards where context or expert parallelism is"
+    kept = "torchtitan shards parameters too, and keeps them whole from a forward to its backward"
+    why = kept if stage else "torchtitan shards where context or expert parallelism is"
+    if stage < 3:
         s.nearly("layout.zero_stage", "FSDP, never resharded", why)
-    elif stage < 3:
-        why = "torchtitan shards parameters too, and keeps them whole from a forward to its backward"
-        s.nearly("layout.zero_stage", "FSDP, never resharded", why)
-    return {
-        "parallelism.data_parallel_replicate_degree": replicas,
-        "parallelism.data_parallel_shard_degree": shards,
-        "parallelism.fsdp_reshard_after_forward": policy,
-    }
+    degrees = {"replicate": layout.dp_replicate, "shard": layout.dp_shard}
+    keys: Keys = {f"parallelism.data_parallel_{name}_degree": size for name, size in degrees.items()}
+    return {**keys, "parallelism.fsdp_reshard_after_forward": "always" if stage == 3 else "never"}
 
 
 def _experts(s: Settings, release: str) -> Keys:
@@ -103,10 +92,8 @@ def _context(s: Settings, release: str) -> Keys:
         s.nearly("layout.cp_kind", "allgather", why)
     if release == "0.3":  # its masks are of blocks, which only this balancer cuts (torch, _context_parallel)
         if s.run.seq_len % (BLOCK * layout.cp):
-            how = f"use a data.seq_len that {BLOCK * layout.cp} divides"
-            raise UserError(
-                f"torchtitan cuts masks in blocks of {BLOCK} tokens over cp {layout.cp}", "data.seq_len", how
-            )
+            what = f"torchtitan cuts masks in blocks of {BLOCK} tokens over cp {layout.cp}"
+            raise UserError(what, "data.seq_len", f"use a data.seq_len that {BLOCK * layout.cp} divides")
         return {"parallelism.context_parallel_load_balancer": "ptrr"}
     ring = layout.cp_kind == "ring"
     return {"parallelism.context_parallel_rotate_method": "alltoall"} if ring else {}
@@ -118,21 +105,18 @@ def _pipeline(s: Settings, release: str) -> Keys:
         return {}
     micros = layout.accumulation
     kind = layout.schedule if layout.schedule in SCHEDULES else "1f1b"
-    if kind == layout.schedule:
-        s.take("layout.schedule")
-    else:
-        why = f"torch has no {layout.schedule}: the same numbers, another order, other bubbles"
-        s.nearly("layout.schedule", SCHEDULES[kind], why)
+    why = f"torch has no {layout.schedule}: the same numbers, another order, other bubbles"
+    schedule = s.choose("layout.schedule", SCHEDULES, why, "1f1b", SCHEDULES["1f1b"])
     rounds = max(1, micros // layout.pp)
     if kind in ROUNDS and micros % rounds:
         how = f"use a global_batch of {layout.pp * layout.micro_batch * layout.dp} times a whole number"
-        raise UserError(f"torch's {SCHEDULES[kind]} can't divide {micros} micro-batches into {rounds} rounds",
-                        "layout.global_batch", how)  # fmt: skip
+        what = f"torch's {schedule} can't divide {micros} micro-batches into {rounds} rounds"
+        raise UserError(what, "layout.global_batch", how)
     s.take("layout.virtual_stages"), s.take("layout.stage_layers")
     return {
         "training.local_batch_size": layout.micro_batch * micros,
         "parallelism.pipeline_parallel_microbatch_size": layout.micro_batch,
-        "parallelism.pipeline_parallel_schedule": SCHEDULES[kind],
+        "parallelism.pipeline_parallel_schedule": schedule,
         **_stages(stage_layers(s.model, layout), release),
     }
 
@@ -178,13 +162,13 @@ def _recompute(s: Settings, release: str) -> Keys:
 
 def _precision(s: Settings, release: str) -> Keys:
     precision = s.precision()
+    written: Keys = {"training.mixed_precision_param": "float32" if precision in ("fp32", "tf32") else "bfloat16"}
     if precision in ("auto", "bf16", "fp32"):
         s.take("layout.precision")
-        return {"training.mixed_precision_param": "float32" if precision == "fp32" else "bfloat16"}
+        return written
     if precision == "tf32":
         s.nearly("layout.precision", "float32", "call torch.set_float32_matmul_precision('high')")
-        return {"training.mixed_precision_param": "float32"}
-    written: Keys = {"training.mixed_precision_param": "bfloat16"}
+        return written
     if precision not in CONVERTERS or (precision == "nvfp4" and release != "0.3"):
         s.drop("layout.precision", f"torchtitan has no {precision} here: it trains in bf16")
         return written

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from scalewright.emit.foreign import ForeignKeys, RunKeys
 from scalewright.emit.python_code import Call
+from scalewright.emit.rules import Fixed, inverse
 from scalewright.emit.settings import Settings
 from scalewright.emit.torchtitan.flavors import FLAVORS, find_flavor, flavor_of, spec_of
 from scalewright.spec.errors import UserError
@@ -19,17 +20,21 @@ from scalewright.spec.errors import UserError
 SCALES = ("low_freq_factor", "high_freq_factor")
 YARN = {"factor": "rope_factor", "beta_fast": "beta_fast", "beta_slow": "beta_slow",
         "original_context": "original_seq_len"}  # fmt: skip
-TAKEN = (
-    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-    "num_key_value_heads", "head_dim", "context", "rope.theta", "learned_positions",
-)  # fmt: skip
+TAKEN = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+         "num_key_value_heads", "head_dim", "context", "rope.theta", "learned_positions")  # fmt: skip
 
 
 EXPERTS = (
-    "num_experts", "top_k", "moe_intermediate_size", "num_shared_experts", "shared_intermediate_size",
-    "first_k_dense", "every", "dense_layers", "router_bias", "score", "normalize_top_k", "routed_scale",
-    "groups", "top_groups",
+    "num_experts", "top_k", "moe_intermediate_size", "num_shared_experts", "shared_intermediate_size", "first_k_dense",
+    "every", "dense_layers", "router_bias", "score", "normalize_top_k", "routed_scale", "groups", "top_groups",
 )  # fmt: skip
+
+
+PARTS = (
+    Fixed("model.positions", ("rope",), "torchtitan's decoders have RoPE"),
+    Fixed("model.mlp_type", ("swiglu",), "torchtitan's MLPs are SwiGLU"),
+    Fixed("model.norm_type", ("rmsnorm",), "torchtitan's norms are RMSNorm"),
+)
 
 
 class Network(NamedTuple):
@@ -44,10 +49,8 @@ def write_model(s: Settings, release: str) -> Network:
     """The model; what its parts can't be is dropped. Raises UserError where the layout can't run."""
     model, layout = s.model, s.layout
     if layout.tp > 1 and model.kv_heads % layout.tp and not model.mla:
-        how = f"use a tp that divides {model.kv_heads}"
-        raise UserError(
-            f"torchtitan cuts key and value heads, and tp {layout.tp} doesn't divide them", "layout.tp", how
-        )
+        what = f"torchtitan cuts key and value heads, and tp {layout.tp} doesn't divide them"
+        raise UserError(what, "layout.tp", f"use a tp that divides {model.kv_heads}")
     if model.tie_word_embeddings and layout.pp > 1:
         raise UserError("torchtitan has no pipeline for tied embeddings", "layout.pp", "use pp 1")
     known = flavor_of(model, release)
@@ -86,23 +89,10 @@ def _flavored(s: Settings, name: tuple[str, str], release: str) -> Network:
 
 def _shared_parts(s: Settings) -> None:
     """Takes what all its decoders have, and reports the parts that none has."""
-    model = s.model
-    for key in TAKEN:
-        s.take(f"model.{key}")
-    if model.mla:
+    s.take_each("model", *TAKEN)
+    if s.model.mla:
         s.take("model.rope.interleaved")
-    if model.positions == "rope":
-        s.take("model.positions")
-    else:
-        s.drop("model.positions", "torchtitan's decoders have RoPE")
-    if model.mlp_type == "swiglu":
-        s.take("model.mlp_type")
-    else:
-        s.drop("model.mlp_type", "torchtitan's MLPs are SwiGLU")
-    if model.norm_type == "rmsnorm":
-        s.take("model.norm_type")
-    else:
-        s.drop("model.norm_type", "torchtitan's norms are RMSNorm")
+    s.write(PARTS)
 
 
 def _plain(s: Settings, release: str) -> dict[str, object]:
@@ -133,11 +123,10 @@ def _plain(s: Settings, release: str) -> dict[str, object]:
     return arguments
 
 
-def _experts(s: Settings, release: str) -> dict[str, Any]:
+def _experts(s: Settings, release: str) -> dict[str, object]:
     moe = s.model.moe
     assert moe is not None
-    for key in EXPERTS:
-        s.take(f"model.moe.{key}")
+    s.take_each("model.moe", *EXPERTS)
     if moe.shared_size % moe.moe_intermediate_size and (s.model.mla or release == "0.2"):
         how = "emit it for torchtitan 0.3" if release == "0.2" else "emit it for Megatron-LM"
         raise UserError("its shared experts are as wide as the others", "model.moe.shared_intermediate_size", how)
@@ -147,8 +136,8 @@ def _experts(s: Settings, release: str) -> dict[str, Any]:
         why = "torchtitan's bias moves the choice alone, by the experts' loads"
         s.nearly("model.moe.router_bias", "a bias of the choice", why)
     rate = s.take("train.balance.bias_rate")
-    dense = [i for i in range(s.model.num_hidden_layers) if not s.model.is_moe(i)]
-    arguments = {
+    dense = _dense_layers(s)
+    arguments: dict[str, object] = {
         "moe": {
             "num_experts": moe.num_experts, "top_k": moe.top_k, "hidden_dim": moe.moe_intermediate_size,
             "score": moe.score, "normalize": moe.normalize_top_k, "scale": moe.routed_scale,
@@ -160,8 +149,11 @@ def _experts(s: Settings, release: str) -> dict[str, Any]:
     return arguments | ({"dense_layers": dense} if dense else {})
 
 
+def _dense_layers(s: Settings) -> list[int]:
+    return [i for i in range(s.model.num_hidden_layers) if not s.model.is_moe(i)]
+
+
 def _latent(s: Settings, release: str) -> dict[str, object]:
-    """Arguments of `latent_decoder`."""
     model, mla = s.model, s.model.mla
     assert mla is not None
     if model.moe is None:
@@ -179,12 +171,11 @@ def _latent(s: Settings, release: str) -> dict[str, object]:
         "latent": {
             "q_lora_rank": mla.q_lora_rank or 0, "kv_lora_rank": mla.kv_lora_rank,
             "qk_nope_head_dim": mla.qk_nope_head_dim, "qk_rope_head_dim": mla.qk_rope_head_dim,
-            "v_head_dim": mla.v_head_dim,
-            "mscale": _mscale(s),
+            "v_head_dim": mla.v_head_dim, "mscale": _mscale(s),
         },
         "dense_layers": [], **_experts(s, release),
     }  # fmt: skip
-    dense = arguments["dense_layers"]
+    dense = _dense_layers(s)
     if dense != list(range(len(dense))):
         how = "emit it for Megatron-LM, which has any order"
         raise UserError("torchtitan's dense layers come first", "model.moe.dense_layers", how)
@@ -235,11 +226,10 @@ def read_model(t: ForeignKeys, run: RunKeys, unscaled: bool) -> int | None:
 def decoder_spec(given: Mapping[str, Any], run: RunKeys) -> dict[str, object]:
     """The model of the arguments of a decoder; what balances its experts goes into the run."""
     model: dict[str, Any] = {
-        "vocab_size": given["vocab_size"], "hidden_size": given["dim"],
-        "intermediate_size": given["hidden_dim"],
-        "num_hidden_layers": given["n_layers"], "num_attention_heads": given["n_heads"],
-        "context": given["context"], "norm_eps": given.get("norm_eps", 1e-5),
-        "rope": {"theta": float(given["rope_theta"])}, "tie_word_embeddings": bool(given.get("tied", False)),
+        "vocab_size": given["vocab_size"], "hidden_size": given["dim"], "intermediate_size": given["hidden_dim"],
+        "num_hidden_layers": given["n_layers"], "num_attention_heads": given["n_heads"], "context": given["context"],
+        "norm_eps": given.get("norm_eps", 1e-5), "rope": {"theta": float(given["rope_theta"])},
+        "tie_word_embeddings": bool(given.get("tied", False)),
     }  # fmt: skip
     if given.get("qk_norm"):
         model["qk_norm"] = "head"
@@ -249,7 +239,7 @@ def decoder_spec(given: Mapping[str, Any], run: RunKeys) -> dict[str, object]:
         model["mla"]["q_lora_rank"] = latent["q_lora_rank"] or None
         model["rope"]["interleaved"] = True
         if scaling:
-            back = {foreign: ours for ours, foreign in YARN.items()}
+            back = inverse(YARN)
             model["rope"]["scaling"] = {"kind": "yarn", **{back[key]: value for key, value in scaling.items()}}
             model["rope"]["scaling"]["attention_factor"] = 1.0  # its RoPE is a rotation alone
             size, factor = latent["qk_nope_head_dim"] + latent["qk_rope_head_dim"], scaling["rope_factor"]
@@ -258,12 +248,9 @@ def decoder_spec(given: Mapping[str, Any], run: RunKeys) -> dict[str, object]:
     else:
         model |= {"num_key_value_heads": given["n_kv_heads"], "head_dim": given["head_dim"]}
         if scaling:
-            model["rope"]["scaling"] = {
-                "kind": "llama3",
-                "factor": scaling["scaling_factor"],
-                **{key: scaling[key] for key in SCALES},
-                "original_context": scaling["original_max_position_embeddings"],
-            }
+            given_scales, context = {key: scaling[key] for key in SCALES}, scaling["original_max_position_embeddings"]
+            scales = {"factor": scaling["scaling_factor"], **given_scales, "original_context": context}
+            model["rope"]["scaling"] = {"kind": "llama3", **scales}
     if moe := given.get("moe"):
         model["moe"] = _experts_spec(moe, given.get("dense_layers") or [])
         if moe["bias_rate"]:
@@ -275,8 +262,7 @@ def _experts_spec(moe: Mapping[str, Any], dense: list[int]) -> dict[str, object]
     spec = {
         "num_experts": moe["num_experts"], "top_k": moe["top_k"], "moe_intermediate_size": moe["hidden_dim"],
         "score": moe["score"], "normalize_top_k": moe["normalize"], "routed_scale": float(moe["scale"]),
-        "groups": moe["groups"] or 1, "top_groups": moe["top_groups"] or 1,
-        "router_bias": moe["bias_rate"] is not None,
+        "groups": moe["groups"] or 1, "top_groups": moe["top_groups"] or 1, "router_bias": moe["bias_rate"] is not None,
     }  # fmt: skip
     if moe["shared_dim"]:
         each, left = divmod(moe["shared_dim"], moe["hidden_dim"])

@@ -52,10 +52,8 @@ def write(s: Settings, release: str) -> Emitted:
 
 def _model(network: Network, s: Settings) -> Keys:
     own = network.call is not None
-    keys: Keys = {
-        "job.description": s.run.name, "model.name": "own" if own else network.name,
-        "model.flavor": network.flavor or "own", "model.hf_assets_path": "./assets/hf/tokenizer",
-    }  # fmt: skip
+    keys: Keys = {"job.description": s.run.name, "model.name": "own" if own else network.name,
+                  "model.flavor": network.flavor or "own", "model.hf_assets_path": "./assets/hf/tokenizer"}  # fmt: skip
     return {**keys, "experimental.custom_import": MODULE.removesuffix(".py")} if own else keys
 
 

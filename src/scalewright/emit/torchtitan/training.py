@@ -15,39 +15,35 @@ from itertools import pairwise
 from math import ceil
 
 from scalewright.emit.emitted import Reading
-from scalewright.emit.foreign import ForeignKeys, LayoutKeys, RunKeys, real, whole
-from scalewright.emit.rules import put, read_rules, write_rules
+from scalewright.emit.foreign import ForeignKeys, LayoutKey, LayoutKeys, RunKeys, real, whole
+from scalewright.emit.rates import decay_length
+from scalewright.emit.rules import Pair, inverse, put
 from scalewright.emit.settings import Settings
-from scalewright.emit.torchtitan.keys import ASIDE, ASIDE_SECTIONS, DEFAULTS, LAYOUT, TRAINING
+from scalewright.emit.torchtitan.keys import ASIDE, ASIDE_SECTIONS, LAYOUT, TRAINING
 from scalewright.emit.torchtitan.layout import CONVERTERS, SCHEDULES, Keys
 from scalewright.emit.torchtitan.model import read_model
 
 UNCLIPPED = 1e9
+BETAS = Pair("optimizer.betas", ("optimizer.beta1", "optimizer.beta2"), (0.9, 0.95))
 P = "parallelism"
+AXES: tuple[LayoutKey, ...] = ("tp", "pp", "cp")
 
 
 def write_training(s: Settings, release: str) -> Keys:
     """Their keys for everything but the network and the layout."""
     steps = s.take_steps()
-    written = {**write_rules(s, TRAINING), "training.steps": steps}
-    clip = s.take("optimizer.clip_norm")
-    written["training.max_norm"] = clip or UNCLIPPED
+    written = {**s.write(TRAINING), "training.steps": steps}
+    written["training.max_norm"] = s.take("optimizer.clip_norm") or UNCLIPPED
     if s.run.deterministic:
         written["debug.deterministic"] = s.take("deterministic")
     return written | _optimizer(s, release) | _rates(s, steps) | _data(s, release) | _saves(s, steps)
 
 
 def _optimizer(s: Settings, release: str) -> Keys:
-    optimizer = s.optimizer
-    first, second = s.take("optimizer.betas")
-    written: Keys = {"optimizer.name": "AdamW", "optimizer.beta1": first, "optimizer.beta2": second}
-    if optimizer.name == "adamw":
-        s.take("optimizer.name")
-    elif optimizer.name == "adamw_bf16" and release == "0.3":
-        s.take("optimizer.name")
-        written["optimizer.implementation"] = "fused_opt_states_bf16"
-    else:
-        s.drop("optimizer.name", "torchtitan's optimizer of all tensors is AdamW")
+    written: Keys = {"optimizer.name": "AdamW", **BETAS.write(s)}
+    states = {"adamw": "", **({"adamw_bf16": "fused_opt_states_bf16"} if release == "0.3" else {})}
+    if kind := s.choose("optimizer.name", states, "torchtitan's optimizer of all tensors is AdamW"):
+        written["optimizer.implementation"] = kind
     return written
 
 
@@ -58,15 +54,12 @@ def _rates(s: Settings, steps: int) -> Keys:
     written: Keys = {"lr_scheduler.warmup_steps": warmup}
     if schedule.kind == "constant":
         return written | {"lr_scheduler.decay_ratio": 0.0}
-    written |= {
-        "lr_scheduler.decay_type": "cosine" if schedule.kind == "cosine" else "linear",
-        "lr_scheduler.min_lr_factor": schedule.min_ratio,
-    }
-    length = schedule.decay_steps
+    shape = "cosine" if schedule.kind == "cosine" else "linear"
+    written |= {"lr_scheduler.decay_type": shape, "lr_scheduler.min_lr_factor": schedule.min_ratio}
     if schedule.kind == "wsd":
-        length = length if length is not None else max(1, steps // 5)
-        return written | {"lr_scheduler.decay_ratio": float(f"{min(length, left) / max(1, steps):.9g}")}
-    if length is not None and length != left:
+        share = min(decay_length(schedule, steps), left) / max(1, steps)
+        return written | {"lr_scheduler.decay_ratio": float(f"{share:.9g}")}
+    if schedule.decay_steps not in (None, left):
         s.nearly("lr_schedule.decay_steps", f"{left}", "torchtitan decays to the last step")
     return written
 
@@ -95,31 +88,26 @@ def _data(s: Settings, release: str) -> Keys:
 
 
 def _saves(s: Settings, steps: int) -> Keys:
-    every = s.take("checkpoint.every")
     written: Keys = {"job.dump_folder": str(s.run.folder / "torchtitan"), "metrics.log_freq": 1}
-    if every or s.run.checkpoint.at_end:
-        written |= {
-            "checkpoint.enable": True,
-            "checkpoint.interval": every or max(1, steps),
-            "checkpoint.last_save_model_only": False,
-        }
+    if (every := s.save_steps()) is not None:
+        interval = every or 1
+        written |= {"checkpoint.enable": True, "checkpoint.interval": interval}
+        written["checkpoint.last_save_model_only"] = False
     return written
 
 
 def read_training(t: ForeignKeys, run: RunKeys) -> None:
     """Everything but the network and the layout, with their defaults where they are silent."""
-    for key, value in DEFAULTS.items():
-        t.values.setdefault(key, value)
-    read_rules(t, TRAINING, run)
+    t.read(TRAINING, run)
     optimizer = run.setdefault("optimizer", {})
     name, implementation = str(t.take("optimizer.name", "AdamW")), t.take("optimizer.implementation")
     optimizer["name"] = "adamw_bf16" if implementation == "fused_opt_states_bf16" else "adamw"
     if name != "AdamW":
         t.refuse("optimizer.name", "an optimizer that isn't here: taken as AdamW")
-    optimizer["betas"] = [real(t.take("optimizer.beta1")), real(t.take("optimizer.beta2"))]
-    clip = real(t.take("training.max_norm"))
+    BETAS.read(t, run)
+    clip = real(t.take("training.max_norm", 1.0))
     optimizer["clip_norm"] = 0.0 if clip >= UNCLIPPED else clip
-    steps = whole(t.take("training.steps"))
+    steps = whole(t.take("training.steps", 10000))
     put(run, "train.steps", steps)
     if t.take("debug.deterministic"):
         run["deterministic"] = True
@@ -127,7 +115,7 @@ def read_training(t: ForeignKeys, run: RunKeys) -> None:
 
 
 def _read_rates(t: ForeignKeys, run: RunKeys, steps: int) -> None:
-    warmup = min(whole(t.take("lr_scheduler.warmup_steps")), steps)
+    warmup = min(whole(t.take("lr_scheduler.warmup_steps", 200)), steps)
     ratio, kind = t.take("lr_scheduler.decay_ratio"), str(t.take("lr_scheduler.decay_type", "linear"))
     least, total = t.take("lr_scheduler.min_lr_factor"), t.take("lr_scheduler.total_steps")
     schedule: dict[str, object] = {"kind": kind, "warmup_steps": warmup, "min_ratio": real(least or 0.0)}
@@ -156,14 +144,13 @@ def read_values(values: dict[str, object], world: int | None, release: str, note
     layers = read_model(t, run, release == "0.1")
     _read_layout(t, run, world, release, layers)
     read_training(t, run)
-    unread = tuple(item for item in t.unread() if item.key in values)
-    return Reading("torchtitan", run, unread, tuple(t.assumed), t.guessed)
+    return t.reading("torchtitan", run)
 
 
 def _read_layout(t: ForeignKeys, run: RunKeys, world: int | None, release: str, layers: int | None) -> None:
-    read_rules(t, LAYOUT, run)
+    t.read(LAYOUT, run)
     layout = run.setdefault("layout", {})
-    tp, pp, cp = layout.setdefault("tp", 1), layout.setdefault("pp", 1), layout.setdefault("cp", 1)
+    tp, _, cp = (layout.setdefault(axis, 1) for axis in AXES)
     sequence = t.take(f"{P}.enable_sequence_parallel", True)
     layout["sp"] = tp > 1 and (release != "0.3" or bool(sequence))
     rotates = str(t.take(f"{P}.context_parallel_rotate_method", "allgather"))
@@ -176,7 +163,6 @@ def _read_layout(t: ForeignKeys, run: RunKeys, world: int | None, release: str, 
     _read_precision(t, layout)
     if t.take("training.enable_cpu_offload"):
         layout["offload"] = "parameters"
-    assert pp >= 1
 
 
 def _read_experts(t: ForeignKeys, layout: LayoutKeys, run: RunKeys) -> None:
@@ -201,8 +187,7 @@ def _read_sharding(t: ForeignKeys, layout: LayoutKeys, world: int | None) -> Non
             shards += 1
         t.guess("devices", replicas * shards * others, ", the fewest for these degrees: set layout.devices")
     layout["devices"] = replicas * shards * others
-    whole_copies = str(kind) == "ddp" or (stated == 1 and layout["cp"] == 1 and policy == "default")
-    if whole_copies:
+    if str(kind) == "ddp" or (stated == 1 and layout["cp"] == 1 and policy == "default"):
         layout["zero_stage"] = 0
         return
     layout["dp_replicate"] = replicas
@@ -256,7 +241,7 @@ def _spread(layers: int, stages: int, first: int, last: int) -> list[int]:
 
 
 def _read_batch(t: ForeignKeys, layout: LayoutKeys) -> None:
-    local = whole(t.take("training.local_batch_size", DEFAULTS["training.local_batch_size"]))
+    local = whole(t.take("training.local_batch_size", 8))
     total = whole(t.take("training.global_batch_size", -1))
     micro, count = (t.take(f"{P}.pipeline_parallel_microbatch_size"), t.take(f"{P}.pipeline_parallel_microbatches"))
     dp = layout["devices"] // (layout["tp"] * layout["pp"] * layout["cp"])
@@ -293,7 +278,7 @@ def _read_precision(t: ForeignKeys, layout: LayoutKeys) -> None:
         t.refuse("training.dtype", "parameters, gradients and states in 2 bytes: taken as bf16 with fp32 masters")
     converters = t.take("model.converters") or []
     names = converters.split(",") if isinstance(converters, str) else converters
-    ours = {foreign: key for key, foreign in CONVERTERS.items()}
+    ours = inverse(CONVERTERS)
     known = [ours[part] for name in names if (part := str(name).split(".")[-1]) in ours]
     if known:
         layout["precision"] = known[0]

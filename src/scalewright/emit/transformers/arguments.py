@@ -3,96 +3,81 @@
 zero_stage 0       DDP, by torchrun           2, 3     fsdp, with or without resharding
 zero_stage 1       deepspeed                  tp, cp, dp_replicate     parallelism_config
 
-The script takes samples in the run's order, and sets the learning rate by the run's formula. Files are read
-as HfArgumentParser takes them: fsdp as true or in words (full_shard, shard_grad_op, hybrid_shard, offload),
-deepspeed as a JSON's name or content. Devices aren't in them, but for the sizes of parallelism_config: the
-launch line has them.
+The script takes samples in the run's order, and sets the learning rate by the run's formula. Files are read as
+HfArgumentParser takes them: fsdp as true or in words (full_shard, shard_grad_op, hybrid_shard, offload), deepspeed as a
+JSON's name or content. Devices aren't in them, but for the sizes of parallelism_config: the launch line has them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import prod
 from typing import Any
 
 from scalewright.emit.command_lines import nodes_of
 from scalewright.emit.deepspeed.read import BATCH as DEEPSPEED_BATCH
 from scalewright.emit.deepspeed.read import fit_batch, read_sections
 from scalewright.emit.emitted import Emitted, Reading
-from scalewright.emit.foreign import ForeignKeys, LayoutKey, LayoutKeys, RunKeys, real_of, true, whole_of
-from scalewright.emit.rules import Word, put, write_rules
-from scalewright.emit.scripts.facts import Facts, Sharding, take_facts, take_precision, take_recompute, take_sharding
-from scalewright.emit.scripts.model import (
-    CONFIG,
-    SAMPLES,
-    as_json,
-    linked,
-    masks_refused,
-    read_model,
-    render,
-    write_config,
+from scalewright.emit.foreign import ForeignKeys, LayoutKey, LayoutKeys, RunKeys, keys_of, real_of, true, whole_of
+from scalewright.emit.rules import Pair, Rule, Word, put
+from scalewright.emit.scripts import model as scripts
+from scalewright.emit.scripts.facts import (
+    Facts,
+    Sharding,
+    take_facts,
+    take_precision,
+    take_recompute,
+    take_sharding,
+    take_states_offload,
 )
 from scalewright.emit.settings import Settings
 from scalewright.emit.transformers.schedule import read_optimizer, read_schedule, write_optimizer, write_schedule
 from scalewright.spec.common.formatting import flat
 
-__all__ = ["read", "recognises", "write"]
-COMMON = (
-    Word("optimizer.lr", "learning_rate"),
-    Word("optimizer.eps", "adam_epsilon"),
-    Word("optimizer.weight_decay", "weight_decay"),
-    Word("optimizer.clip_norm", "max_grad_norm"),
-    Word("seed", "seed"),
+NUMBERS = (  # with what TrainingArguments has where a key is missing
+    Word("optimizer.lr", "learning_rate", absent=5e-5),
+    Word("optimizer.eps", "adam_epsilon", absent=1e-8),
+    Word("optimizer.weight_decay", "weight_decay", absent=0.0),
+    Word("optimizer.clip_norm", "max_grad_norm", absent=1.0),
+    Word("seed", "seed", absent=42),
 )
+BETAS = Pair("optimizer.betas", ("adam_beta1", "adam_beta2"), (0.9, 0.999))
+COMMON: tuple[Rule, ...] = (*NUMBERS, BETAS)
 BATCH = Word("layout.micro_batch", "per_device_train_batch_size")
-# What TrainingArguments has where a key is missing.
-DEFAULTS = {
-    "learning_rate": 5e-5, "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8, "weight_decay": 0.0,
-    "max_grad_norm": 1.0, "seed": 42,
-}  # fmt: skip
-ASIDE = frozenset({
-    "output_dir", "overwrite_output_dir", "logging_strategy", "logging_first_step", "logging_steps",
-    "logging_dir", "log_on_each_node", "logging_nan_inf_filter", "log_level", "log_level_replica",
-    "disable_tqdm", "report_to", "run_name", "project", "include_num_input_tokens_seen",
-    "include_tokens_per_second", "save_strategy", "save_total_limit", "save_only_model",
-    "save_on_each_node", "save_safetensors", "push_to_hub", "hub_token", "hub_model_id", "hub_strategy",
-    "hub_private_repo", "hub_always_push", "hub_revision", "load_best_model_at_end",
-    "metric_for_best_model", "greater_is_better", "ignore_data_skip", "resume_from_checkpoint", "data_seed",
-    "eval_strategy", "evaluation_strategy", "eval_delay", "eval_on_start", "per_device_eval_batch_size",
-    "eval_accumulation_steps", "prediction_loss_only", "eval_do_concat_batches", "batch_eval_metrics",
-    "bf16_full_eval", "fp16_full_eval", "do_train", "do_eval", "do_predict", "dataloader_num_workers",
-    "dataloader_pin_memory", "dataloader_persistent_workers", "dataloader_prefetch_factor",
-    "dataloader_drop_last", "remove_unused_columns", "label_names", "ddp_find_unused_parameters",
-    "ddp_bucket_cap_mb", "ddp_broadcast_buffers", "ddp_static_graph", "ddp_backend", "ddp_timeout", "debug",
-    "skip_memory_metrics", "local_rank", "torch_compile", "torch_compile_backend", "torch_compile_mode",
-    "torch_empty_cache_steps", "use_cache", "use_cpu", "average_tokens_across_devices",
-    "accelerator_config", "use_liger_kernel", "fp16_opt_level", "half_precision_backend",
-    "gradient_checkpointing_kwargs", "activation_checkpointing_kwargs", "enable_jit_checkpoint",
-    "fp16_backend", "fsdp_config.version", "fsdp_config.auto_wrap_policy",
-    "fsdp_config.transformer_layer_cls_to_wrap", "fsdp_config.min_num_params",
-    "fsdp_config.state_dict_type", "fsdp_config.cpu_ram_efficient_loading",
-    "fsdp_config.sync_module_states", "fsdp_config.use_orig_params", "fsdp_config.backward_prefetch",
-    "fsdp_config.forward_prefetch", "fsdp_config.limit_all_gathers", "fsdp_config.backward_prefetch_policy",
-    "fsdp_config.xla", "fsdp_config.final_state_dict_type", "fsdp_transformer_layer_cls_to_wrap",
-    "length_column_name", "parallelism_config.cp_backend", "parallelism_config.sp_backend",
-    "dataloader_in_order", "trackio_space_id",
-})  # fmt: skip
-SECTIONS = (
-    "gradient_checkpointing_kwargs.", "activation_checkpointing_kwargs.", "accelerator_config.",
-    "liger_kernel_config.", "fsdp_config.xla",
-)  # fmt: skip
+ASIDE = keys_of("""
+    output_dir overwrite_output_dir logging_strategy logging_first_step logging_steps logging_dir log_on_each_node
+    logging_nan_inf_filter log_level log_level_replica disable_tqdm report_to run_name project
+    include_num_input_tokens_seen include_tokens_per_second save_strategy save_total_limit save_only_model
+    save_on_each_node save_safetensors push_to_hub hub_token hub_model_id hub_strategy hub_private_repo hub_always_push
+    hub_revision load_best_model_at_end metric_for_best_model greater_is_better ignore_data_skip resume_from_checkpoint
+    data_seed eval_strategy evaluation_strategy eval_delay eval_on_start per_device_eval_batch_size
+    eval_accumulation_steps prediction_loss_only eval_do_concat_batches batch_eval_metrics bf16_full_eval fp16_full_eval
+    do_train do_eval do_predict dataloader_num_workers dataloader_pin_memory dataloader_persistent_workers
+    dataloader_prefetch_factor dataloader_drop_last remove_unused_columns label_names ddp_find_unused_parameters
+    ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph ddp_backend ddp_timeout debug skip_memory_metrics
+    local_rank torch_compile torch_compile_backend torch_compile_mode torch_empty_cache_steps use_cache use_cpu
+    average_tokens_across_devices accelerator_config use_liger_kernel fp16_opt_level half_precision_backend
+    gradient_checkpointing_kwargs activation_checkpointing_kwargs enable_jit_checkpoint fp16_backend
+    fsdp_transformer_layer_cls_to_wrap length_column_name parallelism_config.cp_backend parallelism_config.sp_backend
+    dataloader_in_order trackio_space_id
+    fsdp_config: version auto_wrap_policy transformer_layer_cls_to_wrap min_num_params state_dict_type
+        cpu_ram_efficient_loading sync_module_states use_orig_params backward_prefetch forward_prefetch
+        limit_all_gathers backward_prefetch_policy xla final_state_dict_type
+""")
+SECTIONS = ("gradient_checkpointing_kwargs.", "activation_checkpointing_kwargs.", "accelerator_config.",
+            "liger_kernel_config.", "fsdp_config.xla")  # fmt: skip
 STAGES = {"full_shard": 3, "shard_grad_op": 2, "hybrid_shard": 3, "hybrid_shard_zero2": 2, "no_shard": 0}
 MICRO_BATCH = 8  # theirs where it isn't set
 SIZES = ("dp_replicate", "dp_shard", "tp", "cp", "sp")
 OURS: Mapping[str, LayoutKey] = {"dp_replicate": "dp_replicate", "tp": "tp", "cp": "cp", "sp": "cp"}
 TITLE, VERSION = "Transformers", "5.23 with accelerate 1.15"
-FILE, SCRIPT = "training_args.json", "train.py"
+FILE = "training_args.json"
 CONTEXTS = {"allgather": ("allgather", True), "ring": ("allgather", False)}
 # What the Trainer fills into DeepSpeed's configuration from its own arguments.
 FILLED: dict[str, object] = {
     "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto",
     "gradient_clipping": "auto", "bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"},
 }  # fmt: skip
-CPU = {"device": "cpu", "pin_memory": True}
 MARKS = {"per_device_train_batch_size", "learning_rate", "max_steps", "num_train_epochs", "gradient_accumulation_steps"}
 OTHERS = {"base_model", "finetuning_type", "cutoff_len", "template", "stage", "dataset_dir"}  # Axolotl, LLaMA-Factory
 
@@ -111,7 +96,7 @@ def read(document: Any, text: str, where: str) -> Reading:
     layout = run["layout"]
     devices = _read_sizes(foreign, layout)
     fit_batch(foreign, layout, devices)
-    read_model(foreign, "model_name_or_path", where, run)
+    scripts.read_model(foreign, "model_name_or_path", where, run)
     return foreign.reading("transformers", run)
 
 
@@ -140,10 +125,10 @@ def read_arguments(t: ForeignKeys, run: RunKeys, where: str) -> None:
 def read_numbers(t: ForeignKeys, run: RunKeys) -> None:
     """The optimizer's numbers and the seed, saves and validations; their defaults where they aren't set."""
     run.setdefault("layout", {})
-    for word in COMMON:
-        put(run, word.ours, real_of(t.take(word.foreign, DEFAULTS[word.foreign])))
+    for word in NUMBERS:
+        put(run, word.ours, real_of(t.take(word.foreign, word.absent)))
     run["seed"] = int(run["seed"] or 0)
-    run["optimizer"]["betas"] = [real_of(t.take(key, DEFAULTS[key])) for key in ("adam_beta1", "adam_beta2")]
+    run["optimizer"]["betas"] = [real_of(t.take(*key)) for key in zip(BETAS.foreign, BETAS.absent, strict=True)]
     for ours, foreign in (("checkpoint.every", "save_steps"), ("train.valid_every", "eval_steps")):
         if (every := whole_of(t.take(foreign))) is not None:
             put(run, ours, every)
@@ -189,7 +174,7 @@ def read_deepspeed(t: ForeignKeys, run: RunKeys, where: str) -> None:
     """ZeRO and offload of the JSON that `deepspeed` names or is; the rest of it is the Trainer's own."""
     if (value := t.take("deepspeed")) is None:
         return
-    document = linked(value, where)
+    document = scripts.linked(value, where)
     if document is None:
         t.refuse("deepspeed", "the file isn't in this configuration's folder: read it by itself")
         return
@@ -211,9 +196,7 @@ def _read_sizes(t: ForeignKeys, layout: LayoutKeys) -> int | None:
     sizes = {name: whole_of(t.take(f"parallelism_config.{name}_size")) for name in SIZES}
     if all(size is None for size in sizes.values()):
         return None
-    devices = 1
     for name, size in sizes.items():
-        devices *= size or 1
         if size and size > 1 and name != "dp_shard":
             layout[OURS[name]] = size
     if sizes["dp_shard"] and sizes["dp_shard"] > 1 and not layout["zero_stage"]:
@@ -224,36 +207,33 @@ def _read_sizes(t: ForeignKeys, layout: LayoutKeys) -> int | None:
         layout["cp_kind"] = "allgather"
     if layout.get("tp", 1) > 1:
         layout["sp"] = False
-    return devices
+    return prod(size or 1 for size in sizes.values())
 
 
 def write(s: Settings) -> Emitted:
     """All files; raises UserError where it would be another layout, or another network."""
-    network = write_config(s)
+    network = scripts.write_config(s)
     sharding = take_sharding(s, TITLE, CONTEXTS)
-    masks = masks_refused(s) or ("context parallelism has no masks but the causal one" if s.layout.cp > 1 else None)
-    facts = {**take_facts(s, masks), **take_recompute(s)}
+    facts = {**take_facts(s, scripts.masks_refused(s)), **take_recompute(s)}
     precision = take_precision(s, TITLE)
     arguments = _arguments(s, facts, precision) | write_sharding(s, sharding, facts)
-    command = _command(s)
-    script = render("transformers", f=facts, command=command, sharding=sharding, precision=precision, **sharding.sizes)
-    files = {FILE: as_json(arguments), SCRIPT: script, "samples.py": SAMPLES, CONFIG: network}
+    nodes, each = nodes_of(s.layout.devices)
+    where = f"--nnodes {nodes} --node-rank $NODE_RANK --master-addr $MASTER_ADDR " if nodes > 1 else ""
+    torchrun = f"torchrun {where}--nproc-per-node {each} {scripts.SCRIPT}"
+    command = torchrun if s.layout.devices > 1 else f"python {scripts.SCRIPT}"
+    script = scripts.render(
+        "transformers", f=facts, command=command, sharding=sharding, precision=precision, **sharding.sizes
+    )
+    files = scripts.with_script({FILE: scripts.as_json(arguments)}, script, network)
     return s.emitted(TITLE, "transformers", VERSION, files, command)
 
 
 def _arguments(s: Settings, facts: Facts, precision: str) -> dict[str, object]:
-    first, second = s.take("optimizer.betas")
     written: dict[str, object] = {
-        "output_dir": f"{s.run.folder}/transformers",
-        "max_steps": facts["steps"],
-        **write_rules(s, (BATCH,)),
-        "gradient_accumulation_steps": facts["accumulation"],
-        **write_rules(s, COMMON),
-        "adam_beta1": first,
-        "adam_beta2": second,
-        "optim": write_optimizer(s, TITLE),
+        "output_dir": f"{s.run.folder}/transformers", "max_steps": facts["steps"], **s.write((BATCH,)),
+        "gradient_accumulation_steps": facts["accumulation"], **s.write(COMMON), "optim": write_optimizer(s, TITLE),
         **write_schedule(s, facts),
-    }
+    }  # fmt: skip
     if precision != "fp32":
         written[precision] = True
     if facts["deterministic"]:
@@ -261,16 +241,10 @@ def _arguments(s: Settings, facts: Facts, precision: str) -> dict[str, object]:
     every = facts["save_every"]
     written |= {"save_strategy": "steps", "save_steps": every} if every else {"save_strategy": "no"}
     if facts["valid_every"]:
-        written |= {
-            "eval_strategy": "steps",
-            "eval_steps": facts["valid_every"],
-            "per_device_eval_batch_size": s.layout.micro_batch,
-            "prediction_loss_only": True,
-        }
-    return written | {
-        "logging_steps": 1, "report_to": "none", "remove_unused_columns": False,
-        "use_cpu": s.run.device == "cpu", "ddp_find_unused_parameters": False,
-    }  # fmt: skip
+        written |= {"eval_strategy": "steps", "eval_steps": facts["valid_every"],
+                    "per_device_eval_batch_size": s.layout.micro_batch, "prediction_loss_only": True}  # fmt: skip
+    return written | {"logging_steps": 1, "report_to": "none", "remove_unused_columns": False,
+                      "use_cpu": s.run.device == "cpu", "ddp_find_unused_parameters": False}  # fmt: skip
 
 
 def write_sharding(s: Settings, sharding: Sharding, facts: Facts) -> dict[str, object]:
@@ -280,12 +254,9 @@ def write_sharding(s: Settings, sharding: Sharding, facts: Facts) -> dict[str, o
     if sharding.kind == "fsdp":
         written["fsdp"] = True
         written["fsdp_config"] = {
-            "version": 2,
-            "reshard_after_forward": sharding.reshard,
-            "cpu_offload": sharding.offload,
-            "activation_checkpointing": whole_layers,
-            "state_dict_type": "SHARDED_STATE_DICT",
-        }
+            "version": 2, "reshard_after_forward": sharding.reshard, "cpu_offload": sharding.offload,
+            "activation_checkpointing": whole_layers, "state_dict_type": "SHARDED_STATE_DICT",
+        }  # fmt: skip
         if whole_layers:
             facts["every"] = 0
         if s.layout.offload == "activations":
@@ -306,21 +277,10 @@ def write_deepspeed(s: Settings) -> dict[str, object]:
     """ZeRO 1 as the Trainer takes it: "auto" is filled in from its own arguments."""
     zero: dict[str, object] = {"stage": s.layout.zero_stage}
     config: dict[str, object] = {**FILLED, "zero_allow_untested_optimizer": True}
-    if s.layout.offload == "optimizer":
-        s.take("layout.offload")
-        zero["offload_optimizer"] = dict(CPU)
+    if take_states_offload(s):
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
         config["zero_force_ds_cpu_optimizer"] = False
-    else:
-        s.drop("layout.offload", "ZeRO 1 offloads optimizer states alone")
     return {"zero_optimization": zero, **config}
-
-
-def _command(s: Settings) -> str:
-    nodes, each = nodes_of(s.layout.devices)
-    if s.layout.devices == 1:
-        return f"python {SCRIPT}"
-    where = f"--nnodes {nodes} --node-rank $NODE_RANK --master-addr $MASTER_ADDR " if nodes > 1 else ""
-    return f"torchrun {where}--nproc-per-node {each} {SCRIPT}"
 
 
 def recognises(document: Any, text: str) -> bool:

@@ -15,9 +15,8 @@ ACROSS = ("GPUs", "several nodes", "InfiniBand")
 DMA_BUF = (5, 12)  # the first kernel by which cards reach a GPU's memory without nvidia_peermem
 
 
-@SUBJECT.rule(
-    "ib-unused", "warn", "InfiniBand is there, and switched off", f"{NCCL}: NCCL_IB_DISABLE, NCCL_NET", needs=ACROSS
-)
+@SUBJECT.rule("ib-unused", "warn", "InfiniBand is there, and switched off", f"{NCCL}: NCCL_IB_DISABLE, NCCL_NET",
+              needs=ACROSS)  # fmt: skip
 def ib_unused(facts: Facts) -> RuleFailure | None:
     if facts.on("NCCL_IB_DISABLE"):
         name = "NCCL_IB_DISABLE"
@@ -29,9 +28,8 @@ def ib_unused(facts: Facts) -> RuleFailure | None:
     return RuleFailure(what, facts.where, facts.unset(name))
 
 
-@SUBJECT.rule(
-    "ib-card-missing", "warn", "`NCCL_IB_HCA` names no card here", f"{NCCL}: NCCL_IB_HCA", at=("node",), needs=ACROSS
-)
+@SUBJECT.rule("ib-card-missing", "warn", "`NCCL_IB_HCA` names no card here", f"{NCCL}: NCCL_IB_HCA", at=("node",),
+              needs=ACROSS)  # fmt: skip
 def ib_card_missing(facts: Facts) -> RuleFailure | None:
     value = facts.environ.get("NCCL_IB_HCA", "")
     if not value or value.startswith("^"):
@@ -45,10 +43,8 @@ def ib_card_missing(facts: Facts) -> RuleFailure | None:
     return RuleFailure(what, facts.where, "name those that ibstat lists, or unset NCCL_IB_HCA")
 
 
-@SUBJECT.rule(
-    "ib-port-down", "warn", "a card that `NCCL_IB_HCA` names isn't active",
-    "NVIDIA docs, InfiniBand: port states (ibstat)", at=("node",), needs=ACROSS,
-)  # fmt: skip
+@SUBJECT.rule("ib-port-down", "warn", "a card that `NCCL_IB_HCA` names isn't active",
+              "NVIDIA docs, InfiniBand: port states (ibstat)", at=("node",), needs=ACROSS)  # fmt: skip
 def ib_port_down(facts: Facts) -> RuleFailure | None:
     value, cards = facts.environ.get("NCCL_IB_HCA", ""), facts.machine.cards
     names = [name.partition(":")[0] for name in value.lstrip("=").split(",") if name]
@@ -62,10 +58,8 @@ def ib_port_down(facts: Facts) -> RuleFailure | None:
     return RuleFailure(what, "InfiniBand", "look at ibstat: cable, subnet manager; or name the others alone")
 
 
-@SUBJECT.rule(
-    "ib-timeout-range", "warn", "`NCCL_IB_TIMEOUT` doesn't fit into the card's field",
-    "ibv_modify_qp(3): timeout, five bits", needs=("GPUs", "several nodes"),
-)  # fmt: skip
+@SUBJECT.rule("ib-timeout-range", "warn", "`NCCL_IB_TIMEOUT` doesn't fit into the card's field",
+              "ibv_modify_qp(3): timeout, five bits", needs=("GPUs", "several nodes"))  # fmt: skip
 def ib_timeout_range(facts: Facts) -> RuleFailure | None:
     value = facts.environ.get("NCCL_IB_TIMEOUT", "")
     if not value.isdigit() or int(value) < 32:
@@ -74,9 +68,8 @@ def ib_timeout_range(facts: Facts) -> RuleFailure | None:
     return RuleFailure(what, facts.where, facts.set("NCCL_IB_TIMEOUT=22") + " (17 s), or leave it at its default")
 
 
-@SUBJECT.rule(
-    "gpudirect-off", "warn", "GPUDirect is switched off", f"{NCCL}: NCCL_NET_GDR_LEVEL", needs=("GPUs", "several nodes")
-)
+@SUBJECT.rule("gpudirect-off", "warn", "GPUDirect is switched off", f"{NCCL}: NCCL_NET_GDR_LEVEL",
+              needs=("GPUs", "several nodes"))  # fmt: skip
 def gpudirect_off(facts: Facts) -> RuleFailure | None:
     if facts.environ.get("NCCL_NET_GDR_LEVEL", "").upper() not in ("LOC", "0"):
         return None
@@ -94,10 +87,9 @@ def gpudirect_missing(facts: Facts) -> RuleFailure | None:
     return RuleFailure(what, "kernel", "modprobe nvidia-peermem")
 
 
-@SUBJECT.rule(
-    "efa-provider", "warn", "`FI_PROVIDER` isn't `efa` where there is EFA",
-    "AWS docs, EFA: get started with NCCL; libfabric(7): FI_PROVIDER", needs=("GPUs", "several nodes", "EFA"),
-)  # fmt: skip
+@SUBJECT.rule("efa-provider", "warn", "`FI_PROVIDER` isn't `efa` where there is EFA",
+              "AWS docs, EFA: get started with NCCL; libfabric(7): FI_PROVIDER",
+              needs=("GPUs", "several nodes", "EFA"))  # fmt: skip
 def efa_provider(facts: Facts) -> RuleFailure | None:
     value = facts.environ.get("FI_PROVIDER", "efa")
     if "efa" in value.split(","):
@@ -106,10 +98,8 @@ def efa_provider(facts: Facts) -> RuleFailure | None:
     return RuleFailure(what, facts.where, facts.set("FI_PROVIDER=efa"))
 
 
-@SUBJECT.rule(
-    "efa-without-plugin", "warn", "EFA, and NCCL is told to use another network",
-    "aws-ofi-nccl README: NCCL_NET_PLUGIN; NCCL_NET", needs=("GPUs", "several nodes", "EFA"),
-)  # fmt: skip
+@SUBJECT.rule("efa-without-plugin", "warn", "EFA, and NCCL is told to use another network",
+              "aws-ofi-nccl README: NCCL_NET_PLUGIN; NCCL_NET", needs=("GPUs", "several nodes", "EFA"))  # fmt: skip
 def efa_without_plugin(facts: Facts) -> RuleFailure | None:
     net, plugin = facts.environ.get("NCCL_NET", ""), facts.environ.get("NCCL_NET_PLUGIN", "")
     name = "NCCL_NET" if net.lower() in ("socket", "ib") else "NCCL_NET_PLUGIN" if plugin == "none" else ""

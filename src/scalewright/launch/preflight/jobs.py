@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 
 from scalewright.launch.preflight.facts import Facts
-from scalewright.launch.preflight.rule import Moments, RuleFailure, Subject
+from scalewright.launch.preflight.rule import RuleFailure, Subject
 
-SUBJECT = Subject("jobs")
-WRITTEN: Moments = ("submit",)
+SUBJECT = Subject("jobs", at=("submit",))
 SBATCH = "sbatch(1)"
 OURS = ("--ntasks-per-node", "--ntasks", "--nodes", "-n", "-N", "--tasks-per-node")
 CORES = ("--cpus-per-task", "-c", "--cpus-per-gpu", "--exclusive")
@@ -26,10 +25,8 @@ def option(facts: Facts, *names: str) -> tuple[str, str] | None:
     return None
 
 
-@SUBJECT.rule(
-    "tasks-in-options", "problem", "`launch.options` ask for other tasks than the layout has",
-    f"{SBATCH}: --ntasks-per-node", at=WRITTEN, needs=("Slurm",),
-)  # fmt: skip
+@SUBJECT.rule("tasks-in-options", "problem", "`launch.options` ask for other tasks than the layout has",
+              f"{SBATCH}: --ntasks-per-node", needs=("Slurm",))  # fmt: skip
 def tasks_in_options(facts: Facts) -> RuleFailure | None:
     given = option(facts, *OURS)
     if given is None:
@@ -39,10 +36,8 @@ def tasks_in_options(facts: Facts) -> RuleFailure | None:
     return RuleFailure(what, "launch.options", "leave it out: launch.nodes, launch.per_node and launch.agent decide")
 
 
-@SUBJECT.rule(
-    "gpu-a-task", "problem", "each task sees one GPU, and is to start several ranks",
-    f"{SBATCH}: --gpus-per-task, --gpu-bind", at=WRITTEN, needs=("Slurm", "GPUs", "several ranks a node"),
-)  # fmt: skip
+@SUBJECT.rule("gpu-a-task", "problem", "each task sees one GPU, and is to start several ranks",
+              f"{SBATCH}: --gpus-per-task, --gpu-bind", needs=("Slurm", "GPUs", "several ranks a node"))  # fmt: skip
 def gpu_a_task(facts: Facts) -> RuleFailure | None:
     given = option(facts, "--gpus-per-task", "--gpu-bind")
     if given is None or facts.site.agent != "torchrun" or given[1] in (str(facts.place.per_node), "none"):
@@ -51,10 +46,8 @@ def gpu_a_task(facts: Facts) -> RuleFailure | None:
     return RuleFailure(what, "launch.options", "leave it out, or set launch.agent=rank")
 
 
-@SUBJECT.rule(
-    "gpus-and-ranks", "problem", "a node's GPUs aren't as many as its ranks",
-    f"{SBATCH}: --gres, --gpus-per-node", at=WRITTEN, needs=("Slurm", "GPUs"),
-)  # fmt: skip
+@SUBJECT.rule("gpus-and-ranks", "problem", "a node's GPUs aren't as many as its ranks",
+              f"{SBATCH}: --gres, --gpus-per-node", needs=("Slurm", "GPUs"))  # fmt: skip
 def gpus_and_ranks(facts: Facts) -> RuleFailure | None:
     given = option(facts, "--gres", "--gpus-per-node", "-G", "--gpus")
     if given is None or (given[0] == "--gres" and not given[1].startswith("gpu")):
@@ -67,11 +60,9 @@ def gpus_and_ranks(facts: Facts) -> RuleFailure | None:
     return RuleFailure(what, "launch.options", "leave it out: launch.gpu names the kind, launch.per_node the number")
 
 
-@SUBJECT.rule(
-    "one-core-a-task", "warn", "a task that starts all ranks of a node may get one core",
-    f"{SBATCH}: --cpus-per-task (one by default)", at=WRITTEN,
-    needs=("Slurm", "GPUs", "several ranks a node"),
-)  # fmt: skip
+@SUBJECT.rule("one-core-a-task", "warn", "a task that starts all ranks of a node may get one core",
+              f"{SBATCH}: --cpus-per-task (one by default)",
+              needs=("Slurm", "GPUs", "several ranks a node"))  # fmt: skip
 def one_core_a_task(facts: Facts) -> RuleFailure | None:
     if facts.site.cpus_per_rank is not None or option(facts, *CORES) or facts.site.agent != "torchrun":
         return None
@@ -79,10 +70,8 @@ def one_core_a_task(facts: Facts) -> RuleFailure | None:
     return RuleFailure(what, "launch.cpus_per_rank", "set it, such as 8, unless the partition gives cores by GPU")
 
 
-@SUBJECT.rule(
-    "outside-srun", "warn", "a job of several nodes, and this process is on one of them alone",
-    "sbatch(1): the script runs on the first node", at=("node",),
-)  # fmt: skip
+@SUBJECT.rule("outside-srun", "warn", "a job of several nodes, and this process is on one of them alone",
+              "sbatch(1): the script runs on the first node", at=("node",))  # fmt: skip
 def outside_srun(facts: Facts) -> RuleFailure | None:
     text = facts.environ.get("SLURM_JOB_NUM_NODES", "")
     if not text.isdigit() or int(text) < 2 or facts.place.starter not in ("none", "local"):
@@ -93,10 +82,8 @@ def outside_srun(facts: Facts) -> RuleFailure | None:
     return RuleFailure(what, facts.where, "srun --ntasks-per-node=1 python -m scalewright train RUN.yaml uses all")
 
 
-@SUBJECT.rule(
-    "never-resumes", "warn", "a job that is started again begins anew", f"{SBATCH}: --requeue", at=WRITTEN,
-    needs=("a run", "a scheduler"),
-)  # fmt: skip
+@SUBJECT.rule("never-resumes", "warn", "a job that is started again begins anew", f"{SBATCH}: --requeue",
+              needs=("a run", "a scheduler"))  # fmt: skip
 def never_resumes(facts: Facts) -> RuleFailure | None:
     if facts.run is None or facts.run.spec.resume != "never":
         return None
@@ -104,10 +91,8 @@ def never_resumes(facts: Facts) -> RuleFailure | None:
     return RuleFailure(what, "resume: never", "set resume: auto")
 
 
-@SUBJECT.rule(
-    "restarts-without-saves", "warn", "restarts that lose everything", "torchrun docs: --max-restarts",
-    at=WRITTEN, needs=("a run",),
-)  # fmt: skip
+@SUBJECT.rule("restarts-without-saves", "warn", "restarts that lose everything", "torchrun docs: --max-restarts",
+              needs=("a run",))  # fmt: skip
 def restarts_without_saves(facts: Facts) -> RuleFailure | None:
     if not facts.site.max_restarts or facts.run is None or facts.run.spec.checkpoint.every:
         return None
@@ -115,11 +100,9 @@ def restarts_without_saves(facts: Facts) -> RuleFailure | None:
     return RuleFailure(what, "launch.max_restarts", "set checkpoint.every")
 
 
-@SUBJECT.rule(
-    "nothing-saved", "warn", "a job on several nodes or of hours saves nothing on the way",
-    "docs/launch/slurm.md: a lost node; Kokolis et al. 2024, failures by the size of a job", at=WRITTEN,
-    needs=("a run",),
-)  # fmt: skip
+@SUBJECT.rule("nothing-saved", "warn", "a job on several nodes or of hours saves nothing on the way",
+              "docs/launch/slurm.md: a lost node; Kokolis et al. 2024, failures by the size of a job",
+              needs=("a run",))  # fmt: skip
 def nothing_saved(facts: Facts) -> RuleFailure | None:
     if facts.run is None or facts.run.spec.checkpoint.every or facts.site.max_restarts:
         return None
@@ -129,10 +112,8 @@ def nothing_saved(facts: Facts) -> RuleFailure | None:
     return RuleFailure(what, "checkpoint.every: 0", "set it to the steps of half an hour or so")
 
 
-@SUBJECT.rule(
-    "image-without-version", "warn", "an image that may be another one at the next start",
-    "Kubernetes docs, Images: avoid :latest", at=WRITTEN,
-)  # fmt: skip
+@SUBJECT.rule("image-without-version", "warn", "an image that may be another one at the next start",
+              "Kubernetes docs, Images: avoid :latest")  # fmt: skip
 def image_without_version(facts: Facts) -> RuleFailure | None:
     image = facts.site.container or ""
     if not image or image.endswith((".sqsh", ".sif")) or image.startswith(("/", ".")) or "@sha256:" in image:
@@ -144,11 +125,9 @@ def image_without_version(facts: Facts) -> RuleFailure | None:
     return RuleFailure(what, "launch.container", "name a tag, or the digest")
 
 
-@SUBJECT.rule(
-    "small-pod-memory", "warn", "a pod's `/dev/shm` is small",
-    "NCCL user guide, Troubleshooting: Shared memory", at=WRITTEN,
-    needs=("Kubernetes", "GPUs", "several ranks a node"),
-)  # fmt: skip
+@SUBJECT.rule("small-pod-memory", "warn", "a pod's `/dev/shm` is small",
+              "NCCL user guide, Troubleshooting: Shared memory",
+              needs=("Kubernetes", "GPUs", "several ranks a node"))  # fmt: skip
 def small_pod_memory(facts: Facts) -> RuleFailure | None:
     if _bytes(facts.site.shared_memory) >= 1 << 30:
         return None
@@ -156,11 +135,9 @@ def small_pod_memory(facts: Facts) -> RuleFailure | None:
     return RuleFailure(what, "launch.shared_memory", "set it to 8Gi or more")
 
 
-@SUBJECT.rule(
-    "pod-memory-is-shared", "problem", "a pod's `/dev/shm` may fill all its memory",
-    "Kubernetes docs, Volumes: emptyDir in memory counts against the limit", at=WRITTEN,
-    needs=("Kubernetes",),
-)  # fmt: skip
+@SUBJECT.rule("pod-memory-is-shared", "problem", "a pod's `/dev/shm` may fill all its memory",
+              "Kubernetes docs, Volumes: emptyDir in memory counts against the limit",
+              needs=("Kubernetes",))  # fmt: skip
 def pod_memory_is_shared(facts: Facts) -> RuleFailure | None:
     memory, shared = facts.site.memory, facts.site.shared_memory
     if memory is None or _bytes(memory) > _bytes(shared):

@@ -35,10 +35,9 @@ def names_in(value: str) -> list[str]:
     return [] if value.startswith("^") else [name for name in value.lstrip("=").split(",") if name]
 
 
-@SUBJECT.rule(
-    "meeting-on-loopback", "problem", "ranks of several nodes are to meet at `localhost`",
-    "torchrun docs: Environment Variables, MASTER_ADDR", at=("meeting", "submit"), needs=("several nodes",),
-)  # fmt: skip
+@SUBJECT.rule("meeting-on-loopback", "problem", "ranks of several nodes are to meet at `localhost`",
+              "torchrun docs: Environment Variables, MASTER_ADDR", at=("meeting", "submit"),
+              needs=("several nodes",))  # fmt: skip
 def meeting_on_loopback(facts: Facts) -> RuleFailure | None:
     if not on_loopback(facts.place.address):
         return None
@@ -47,10 +46,9 @@ def meeting_on_loopback(facts: Facts) -> RuleFailure | None:
     return RuleFailure(what, where, "set MASTER_ADDR to the first node's name or address")
 
 
-@SUBJECT.rule(
-    "meeting-leads-here", "problem", "the first node's name means another machine on this one",
-    "Debian reference, 5.1.1: 127.0.1.1 for the host's own name", at=("meeting",), needs=("several nodes",),
-)  # fmt: skip
+@SUBJECT.rule("meeting-leads-here", "problem", "the first node's name means another machine on this one",
+              "Debian reference, 5.1.1: 127.0.1.1 for the host's own name", at=("meeting",),
+              needs=("several nodes",))  # fmt: skip
 def meeting_leads_here(facts: Facts) -> RuleFailure | None:
     place, addresses = facts.place, facts.machine.meeting_addresses
     if place.on_first_node or not addresses or on_loopback(place.address):
@@ -61,10 +59,8 @@ def meeting_leads_here(facts: Facts) -> RuleFailure | None:
     return RuleFailure(what, "/etc/hosts", "correct its line there, or give MASTER_ADDR as an address")
 
 
-@SUBJECT.rule(
-    "port-number", "problem", "the port where ranks meet is none", "ip(7): ports below 1024 are root's",
-    at=("meeting", "submit"),
-)  # fmt: skip
+@SUBJECT.rule("port-number", "problem", "the port where ranks meet is none", "ip(7): ports below 1024 are root's",
+              at=("meeting", "submit"))  # fmt: skip
 def port_number(facts: Facts) -> RuleFailure | None:
     port = facts.place.port
     if port is None or (1024 if not facts.machine.root else 1) <= port <= 65535:
@@ -73,10 +69,8 @@ def port_number(facts: Facts) -> RuleFailure | None:
     return RuleFailure(f"MASTER_PORT={port} {why}", facts.where, "choose one from 1024 to 32767, such as 29500")
 
 
-@SUBJECT.rule(
-    "port-taken", "problem", "another process holds the port where ranks meet",
-    "torch.distributed: TCPStore (EADDRINUSE)", at=("meeting",), needs=("several ranks",),
-)  # fmt: skip
+@SUBJECT.rule("port-taken", "problem", "another process holds the port where ranks meet",
+              "torch.distributed: TCPStore (EADDRINUSE)", at=("meeting",), needs=("several ranks",))  # fmt: skip
 def port_taken(facts: Facts) -> RuleFailure | None:
     place = facts.place
     if place.rank or place.store_is_up or not facts.machine.port_taken:
@@ -86,10 +80,8 @@ def port_taken(facts: Facts) -> RuleFailure | None:
     return RuleFailure(what, facts.where, how)
 
 
-@SUBJECT.rule(
-    "port-of-connections", "warn", "a fixed port that Linux may give to any connection",
-    "Linux docs, ip-sysctl: ip_local_port_range", needs=("several nodes",),
-)  # fmt: skip
+@SUBJECT.rule("port-of-connections", "warn", "a fixed port that Linux may give to any connection",
+              "Linux docs, ip-sysctl: ip_local_port_range", needs=("several nodes",))  # fmt: skip
 def port_of_connections(facts: Facts) -> RuleFailure | None:
     first, last = facts.machine.ephemeral_ports or (32768, 60999)
     port = facts.place.port
@@ -99,10 +91,8 @@ def port_of_connections(facts: Facts) -> RuleFailure | None:
     return RuleFailure(what, "launch.port" if facts.place.target else facts.where, "choose one below, such as 29500")
 
 
-@SUBJECT.rule(
-    "gloo-pattern", "problem", "`GLOO_SOCKET_IFNAME` is written as NCCL's", INTERFACES,
-    at=("meeting", "submit"), needs=("several ranks",),
-)  # fmt: skip
+@SUBJECT.rule("gloo-pattern", "problem", "`GLOO_SOCKET_IFNAME` is written as NCCL's", INTERFACES,
+              at=("meeting", "submit"), needs=("several ranks",))  # fmt: skip
 def gloo_pattern(facts: Facts) -> RuleFailure | None:
     value = facts.environ.get(GLOO, "")
     if value[:1] not in ("^", "="):
@@ -111,10 +101,8 @@ def gloo_pattern(facts: Facts) -> RuleFailure | None:
     return RuleFailure(what, facts.where, facts.set(f"{GLOO}=INTERFACE, such as eth0"))
 
 
-@SUBJECT.rule(
-    "gloo-interface", "problem", "`GLOO_SOCKET_IFNAME` names no interface here", INTERFACES, at=("meeting",),
-    needs=("several ranks",),
-)  # fmt: skip
+@SUBJECT.rule("gloo-interface", "problem", "`GLOO_SOCKET_IFNAME` names no interface here", INTERFACES, at=("meeting",),
+              needs=("several ranks",))  # fmt: skip
 def gloo_interface(facts: Facts) -> RuleFailure | None:
     value, present = facts.environ.get(GLOO, ""), facts.machine.interfaces
     if present is None or not value or value[:1] in ("^", "="):
@@ -126,11 +114,9 @@ def gloo_interface(facts: Facts) -> RuleFailure | None:
     return RuleFailure(what, facts.where, f"use one of {', '.join(sorted(present))}")
 
 
-@SUBJECT.rule(
-    "nccl-interface", "problem", "`NCCL_SOCKET_IFNAME` fits no interface here",
-    "NCCL user guide, Environment Variables: NCCL_SOCKET_IFNAME", at=("meeting",),
-    needs=("GPUs", "several ranks"),
-)  # fmt: skip
+@SUBJECT.rule("nccl-interface", "problem", "`NCCL_SOCKET_IFNAME` fits no interface here",
+              "NCCL user guide, Environment Variables: NCCL_SOCKET_IFNAME", at=("meeting",),
+              needs=("GPUs", "several ranks"))  # fmt: skip
 def nccl_interface(facts: Facts) -> RuleFailure | None:
     value, present = facts.environ.get(NCCL, ""), facts.machine.interfaces
     names = names_in(value)
@@ -143,9 +129,8 @@ def nccl_interface(facts: Facts) -> RuleFailure | None:
     return RuleFailure(what, facts.where, f"use one of {', '.join(sorted(present))}")
 
 
-@SUBJECT.rule(
-    "interface-down", "warn", "a chosen interface is down", INTERFACES, at=("node",), needs=("several nodes",)
-)
+@SUBJECT.rule("interface-down", "warn", "a chosen interface is down", INTERFACES, at=("node",),
+              needs=("several nodes",))  # fmt: skip
 def interface_down(facts: Facts) -> RuleFailure | None:
     present = facts.machine.interfaces or {}
     for variable in (GLOO, *((NCCL,) if facts.gpus else ())):
@@ -156,10 +141,8 @@ def interface_down(facts: Facts) -> RuleFailure | None:
     return None
 
 
-@SUBJECT.rule(
-    "interface-loopback", "problem", "several nodes over the loopback interface", INTERFACES,
-    at=("meeting", "submit"), needs=("several nodes",),
-)  # fmt: skip
+@SUBJECT.rule("interface-loopback", "problem", "several nodes over the loopback interface", INTERFACES,
+              at=("meeting", "submit"), needs=("several nodes",))  # fmt: skip
 def interface_loopback(facts: Facts) -> RuleFailure | None:
     for variable in (GLOO, *((NCCL,) if facts.gpus else ())):
         value = facts.environ.get(variable, "")
@@ -169,11 +152,9 @@ def interface_loopback(facts: Facts) -> RuleFailure | None:
     return None
 
 
-@SUBJECT.rule(
-    "interface-of-containers", "warn", "a bridge of containers between nodes",
-    "NCCL user guide, Environment Variables: NCCL_SOCKET_IFNAME (docker* is left out)",
-    needs=("several nodes",),
-)  # fmt: skip
+@SUBJECT.rule("interface-of-containers", "warn", "a bridge of containers between nodes",
+              "NCCL user guide, Environment Variables: NCCL_SOCKET_IFNAME (docker* is left out)",
+              needs=("several nodes",))  # fmt: skip
 def interface_of_containers(facts: Facts) -> RuleFailure | None:
     for variable in (GLOO, *((NCCL,) if facts.gpus else ())):
         names = [name for name in names_in(facts.environ.get(variable, "")) if name.startswith(OF_CONTAINERS)]
@@ -183,11 +164,9 @@ def interface_of_containers(facts: Facts) -> RuleFailure | None:
     return None
 
 
-@SUBJECT.rule(
-    "host-on-loopback", "problem", "the host's own name is a loopback address, or none, on several nodes",
-    "PyTorch, ProcessGroupGloo: falls back to the loopback address", at=("meeting",),
-    needs=("several nodes",),
-)  # fmt: skip
+@SUBJECT.rule("host-on-loopback", "problem", "the host's own name is a loopback address, or none, on several nodes",
+              "PyTorch, ProcessGroupGloo: falls back to the loopback address", at=("meeting",),
+              needs=("several nodes",))  # fmt: skip
 def host_on_loopback(facts: Facts) -> RuleFailure | None:
     addresses, host = facts.machine.host_addresses, facts.machine.host
     if addresses is None or facts.environ.get(GLOO):
@@ -199,9 +178,8 @@ def host_on_loopback(facts: Facts) -> RuleFailure | None:
     return RuleFailure(what, "/etc/hosts", f"export {GLOO}=INTERFACE (launch.interface), or correct the hosts file")
 
 
-@SUBJECT.rule(
-    "two-interfaces", "warn", "`launch.interface` and `launch.env` name two interfaces", INTERFACES, at=("submit",)
-)
+@SUBJECT.rule("two-interfaces", "warn", "`launch.interface` and `launch.env` name two interfaces", INTERFACES,
+              at=("submit",))  # fmt: skip
 def two_interfaces(facts: Facts) -> RuleFailure | None:
     chosen, env = facts.site.interface, facts.site.env
     other = next((name for name in (GLOO, NCCL) if name in env and chosen not in names_in(env[name])), None)
@@ -211,10 +189,8 @@ def two_interfaces(facts: Facts) -> RuleFailure | None:
     return RuleFailure(what, "launch.env", f"leave {other} out, or interface")
 
 
-@SUBJECT.rule(
-    "host-twice", "problem", "`launch.hosts` has a host twice, or `localhost` among others",
-    "torchrun docs: --node-rank", at=("submit",),
-)  # fmt: skip
+@SUBJECT.rule("host-twice", "problem", "`launch.hosts` has a host twice, or `localhost` among others",
+              "torchrun docs: --node-rank", at=("submit",))  # fmt: skip
 def host_twice(facts: Facts) -> RuleFailure | None:
     hosts = facts.site.hosts
     if twice := [host for host in dict.fromkeys(hosts) if hosts.count(host) > 1]:
@@ -229,6 +205,5 @@ def hosts_and_nodes(facts: Facts) -> RuleFailure | None:
     hosts, nodes = len(facts.site.hosts), facts.place.nodes
     if facts.place.target != "mpi" or not hosts or hosts >= nodes:
         return None
-    return RuleFailure(
-        f"{counted(hosts, 'hosts')} for {nodes} nodes", "launch.hosts", "name as many, or set launch.nodes"
-    )
+    what = f"{counted(hosts, 'hosts')} for {nodes} nodes"
+    return RuleFailure(what, "launch.hosts", "name as many, or set launch.nodes")

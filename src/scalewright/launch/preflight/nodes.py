@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from scalewright.launch.preflight.facts import Facts, Node
-from scalewright.launch.preflight.rule import Moments, RuleFailure, Subject
+from scalewright.launch.preflight.rule import RuleFailure, Subject
+from scalewright.spec.errors import Severity
 
-SUBJECT = Subject("nodes")
-TOGETHER: Moments = ("nodes",)
-SEVERAL = ("several nodes",)
+SUBJECT = Subject("nodes", at=("nodes",), needs=("several nodes",))
 SKEW_S = 2.0
 ONE_ENVIRONMENT = "start all nodes from one environment: an image, or a shared folder"
 TRAINERS = "docs/launch/torchrun.md"
@@ -41,90 +40,51 @@ def _names(hosts: list[str]) -> str:
     return ", ".join(hosts[:3]) + (f" and {len(hosts) - 3} more" if hosts[3:] else "")
 
 
-def _version(facts: Facts, package: str, how: str = ONE_ENVIRONMENT) -> RuleFailure | None:
-    text = differing(facts.nodes, lambda node: node.versions.get(package))
-    return None if text is None else RuleFailure(f"{package} is {text}", "nodes", how)
+def alike(
+    name: str, severity: Severity, title: str, source: str, value: Callable[[Node], str | None], what: str,
+    where: str = "nodes", how: str = ONE_ENVIRONMENT, needs: tuple[str, ...] | None = None,
+) -> None:  # fmt: skip
+    """Makes a rule of a value that all nodes must share; `what` stands before the values that differ."""
+
+    def check(facts: Facts) -> RuleFailure | None:
+        text = differing(facts.nodes, value)
+        return None if text is None else RuleFailure(f"{what} {text}", where, how)
+
+    SUBJECT.rule(name, severity, title, source, needs=needs)(check)
 
 
-@SUBJECT.rule(
-    "torch-differs", "problem", "nodes have different versions of torch",
-    "PyTorch issue 174917: nothing compares versions when ranks meet", at=TOGETHER, needs=SEVERAL,
-)  # fmt: skip
-def torch_differs(facts: Facts) -> RuleFailure | None:
-    return _version(facts, "torch")
-
-
-@SUBJECT.rule(
-    "scalewright-differs", "problem", "nodes have different code of this package", TRAINERS, at=TOGETHER, needs=SEVERAL
-)
-def scalewright_differs(facts: Facts) -> RuleFailure | None:
-    return _version(facts, "scalewright")
-
-
-@SUBJECT.rule(
-    "nccl-differs", "problem", "nodes have different versions of NCCL",
-    "NCCL, init.cc: ranks of different versions are an error", at=TOGETHER, needs=SEVERAL,
-)  # fmt: skip
-def nccl_differs(facts: Facts) -> RuleFailure | None:
-    return _version(facts, "nccl")
-
-
-@SUBJECT.rule("python-differs", "warn", "nodes have different versions of Python", TRAINERS, at=TOGETHER, needs=SEVERAL)
-def python_differs(facts: Facts) -> RuleFailure | None:
-    return _version(facts, "python")
-
-
-@SUBJECT.rule(
-    "driver-differs", "warn", "nodes have different drivers", "NVIDIA docs, CUDA compatibility", at=TOGETHER,
-    needs=SEVERAL,
-)  # fmt: skip
-def driver_differs(facts: Facts) -> RuleFailure | None:
-    return _version(facts, "driver", "update those, or leave them out (launch.exclude)")
-
-
-@SUBJECT.rule(
-    "gpus-differ", "warn", "nodes have different GPUs",
-    "docs/layouts.md: every rank has the same share, so the slowest sets the step", at=TOGETHER,
-    needs=SEVERAL,
-)  # fmt: skip
-def gpus_differ(facts: Facts) -> RuleFailure | None:
-    text = differing(facts.nodes, _kinds)
-    if text is None:
-        return None
-    return RuleFailure(f"GPUs differ: {text}", "nodes", "choose alike nodes (launch.constraint, launch.gpu)")
+def _version(package: str) -> Callable[[Node], str | None]:
+    return lambda node: node.versions.get(package)
 
 
 def _kinds(node: Node) -> str:
     return " + ".join(f"{count} x {name}" for name, count in node.gpus.items()) or "no GPU"
 
 
-@SUBJECT.rule(
-    "cards-differ", "warn", "nodes have different numbers of active cards of InfiniBand or EFA",
-    "NCCL user guide, Troubleshooting: InfiniBand", at=TOGETHER, needs=("GPUs", "several nodes"),
-)  # fmt: skip
-def cards_differ(facts: Facts) -> RuleFailure | None:
-    text = differing(facts.nodes, lambda node: f"{node.cards} active")
-    if text is None:
-        return None
-    return RuleFailure(f"cards differ: {text}", "network", "look at ibstat there, or leave those out (launch.exclude)")
+alike("torch-differs", "problem", "nodes have different versions of torch",
+      "PyTorch issue 174917: nothing compares versions when ranks meet", _version("torch"), "torch is")  # fmt: skip
+alike("scalewright-differs", "problem", "nodes have different code of this package", TRAINERS,
+      _version("scalewright"), "scalewright is")  # fmt: skip
+alike("nccl-differs", "problem", "nodes have different versions of NCCL",
+      "NCCL, init.cc: ranks of different versions are an error", _version("nccl"), "nccl is")  # fmt: skip
+alike("python-differs", "warn", "nodes have different versions of Python", TRAINERS, _version("python"), "python is")
+alike("driver-differs", "warn", "nodes have different drivers", "NVIDIA docs, CUDA compatibility",
+      _version("driver"), "driver is", how="update those, or leave them out (launch.exclude)")  # fmt: skip
+alike("gpus-differ", "warn", "nodes have different GPUs",
+      "docs/layouts.md: every rank has the same share, so the slowest sets the step", _kinds, "GPUs differ:",
+      how="choose alike nodes (launch.constraint, launch.gpu)")  # fmt: skip
+alike("cards-differ", "warn", "nodes have different numbers of active cards of InfiniBand or EFA",
+      "NCCL user guide, Troubleshooting: InfiniBand", lambda node: f"{node.cards} active", "cards differ:", "network",
+      "look at ibstat there, or leave those out (launch.exclude)", ("GPUs", "several nodes"))  # fmt: skip
+alike("run-differs", "problem", "nodes read different runs", TRAINERS, lambda node: node.run or None,
+      "the run's digest is", "run file",
+      "give every node the same run file and the same key=value: a shared folder, or a copy of it")  # fmt: skip
 
 
-@SUBJECT.rule("run-differs", "problem", "nodes read different runs", TRAINERS, at=TOGETHER, needs=SEVERAL)
-def run_differs(facts: Facts) -> RuleFailure | None:
-    text = differing(facts.nodes, lambda node: node.run or None)
-    if text is None:
-        return None
-    how = "give every node the same run file and the same key=value: a shared folder, or a copy of it"
-    return RuleFailure(f"the run's digest is {text}", "run file", how)
-
-
-@SUBJECT.rule(
-    "variables-differ", "warn", "nodes have different variables of NCCL or Gloo",
-    "NCCL issue 626: the same variables on all ranks", at=TOGETHER, needs=SEVERAL,
-)  # fmt: skip
+@SUBJECT.rule("variables-differ", "warn", "nodes have different variables of NCCL or Gloo",
+              "NCCL issue 626: the same variables on all ranks")  # fmt: skip
 def variables_differ(facts: Facts) -> RuleFailure | None:
-    names = sorted({name for node in facts.nodes for name in node.variables})
-    for name in names:
+    for name in sorted({name for node in facts.nodes for name in node.variables}):
         if name.endswith(("_IFNAME", "_HCA", "_FILE")):
             continue  # may well be of a node
         text = differing(facts.nodes, partial(_variable, name))
@@ -137,21 +97,14 @@ def _variable(name: str, node: Node) -> str:
     return node.variables.get(name, "unset")
 
 
-@SUBJECT.rule(
-    "mtu-differs", "warn", "packets between nodes have different sizes",
-    "RFC 4821: packets larger than a hop takes are lost in silence", at=TOGETHER, needs=SEVERAL,
-)  # fmt: skip
-def mtu_differs(facts: Facts) -> RuleFailure | None:
-    text = differing(facts.nodes, lambda node: str(node.mtu) if node.mtu else None)
-    if text is None:
-        return None
-    return RuleFailure(f"the interface's MTU is {text}", "network", "ip link set INTERFACE mtu N, the same on all")
+alike("mtu-differs", "warn", "packets between nodes have different sizes",
+      "RFC 4821: packets larger than a hop takes are lost in silence",
+      lambda node: str(node.mtu) if node.mtu else None, "the interface's MTU is", "network",
+      "ip link set INTERFACE mtu N, the same on all")  # fmt: skip
 
 
-@SUBJECT.rule(
-    "clocks-differ", "warn", "clocks of nodes differ",
-    "RFC 5905 (NTP); docs/diagnose.md: events and traces of ranks are compared", at=TOGETHER, needs=SEVERAL,
-)  # fmt: skip
+@SUBJECT.rule("clocks-differ", "warn", "clocks of nodes differ",
+              "RFC 5905 (NTP); docs/diagnose.md: events and traces of ranks are compared")  # fmt: skip
 def clocks_differ(facts: Facts) -> RuleFailure | None:
     clocks = sorted((node.clock, node.host) for node in facts.nodes if node.clock)
     if len(clocks) < 2 or clocks[-1][0] - clocks[0][0] <= SKEW_S:
@@ -162,11 +115,9 @@ def clocks_differ(facts: Facts) -> RuleFailure | None:
     return RuleFailure(what, "clock", "start NTP there: chronyc makestep")
 
 
-@SUBJECT.rule(
-    "folder-not-shared", "problem", "nodes don't see one folder of the run",
-    "docs/checkpoints.md: every rank writes its part into out_dir", at=TOGETHER,
-    needs=("several nodes", "a run that saves"),
-)  # fmt: skip
+@SUBJECT.rule("folder-not-shared", "problem", "nodes don't see one folder of the run",
+              "docs/checkpoints.md: every rank writes its part into out_dir",
+              needs=("several nodes", "a run that saves"))  # fmt: skip
 def folder_not_shared(facts: Facts) -> RuleFailure | None:
     blind = [node.host for node in facts.nodes if not node.sees_folder]
     if not blind or facts.run is None:

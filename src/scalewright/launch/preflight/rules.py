@@ -1,7 +1,4 @@
-"""All rules, and how they are run: findings with problems first, in the order of the files.
-
-The look at this machine before a rank starts, or meets the others.
-"""
+"""All rules, and how they are run, before a rank starts or meets the others: problems first, in the files' order."""
 
 from __future__ import annotations
 
@@ -20,10 +17,8 @@ from scalewright.spec.errors import Finding, UserError
 from scalewright.spec.launch import Preflight
 from scalewright.spec.run import RunSpec
 
-SUBJECTS: tuple[Subject, ...] = (
-    variables.SUBJECT, network.SUBJECT, fabric.SUBJECT, limits.SUBJECT, storage.SUBJECT, timing.SUBJECT,
-    jobs.SUBJECT, nodes.SUBJECT,
-)  # fmt: skip
+SUBJECTS: tuple[Subject, ...] = (variables.SUBJECT, network.SUBJECT, fabric.SUBJECT, limits.SUBJECT, storage.SUBJECT,
+                                 timing.SUBJECT, jobs.SUBJECT, nodes.SUBJECT)  # fmt: skip
 RULES: tuple[Rule, ...] = tuple(rule for subject in SUBJECTS for rule in subject.rules)
 
 

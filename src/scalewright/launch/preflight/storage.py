@@ -8,10 +8,9 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 
 from scalewright.launch.preflight.facts import Facts
-from scalewright.launch.preflight.rule import Moments, RuleFailure, Subject
+from scalewright.launch.preflight.rule import RuleFailure, Subject
 
-SUBJECT = Subject("storage")
-HERE: Moments = ("node",)
+SUBJECT = Subject("storage", at=("node",))
 GIB = 1 << 30
 FORMAT = "docs/checkpoints.md: a part of each rank, keep"
 IN_MEMORY = ("tmpfs", "ramfs")
@@ -30,7 +29,7 @@ def _room(facts: Facts) -> tuple[int, int] | None:
     return folder.space.free, size
 
 
-@SUBJECT.rule("no-room-to-save", "problem", "no room for a single save", FORMAT, at=HERE, needs=("a run that saves",))
+@SUBJECT.rule("no-room-to-save", "problem", "no room for a single save", FORMAT, needs=("a run that saves",))
 def no_room_to_save(facts: Facts) -> RuleFailure | None:
     room = _room(facts)
     if room is None or room[0] >= room[1]:
@@ -39,10 +38,8 @@ def no_room_to_save(facts: Facts) -> RuleFailure | None:
     return RuleFailure(what, f"out_dir: {_path(facts)}", "free some, or set out_dir elsewhere")
 
 
-@SUBJECT.rule(
-    "little-room", "warn", "no room for the saves that are kept, and the next one", FORMAT, at=HERE,
-    needs=("a run that saves",),
-)  # fmt: skip
+@SUBJECT.rule("little-room", "warn", "no room for the saves that are kept, and the next one", FORMAT,
+              needs=("a run that saves",))  # fmt: skip
 def little_room(facts: Facts) -> RuleFailure | None:
     room, spec = _room(facts), facts.run.spec if facts.run else None
     if room is None or spec is None or room[0] < room[1]:
@@ -57,10 +54,8 @@ def little_room(facts: Facts) -> RuleFailure | None:
     return RuleFailure(what, f"out_dir: {_path(facts)}", "free some, lower checkpoint.keep, or move out_dir")
 
 
-@SUBJECT.rule(
-    "few-inodes", "warn", "few files may still be made", "statvfs(3): f_favail; df -i", at=HERE,
-    needs=("a run that saves",),
-)  # fmt: skip
+@SUBJECT.rule("few-inodes", "warn", "few files may still be made", "statvfs(3): f_favail; df -i",
+              needs=("a run that saves",))  # fmt: skip
 def few_inodes(facts: Facts) -> RuleFailure | None:
     inodes = facts.machine.folder.inodes if facts.machine.folder else None
     if inodes is None or facts.run is None:
@@ -72,9 +67,7 @@ def few_inodes(facts: Facts) -> RuleFailure | None:
     return RuleFailure(what, f"out_dir: {_path(facts)}", "remove some (df -i), or set out_dir elsewhere")
 
 
-@SUBJECT.rule(
-    "folder-unwritable", "problem", "the run's folder can't be written", "access(2)", at=HERE, needs=("a run",)
-)
+@SUBJECT.rule("folder-unwritable", "problem", "the run's folder can't be written", "access(2)", needs=("a run",))
 def folder_unwritable(facts: Facts) -> RuleFailure | None:
     folder = facts.machine.folder
     if folder is None or folder.writable:
@@ -82,11 +75,9 @@ def folder_unwritable(facts: Facts) -> RuleFailure | None:
     return RuleFailure(f"{folder.path} can't be written", "out_dir", "change its rights, or set out_dir elsewhere")
 
 
-@SUBJECT.rule(
-    "folder-is-lost", "warn", "the run's folder goes with its pod or job",
-    "Kubernetes docs, Volumes: files of a container; tmpfs(5)", at=HERE,
-    needs=("a run that saves", "a scheduler"),
-)  # fmt: skip
+@SUBJECT.rule("folder-is-lost", "warn", "the run's folder goes with its pod or job",
+              "Kubernetes docs, Volumes: files of a container; tmpfs(5)",
+              needs=("a run that saves", "a scheduler"))  # fmt: skip
 def folder_is_lost(facts: Facts) -> RuleFailure | None:
     system = facts.machine.folder.file_system if facts.machine.folder else ""
     if system not in (*IN_MEMORY, *OF_A_CONTAINER):
@@ -96,10 +87,9 @@ def folder_is_lost(facts: Facts) -> RuleFailure | None:
     return RuleFailure(what, "out_dir", "set it to a volume, or a shared file system")
 
 
-@SUBJECT.rule(
-    "folder-of-a-node", "warn", "the run's folder is one that every node has for itself",
-    "Filesystem Hierarchy Standard 3.0: /tmp, /var/tmp, /run", at=("submit",), needs=("a run that saves",),
-)  # fmt: skip
+@SUBJECT.rule("folder-of-a-node", "warn", "the run's folder is one that every node has for itself",
+              "Filesystem Hierarchy Standard 3.0: /tmp, /var/tmp, /run", at=("submit",),
+              needs=("a run that saves",))  # fmt: skip
 def folder_of_a_node(facts: Facts) -> RuleFailure | None:
     folder = PurePosixPath(facts.run.spec.folder.as_posix()) if facts.run else PurePosixPath()
     mounted = [*facts.site.claims.values(), *(mount.partition(":")[2] for mount in facts.site.mounts)]
@@ -113,11 +103,9 @@ def folder_of_a_node(facts: Facts) -> RuleFailure | None:
     return RuleFailure(f"{folder} is a node's own folder: {why}", "out_dir", "set it to a shared file system")
 
 
-@SUBJECT.rule(
-    "temporary-full", "warn", "no room for compiled kernels",
-    "PyTorch docs, torch.compiler: TORCHINDUCTOR_CACHE_DIR is in the temporary folder", at=HERE,
-    needs=("GPUs",),
-)  # fmt: skip
+@SUBJECT.rule("temporary-full", "warn", "no room for compiled kernels",
+              "PyTorch docs, torch.compiler: TORCHINDUCTOR_CACHE_DIR is in the temporary folder",
+              needs=("GPUs",))  # fmt: skip
 def temporary_full(facts: Facts) -> RuleFailure | None:
     space = facts.machine.temporary
     if space is None or space.free >= CACHES_NEED or facts.environ.get("TORCHINDUCTOR_CACHE_DIR"):
@@ -126,11 +114,9 @@ def temporary_full(facts: Facts) -> RuleFailure | None:
     return RuleFailure(what, "TMPDIR", "free some, or set TMPDIR or TORCHINDUCTOR_CACHE_DIR to a larger disk")
 
 
-@SUBJECT.rule(
-    "cache-on-network", "warn", "ranks compile into a folder over the network",
-    "Triton issue 11512, PyTorch issue 173679: stale file handles in a shared cache", at=HERE,
-    needs=("GPUs", "several nodes"),
-)  # fmt: skip
+@SUBJECT.rule("cache-on-network", "warn", "ranks compile into a folder over the network",
+              "Triton issue 11512, PyTorch issue 173679: stale file handles in a shared cache",
+              needs=("GPUs", "several nodes"))  # fmt: skip
 def cache_on_network(facts: Facts) -> RuleFailure | None:
     shared = {name: kind for name, kind in facts.machine.caches.items() if kind in NETWORK}
     if not shared:

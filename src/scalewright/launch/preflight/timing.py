@@ -35,9 +35,8 @@ def _save_s(facts: Facts) -> tuple[float, str] | None:
     return seconds, f"a save of {gib:,.0f} GiB takes {seconds:,.0f} s even at 5 GB/s a node"
 
 
-@SUBJECT.rule(
-    "no-time-to-save", "warn", "the time before the limit is shorter than a save", SAVES, needs=("a run that saves",)
-)
+@SUBJECT.rule("no-time-to-save", "warn", "the time before the limit is shorter than a save", SAVES,
+              needs=("a run that saves",))  # fmt: skip
 def no_time_to_save(facts: Facts) -> RuleFailure | None:
     save, before = _save_s(facts), facts.site.save_before_s
     limited = facts.site.limit_s is not None or "SLURM_JOB_END_TIME" in facts.environ
@@ -57,10 +56,9 @@ def killed_at_the_limit(facts: Facts) -> RuleFailure | None:
     return RuleFailure(what, "launch.save_before_s: 0", "set it to what a save takes, such as 120")
 
 
-@SUBJECT.rule(
-    "save-over-timeout", "warn", "a save takes longer than ranks wait for it",
-    "docs/run-yaml.md: train.timeouts.start_s holds in a save", needs=("a run that saves", "several ranks"),
-)  # fmt: skip
+@SUBJECT.rule("save-over-timeout", "warn", "a save takes longer than ranks wait for it",
+              "docs/run-yaml.md: train.timeouts.start_s holds in a save",
+              needs=("a run that saves", "several ranks"))  # fmt: skip
 def save_over_timeout(facts: Facts) -> RuleFailure | None:
     save = _save_s(facts)
     most = facts.run.spec.train.timeouts.start_s if facts.run else 0.0
@@ -70,11 +68,9 @@ def save_over_timeout(facts: Facts) -> RuleFailure | None:
     return RuleFailure(what, "train.timeouts.start_s", f"set it to {_rounded(2 * save[0])}")
 
 
-@SUBJECT.rule(
-    "steady-under-retries", "warn", "ranks give up before InfiniBand does",
-    "NCCL user guide, Environment Variables: NCCL_IB_TIMEOUT, NCCL_IB_RETRY_CNT", at=("node",),
-    needs=("GPUs", "several nodes", "InfiniBand", "a run"),
-)  # fmt: skip
+@SUBJECT.rule("steady-under-retries", "warn", "ranks give up before InfiniBand does",
+              "NCCL user guide, Environment Variables: NCCL_IB_TIMEOUT, NCCL_IB_RETRY_CNT", at=("node",),
+              needs=("GPUs", "several nodes", "InfiniBand", "a run"))  # fmt: skip
 def steady_under_retries(facts: Facts) -> RuleFailure | None:
     timeout = _number(facts, "NCCL_IB_TIMEOUT", RETRY_TIMEOUT)
     retries = _number(facts, "NCCL_IB_RETRY_CNT", RETRIES)
@@ -86,10 +82,9 @@ def steady_under_retries(facts: Facts) -> RuleFailure | None:
     return RuleFailure(what, "train.timeouts", f"set steady_s to {_rounded(4 * patience)}")
 
 
-@SUBJECT.rule(
-    "start-at-scale", "warn", "little time for thousands of ranks to meet",
-    "Jiang et al. 2024 (MegaScale): 1047 s to start 2,048 GPUs, before it was tuned", needs=("GPUs", "a run"),
-)  # fmt: skip
+@SUBJECT.rule("start-at-scale", "warn", "little time for thousands of ranks to meet",
+              "Jiang et al. 2024 (MegaScale): 1047 s to start 2,048 GPUs, before it was tuned",
+              needs=("GPUs", "a run"))  # fmt: skip
 def start_at_scale(facts: Facts) -> RuleFailure | None:
     most = facts.run.spec.train.timeouts.start_s if facts.run else 0.0
     if facts.place.world < MANY_RANKS or most >= SLOW_START_S:
@@ -98,10 +93,8 @@ def start_at_scale(facts: Facts) -> RuleFailure | None:
     return RuleFailure(what, "train.timeouts.start_s", f"set it to {SLOW_START_S:.0f} or more")
 
 
-@SUBJECT.rule(
-    "job-ends-soon", "warn", "the job ends before the run has begun", "srun(1): SLURM_JOB_END_TIME",
-    at=("node",), needs=("a run",),
-)  # fmt: skip
+@SUBJECT.rule("job-ends-soon", "warn", "the job ends before the run has begun", "srun(1): SLURM_JOB_END_TIME",
+              at=("node",), needs=("a run",))  # fmt: skip
 def job_ends_soon(facts: Facts) -> RuleFailure | None:
     ends, now = _number(facts, "SLURM_JOB_END_TIME", 0), facts.machine.clock
     left = ends - now if ends and now is not None else None
@@ -111,10 +104,8 @@ def job_ends_soon(facts: Facts) -> RuleFailure | None:
     return RuleFailure(what, "SLURM_JOB_END_TIME", "start it in a new job (sbatch --time), or lower save_before_s")
 
 
-@SUBJECT.rule(
-    "clock-behind", "warn", "this machine's clock is behind its files'",
-    "RFC 1813 (NFS): file times are those of the server's clock", at=("node",), needs=("a run",),
-)  # fmt: skip
+@SUBJECT.rule("clock-behind", "warn", "this machine's clock is behind its files'",
+              "RFC 1813 (NFS): file times are those of the server's clock", at=("node",), needs=("a run",))  # fmt: skip
 def clock_behind(facts: Facts) -> RuleFailure | None:
     written, now = facts.run.modified if facts.run else None, facts.machine.clock
     if written is None or now is None or written <= now + SKEW_S:

@@ -14,20 +14,19 @@ from typing import Any
 import yaml
 
 from scalewright.launch.job import LaunchJob
-from scalewright.launch.targets.script import network_variables
+from scalewright.launch.targets.script import PORT, bare_agent, network_variables, node_options
 from scalewright.spec.base import TextDumper, parse_yaml
 from scalewright.spec.common.formatting import commented
 from scalewright.spec.common.shell import Word
 from scalewright.spec.errors import UserError
 from scalewright.spec.launch import LaunchSpec
 
-PORT = 29500  # torchrun's default
-
+NO_MODULES = "a container has no environment modules; put them into its image"  # reasons of several targets
+BY_TORCHRUN = "a node starts its ranks with torchrun"
 # What torchrun and schedulers set in a rank's or a node's process; a value of the site's would hide theirs.
 RESERVED = frozenset({
-    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "MASTER_ADDR",
-    "MASTER_PORT", "JOB_COMPLETION_INDEX", "PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK",
-    "PET_MASTER_ADDR", "PET_MASTER_PORT",
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT",
+    "JOB_COMPLETION_INDEX", "PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT",
 })  # fmt: skip
 
 
@@ -37,11 +36,8 @@ def image(job: LaunchJob) -> str:
     if not container:
         raise UserError("no container image", "launch.container", "name one that has scalewright: REGISTRY/IMAGE:TAG")
     if container.endswith((".sqsh", ".sif")) or container.startswith(("/", ".")):
-        raise UserError(
-            f"{container} is a file, not the name of an image",
-            "launch.container",
-            "name it as a registry does: REGISTRY/IMAGE:TAG",
-        )
+        what = f"{container} is a file, not the name of an image"
+        raise UserError(what, "launch.container", "name it as a registry does: REGISTRY/IMAGE:TAG")
     return container
 
 
@@ -49,11 +45,8 @@ def gpus(job: LaunchJob) -> str:
     """A cloud's name for the kind of GPU; raises UserError where the site has none, or a scheduler's."""
     name = job.site.gpu
     if not name or "/" in name or name.startswith("gpu:"):
-        raise UserError(
-            f"{name} is no cloud's name for a GPU" if name else "which GPU?",
-            "launch.gpu",
-            "write it as the cloud does: H100",
-        )
+        what = f"{name} is no cloud's name for a GPU" if name else "which GPU?"
+        raise UserError(what, "launch.gpu", "write it as the cloud does: H100")
     return name
 
 
@@ -70,16 +63,7 @@ def agent_command(
     job: LaunchJob, node_rank: Word, address: Word, *, port: Word | None = None, saved: int | None = None
 ) -> list[Word]:
     """The command of one node: the agent, torchrun's options for it, and the run."""
-    options: list[Word] = ["--nnodes", str(job.nodes), "--node-rank", node_rank]
-    options += ["--nproc-per-node", str(job.per_node)]
-    options += ["--master-addr", address, "--master-port", port or str(job.site.port or PORT)]
-    return bare_agent(job, options, saved=saved)
-
-
-def bare_agent(job: LaunchJob, options: Iterable[Word] = (), *, saved: int | None = None) -> list[Word]:
-    """The agent with these options of torchrun's; it has the others from variables (PET_*)."""
-    codes = ["--saved", str(saved)] if saved is not None else []
-    return [job.site.python, "-m", "scalewright.launch.agent", *codes, *options, *job.arguments]
+    return bare_agent(job, node_options(job, node_rank, address, port or str(job.site.port or PORT)), saved=saved)
 
 
 def dns_label(name: str, most: int = 63) -> str:
@@ -104,9 +88,8 @@ def mounts(site: LaunchSpec) -> list[tuple[str, str]]:
     for text in site.mounts:
         outside, _, inside = text.partition(":")
         if not outside.startswith("/") or not inside.startswith("/"):
-            raise UserError(
-                f"{text!r} isn't /on/host:/inside", "launch.mounts", "write two absolute paths with a colon"
-            )
+            what = f"{text!r} isn't /on/host:/inside"
+            raise UserError(what, "launch.mounts", "write two absolute paths with a colon")
         pairs.append((outside, inside))
     return pairs
 
@@ -133,14 +116,14 @@ def unused(site: LaunchSpec, reasons: Mapping[str, str]) -> dict[str, str]:
     return {key: why for key, why in reasons.items() if getattr(site, key) != getattr(default, key)}
 
 
-def with_options(document: dict[str, Any], options: Iterable[str]) -> dict[str, Any]:
+def with_options(document: dict[str, object], options: Iterable[str]) -> dict[str, object]:
     """The document with further keys: `resources.use_spot=true` sets a key of a key, to a value of YAML."""
     for text in options:
         path, equals, value = text.partition("=")
         if not equals or not all(path.split(".")):
             raise UserError(f"{text!r} isn't KEY=VALUE", "launch.options", "such as resources.use_spot=true")
         *parents, last = path.split(".")
-        place = document
+        place: Any = document
         for key in parents:
             place = place.setdefault(key, {})
             if not isinstance(place, dict):

@@ -9,42 +9,23 @@ exit code but 0, so 75 too) where `max_restarts` isn't 0; it limits both by a du
 from __future__ import annotations
 
 from scalewright.launch.job import LaunchJob, Written
-from scalewright.launch.targets.container import (
-    agent_command,
-    dns_label,
-    environment,
-    gigabytes,
-    gpus,
-    image,
-    kept_folders,
-    lost,
-    mounts,
-    to_yaml,
-    unused,
-    with_options,
-)
+from scalewright.launch.targets import container
 from scalewright.spec.common.shell import Expression, Word, line
 from scalewright.spec.errors import UserError
 
 UNUSED = {
-    "hosts": "dstack's fleets hold the machines",
-    "modules": "a container has no environment modules; put them into its image",
-    "agent": "a node starts its ranks with torchrun",
-    "partition": "options: fleets=[NAME]",
-    "account": "dstack's project is used",
-    "qos": "options: priority=50",
-    "constraint": "options: instance_types=[...]",
-    "exclude": "dstack chooses the machines",
-    "namespace": "dstack's backend holds it",
-    "queue": "dstack's backend holds it",
+    "hosts": "dstack's fleets hold the machines", "modules": container.NO_MODULES, "agent": container.BY_TORCHRUN,
+    "partition": "options: fleets=[NAME]", "account": "dstack's project is used", "qos": "options: priority=50",
+    "constraint": "options: instance_types=[...]", "exclude": "dstack chooses the machines",
+    "namespace": "dstack's backend holds it", "queue": "dstack's backend holds it",
     "rdma": "dstack's cluster fleets set up the network",
-}
+}  # fmt: skip
 RETRY_FOR = "1d"  # how long dstack tries to get machines again
 
 
 def write(job: LaunchJob) -> Written:
     """The task of a job. Raises UserError for settings that dstack would refuse."""
-    name = dns_label(job.name, 40)  # dstack: ^[a-z][a-z0-9-]{1,40}$
+    name = container.dns_label(job.name, 40)  # dstack: ^[a-z][a-z0-9-]{1,40}$
     file = f"{name}.dstack.yml"
     submit = ("dstack", "apply", "--detach", "-f", file)
     comments = [
@@ -53,24 +34,20 @@ def write(job: LaunchJob) -> Written:
         f"Logs:   dstack logs {name}",
     ]
     notes = [f"{job.run_file} is read in {job.site.workdir or 'the working directory of the image'}"]
-    notes += lost(job, job.site.workdir, "machines", kept_folders(job.site))
+    notes += container.lost(job, job.site.workdir, "machines", container.kept_folders(job.site))
     if not job.site.max_restarts:
         notes.append("dstack takes ranks that saved and left (75) for failed: launch.max_restarts starts them again")
-    return Written(
-        files={file: to_yaml([with_options(_task(job, name), job.site.options)], comments)},
-        submit=submit,
-        unused=unused(job.site, UNUSED),
-        notes=tuple(notes),
-    )
+    text = container.to_yaml([container.with_options(_task(job, name), job.site.options)], comments)
+    return Written({file: text}, submit, container.unused(job.site, UNUSED), tuple(notes))
 
 
 def _task(job: LaunchJob, name: str) -> dict[str, object]:
-    task: dict[str, object] = {"type": "task", "name": name, "nodes": job.nodes, "image": image(job)}
+    task: dict[str, object] = {"type": "task", "name": name, "nodes": job.nodes, "image": container.image(job)}
     if job.site.workdir:
         task["working_dir"] = job.site.workdir
-    task["env"] = environment(job)
+    task["env"] = container.environment(job)
     master: Word = Expression("$DSTACK_MASTER_NODE_IP") if job.nodes > 1 else "127.0.0.1"
-    command = line(agent_command(job, Expression("$DSTACK_NODE_RANK"), master))
+    command = line(container.agent_command(job, Expression("$DSTACK_NODE_RANK"), master))
     if "$$" in command or "${{" in command:  # dstack's own: `$$` is a dollar sign, `${{ }}` a value
         command = command.replace("$", "$$")
     task["commands"] = [*job.site.setup, command]
@@ -78,7 +55,7 @@ def _task(job: LaunchJob, name: str) -> dict[str, object]:
     for source in job.site.claims:
         if ":" in source:
             raise UserError(f"{source} is no volume of dstack's", "launch.claims", "name one: VOLUME: /data")
-    volumes = [f"{source}:{path}" for source, path in [*job.site.claims.items(), *mounts(job.site)]]
+    volumes = [f"{source}:{path}" for source, path in [*job.site.claims.items(), *container.mounts(job.site)]]
     if volumes:
         task["volumes"] = volumes
     events = ["no-capacity", "interruption", *(["error"] if job.site.max_restarts else [])]
@@ -94,10 +71,10 @@ def _task(job: LaunchJob, name: str) -> dict[str, object]:
 def _resources(job: LaunchJob) -> dict[str, object]:
     resources: dict[str, object] = {}
     if job.device == "cuda":
-        resources["gpu"] = f"{gpus(job)}:{job.per_node}"
+        resources["gpu"] = f"{container.gpus(job)}:{job.per_node}"
     if job.site.cpus_per_rank:
         resources["cpu"] = f"{job.site.cpus_per_rank * job.per_node}.."
     if job.site.memory:
-        resources["memory"] = f"{gigabytes(job.site.memory)}GB.."
-    resources["shm_size"] = f"{gigabytes(job.site.shared_memory)}GB"
+        resources["memory"] = f"{container.gigabytes(job.site.memory)}GB.."
+    resources["shm_size"] = f"{container.gigabytes(job.site.shared_memory)}GB"
     return resources

@@ -12,14 +12,11 @@ from scalewright.launch.targets.torchrun import UNUSED as WITHOUT_A_SCHEDULER
 from scalewright.spec.common.shell import command
 from scalewright.spec.errors import UserError
 
-ONE_MACHINE = "all ranks are on this machine"
 UNUSED = {
     **WITHOUT_A_SCHEDULER,
     "agent": "`train` starts the ranks itself",
     "max_restarts": "start the script again: the run goes on",
-    "hosts": ONE_MACHINE,
-    "port": ONE_MACHINE,
-    "per_node": ONE_MACHINE,
+    **dict.fromkeys(("hosts", "port", "per_node"), "all ranks are on this machine"),
 }
 
 

@@ -16,30 +16,16 @@ from scalewright.launch.job import LaunchJob, Written
 from scalewright.launch.targets.container import dns_label, environment, unused
 from scalewright.spec.errors import UserError
 
+MACHINES, NONE, MOUNTS = "Ray's cluster has the machines", "Ray has none", "Ray's nodes have their mounts"
 UNUSED = {
-    "hosts": "Ray's cluster has the machines",
-    "port": "ranks take a free one",
-    "modules": "load them before `ray start`",
-    "setup": "the environment of `ray start` is the workers'",
-    "agent": "Ray starts every rank",
-    "partition": "Ray's cluster has the machines",
-    "account": "Ray's cluster has the machines",
-    "qos": "Ray has none",
-    "reservation": "Ray has none",
-    "constraint": "Ray's cluster has the machines",
-    "exclude": "Ray's cluster has the machines",
-    "memory": "Ray's nodes share theirs among their workers",
-    "gpu": "Ray calls every kind GPU",
-    "options": "edit the driver",
-    "container": "the image of Ray's nodes is the workers'",
-    "mounts": "Ray's nodes have their mounts",
-    "namespace": "Ray's cluster has it",
-    "queue": "Ray has none",
-    "claims": "Ray's nodes have their mounts",
-    "shared_memory": "Ray's nodes have theirs",
+    "hosts": MACHINES, "port": "ranks take a free one", "modules": "load them before `ray start`",
+    "setup": "the environment of `ray start` is the workers'", "agent": "Ray starts every rank",
+    "partition": MACHINES, "account": MACHINES, "qos": NONE, "reservation": NONE, "constraint": MACHINES,
+    "exclude": MACHINES, "memory": "Ray's nodes share theirs among their workers", "gpu": "Ray calls every kind GPU",
+    "options": "edit the driver", "container": "the image of Ray's nodes is the workers'", "mounts": MOUNTS,
+    "namespace": "Ray's cluster has it", "queue": NONE, "claims": MOUNTS, "shared_memory": "Ray's nodes have theirs",
     "rdma": "Ray's nodes have theirs",
-}
-
+}  # fmt: skip
 DRIVER = '''"""{name}: {nodes} nodes of {per_node} ranks under Ray Train. Written by `scalewright launch ray`.
 
 On a node of the cluster:   python {file}
@@ -85,43 +71,25 @@ def write(job: LaunchJob) -> Written:
     """The driver of a job. Raises UserError where no folder is named that all nodes share."""
     folder = job.site.workdir
     if not folder or not folder.startswith("/"):
-        raise UserError(
-            "Ray's workers need an absolute folder that all nodes share",
-            "launch.workdir",
-            "set it to the one that has the run file",
-        )
+        what = "Ray's workers need an absolute folder that all nodes share"
+        raise UserError(what, "launch.workdir", "set it to the one that has the run file")
     label = dns_label(job.name)
     file = f"{label}.ray.py"
-    resources: dict[str, int] = {"CPU": job.site.cpus_per_rank or 1}
-    if job.device == "cuda":
-        resources["GPU"] = 1
+    resources = {"CPU": job.site.cpus_per_rank or 1, **({"GPU": 1} if job.device == "cuda" else {})}
     text = DRIVER.format(
-        name=job.name.replace("\\", "/").replace('"', "'"),
-        nodes=job.nodes,
-        per_node=job.per_node,
-        file=file,
-        folder=_shown(folder, 0),
-        environment=_shown(environment(job), 0),
-        arguments=_shown([job.run_file, *job.overrides], 4),
-        world=job.world,
-        use_gpu=job.device == "cuda",
-        resources=_shown(resources, 8),
-        label=_shown(label, 0),
-        out_dir=_shown(job.folder, 0),
-        max_restarts=job.site.max_restarts,
-    )
+        name=job.name.replace("\\", "/").replace('"', "'"), nodes=job.nodes, per_node=job.per_node, file=file,
+        folder=_shown(folder), environment=_shown(environment(job)), world=job.world, use_gpu=job.device == "cuda",
+        arguments=_shown([job.run_file, *job.overrides], 4), resources=_shown(resources, 8), label=_shown(label),
+        out_dir=_shown(job.folder), max_restarts=job.site.max_restarts,
+    )  # fmt: skip
     notes = [f"ranks work in {folder}, on every node"]
     if not job.site.max_restarts:
         notes.append("launch.max_restarts is 0: the first failure ends the job")
-    return Written(
-        files={file: text},
-        submit=("ray", "job", "submit", "--working-dir", ".", "--", "python", file),
-        unused=unused(job.site, UNUSED),
-        notes=tuple(notes),
-    )
+    submit = ("ray", "job", "submit", "--working-dir", ".", "--", "python", file)
+    return Written({file: text}, submit, unused(job.site, UNUSED), tuple(notes))
 
 
-def _shown(value: Mapping[str, str | int] | Sequence[str] | str, indent: int) -> str:
+def _shown(value: Mapping[str, str | int] | Sequence[str] | str, indent: int = 0) -> str:
     """Text and numbers as Python, over several lines where they don't fit one (Python reads JSON's forms)."""
     text = json.dumps(value, ensure_ascii=False)
     if len(text) + indent < 72:

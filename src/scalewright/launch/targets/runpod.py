@@ -3,9 +3,8 @@
     one node    POST https://api.runpod.io/v2/pods       gpu: {id, count}
     several     POST https://api.runpod.io/v2/clusters   compute: {gpuTypeId, gpuCountPerPod, podCount}
 
-Keys as in RunPod's OpenAPI of its REST API v2 (beta), read 2026-11. RunPod starts a container again whenever
-it ends, and charges until the pod is deleted: so the container starts the ranks again after 75, and waits
-after anything else.
+Keys as in RunPod's OpenAPI of its REST API v2 (beta), read 2026-11. RunPod starts a container again whenever it ends,
+and charges until the pod is deleted: so the container starts the ranks again after 75, and waits after anything else.
 """
 
 from __future__ import annotations
@@ -13,31 +12,30 @@ from __future__ import annotations
 import json
 
 from scalewright.launch.job import LaunchJob, Written
-from scalewright.launch.targets.container import agent_command, dns_label, environment, gpus, image, lost, unused
+from scalewright.launch.targets.container import (
+    BY_TORCHRUN,
+    NO_MODULES,
+    agent_command,
+    dns_label,
+    environment,
+    gpus,
+    image,
+    lost,
+    unused,
+)
 from scalewright.spec.common.shell import Expression, line, quote
 from scalewright.spec.errors import Stopped, UserError
 
 UNUSED = {
-    "hosts": "RunPod chooses the machines",
-    "modules": "a container has no environment modules; put them into its image",
-    "agent": "a node starts its ranks with torchrun",
-    "partition": "RunPod chooses the data center",
-    "account": "the API key's account pays",
-    "qos": "RunPod has none",
-    "reservation": "RunPod has none here",
-    "constraint": "launch.gpu names the machine",
+    "hosts": "RunPod chooses the machines", "modules": NO_MODULES, "agent": BY_TORCHRUN,
+    "partition": "RunPod chooses the data center", "account": "the API key's account pays", "qos": "RunPod has none",
+    "reservation": "RunPod has none here", "constraint": "launch.gpu names the machine",
     "exclude": "RunPod chooses the machines",
     "time_limit": "RunPod has none: at it, ranks save, leave, and are started again",
-    "save_before_s": "RunPod has no notice",
-    "namespace": "RunPod has none",
-    "queue": "RunPod has none",
-    "shared_memory": "RunPod sets it",
-    "rdma": "an Instant Cluster has it",
-    "cpus_per_rank": "they come with the GPUs",
-    "memory": "it comes with the GPUs",
-    "mounts": "launch.claims names a network volume",
-    "options": "edit the request",
-}
+    "save_before_s": "RunPod has no notice", "namespace": "RunPod has none", "queue": "RunPod has none",
+    "shared_memory": "RunPod sets it", "rdma": "an Instant Cluster has it", "cpus_per_rank": "they come with the GPUs",
+    "memory": "it comes with the GPUs", "mounts": "launch.claims names a network volume", "options": "edit the request",
+}  # fmt: skip
 MOST_NODES = 250
 URL = "https://api.runpod.io/v2"
 # The key is the shell's: it is in no file.
@@ -61,12 +59,8 @@ def write(job: LaunchJob) -> Written:
         "the shell that sends the request needs RUNPOD_API_KEY",
         *lost(job, job.site.workdir, "pods", job.site.claims.values()),
     ]
-    return Written(
-        files={file: json.dumps(_request(job, name), indent=2) + "\n"},
-        submit=submit,
-        unused=unused(job.site, UNUSED),
-        notes=tuple(notes),
-    )
+    text = json.dumps(_request(job, name), indent=2) + "\n"
+    return Written({file: text}, submit, unused(job.site, UNUSED), tuple(notes))
 
 
 def _check(job: LaunchJob) -> None:

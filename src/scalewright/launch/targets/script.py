@@ -56,24 +56,30 @@ def rank_command(job: LaunchJob) -> list[Word]:
     return [job.site.python, *job.arguments]
 
 
+def node_options(job: LaunchJob, number: Word, address: Word, port: Word) -> list[Word]:
+    """torchrun's options for the ranks of one of several nodes, by its number."""
+    node: list[Word] = ["--nnodes", str(job.nodes), "--node-rank", number, "--nproc-per-node", str(job.per_node)]
+    return [*node, "--master-addr", address, "--master-port", port]
+
+
 def node_command(job: LaunchJob, number: Word, address: Word, port: Word) -> list[Word]:
-    """torchrun for the ranks of one of several nodes, by its number."""
-    return _agent(job, ["--nnodes", str(job.nodes), "--node-rank", number], address, port)
+    """The agent of one of several nodes, with torchrun's restarts."""
+    return bare_agent(job, [*node_options(job, number, address, port), *_restarts(job)])
 
 
 def standalone_command(job: LaunchJob) -> list[Word]:
-    """torchrun for a run on one node, at a free port."""
-    return _agent(job, ["--standalone"])
+    """The agent of a run on one node, at a free port."""
+    return bare_agent(job, ["--standalone", "--nproc-per-node", str(job.per_node), *_restarts(job)])
 
 
-def _agent(job: LaunchJob, options: list[Word], address: Word = "", port: Word = "") -> list[Word]:
-    """torchrun with an exit code that tells "saved" from a crash (agent.py)."""
-    options = [*options, "--nproc-per-node", str(job.per_node)]
-    if address:
-        options += ["--master-addr", address, "--master-port", port]
-    if job.site.max_restarts:
-        options += ["--max-restarts", str(job.site.max_restarts)]
-    return [job.site.python, "-m", "scalewright.launch.agent", *options, *job.arguments]
+def _restarts(job: LaunchJob) -> list[str]:
+    return ["--max-restarts", str(job.site.max_restarts)] if job.site.max_restarts else []
+
+
+def bare_agent(job: LaunchJob, options: Iterable[Word] = (), *, saved: int | None = None) -> list[Word]:
+    """torchrun with these options and an exit code that tells "saved" from a crash (agent.py)."""
+    codes = ["--saved", str(saved)] if saved is not None else []
+    return [job.site.python, "-m", "scalewright.launch.agent", *codes, *options, *job.arguments]
 
 
 def file_name(job: LaunchJob) -> str:

@@ -31,36 +31,26 @@ def write(job: LaunchJob) -> Written:
     reasons = dict(UNUSED)
     if job.site.agent == "rank":
         reasons["max_restarts"] = "agent: rank has no torchrun, which would restart ranks"
-    return Written(
-        files={file: text_of(lines)},
-        submit=("sbatch", file),
-        unused=unused(job.site, reasons),
-        notes=_notes(job),
-        check=("sbatch", "--test-only", file),
-    )
+    check = ("sbatch", "--test-only", file)
+    return Written({file: text_of(lines)}, ("sbatch", file), unused(job.site, reasons), _notes(job), check)
 
 
 def _options(job: LaunchJob) -> list[str]:
     """The job's own options, one a line."""
     site, torchrun = job.site, job.site.agent == "torchrun"
     kind = (site.gpu or "gpu").removeprefix("gpu:")
+    gpus = f"gpu:{job.per_node}" if kind == "gpu" else f"gpu:{kind}:{job.per_node}"
+    named = ("partition", "account", "qos", "reservation", "constraint", "exclude")
     pairs = {
         "job-name": file_name(job),
         "nodes": job.nodes,
         "ntasks-per-node": 1 if torchrun else job.per_node,
         "cpus-per-task": _cpus(job),
-        "gres": (f"gpu:{job.per_node}" if kind == "gpu" else f"gpu:{kind}:{job.per_node}")
-        if job.device == "cuda"
-        else None,
+        "gres": gpus if job.device == "cuda" else None,
         "mem": site.memory.rstrip("B").rstrip("i") if site.memory else None,
         "time": site.time_limit,
         "signal": f"USR1@{site.save_before_s}" if site.save_before_s else None,
-        "partition": site.partition,
-        "account": site.account,
-        "qos": site.qos,
-        "reservation": site.reservation,
-        "constraint": site.constraint,
-        "exclude": site.exclude,
+        **{name: getattr(site, name) for name in named},
         "output": f"{file_name(job)}-%j.log",
         "open-mode": "append",
     }
@@ -69,7 +59,6 @@ def _options(job: LaunchJob) -> list[str]:
 
 
 def _cpus(job: LaunchJob) -> int | None:
-    """Cores of a task."""
     if job.site.cpus_per_rank is None:
         return None
     return job.site.cpus_per_rank * (job.per_node if job.site.agent == "torchrun" else 1)
@@ -86,7 +75,6 @@ def _meeting(job: LaunchJob) -> dict[str, Word]:
 
 
 def _start(job: LaunchJob) -> list[str]:
-    """srun, with what each of its tasks runs."""
     # With 1, srun would end those that are slower to leave after a save, and one that is killed on its way
     # out hides the others' 75. After a crash ranks miss each other and leave by themselves.
     srun = ["srun", "--kill-on-bad-exit=0"]
@@ -121,11 +109,8 @@ def _container(job: LaunchJob) -> list[str]:
 def _after(job: LaunchJob) -> list[str]:
     """What becomes of the job: 75 is the ranks' word for "saved, start me again"."""
     if any(option.startswith(("--array", "-a")) for option in job.site.options):
-        return [
-            f"# {SAVED}: the ranks saved and left. The next task of the array goes on.",
-            f'[ "$code" = {SAVED} ] && exit 0',
-            'exit "$code"',
-        ]
+        comment = f"# {SAVED}: the ranks saved and left. The next task of the array goes on."
+        return [comment, f'[ "$code" = {SAVED} ] && exit 0', 'exit "$code"']
     return [
         f"# {SAVED}: the ranks saved and left. The same job goes on from there, when its turn comes.",
         f'if [ "$code" = {SAVED} ]; then',

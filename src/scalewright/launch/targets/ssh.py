@@ -20,11 +20,8 @@ def write(job: LaunchJob) -> Written:
     """The script of a job. Raises UserError for a list of hosts that is no host a node."""
     site, file = job.site, f"{file_name(job)}.ssh.sh"
     if len(site.hosts) != job.nodes:
-        raise UserError(
-            f"{len(site.hosts)} hosts for {job.nodes} nodes",
-            "launch.hosts",
-            "name as many: launch.hosts=[node-a,node-b]",
-        )
+        what = f"{len(site.hosts)} hosts for {job.nodes} nodes"
+        raise UserError(what, "launch.hosts", "name as many: launch.hosts=[node-a,node-b]")
     hosts = [f"--host={host}" for host in site.hosts]
     ssh = [f"--ssh={line(['ssh', *site.options])}"] if site.options else []
     words = [site.python, "-m", "scalewright.launch.over_ssh", *hosts, *ssh]

@@ -12,24 +12,12 @@ from scalewright.launch.targets.script import PORT, file_name, head, node_comman
 from scalewright.spec.common.shell import Expression, command
 from scalewright.spec.errors import UserError
 
-SCHEDULER = "there is no scheduler"
+OF_SCHEDULERS = ("partition", "account", "qos", "reservation", "constraint", "exclude", "memory", "gpu", "options")
 UNUSED = {
     "agent": "torchrun starts the ranks of its machine",
-    "partition": SCHEDULER,
-    "account": SCHEDULER,
-    "qos": SCHEDULER,
-    "reservation": SCHEDULER,
-    "constraint": SCHEDULER,
-    "exclude": SCHEDULER,
-    "memory": SCHEDULER,
-    "gpu": SCHEDULER,
-    "options": SCHEDULER,
-    "container": "start the script in the container",
-    "mounts": "start the script in the container",
-    "namespace": "a word of Kubernetes",
-    "queue": "a word of Kubernetes",
-    "claims": "a word of Kubernetes",
-    "rdma": "a word of Kubernetes",
+    **dict.fromkeys(OF_SCHEDULERS, "there is no scheduler"),
+    **dict.fromkeys(("container", "mounts"), "start the script in the container"),
+    **dict.fromkeys(("namespace", "queue", "claims", "rdma"), "a word of Kubernetes"),
 }
 
 
@@ -40,20 +28,13 @@ def write(job: LaunchJob) -> Written:
         lines = [*head(job, "torchrun"), "", *prepare(job), "", command(["exec", *standalone_command(job)])]
         return Written({file: text_of(lines)}, ("bash", file), unused(site, UNUSED))
     if not site.hosts:
-        raise UserError(
-            f"the first of {job.nodes} machines has no name", "launch.hosts", "give it: launch.hosts=[node-a]"
-        )
+        what = f"the first of {job.nodes} machines has no name"
+        raise UserError(what, "launch.hosts", "give it: launch.hosts=[node-a]")
     names = [*site.hosts, *(f"machine {number}" for number in range(len(site.hosts), job.nodes))]
     usage = [f"On {name}:  bash {file} {number}" for number, name in enumerate(names[:4])]
     usage += ["..."] if job.nodes > 4 else []
     words = node_command(job, Expression("$number"), site.hosts[0], str(site.port or PORT))
-    lines = [
-        *head(job, "torchrun", usage),
-        "",
-        f'number=${{1:?"the machine\'s number, 0 to {job.nodes - 1}"}}',
-        *prepare(job),
-        "",
-        command(["exec", *words]),
-    ]
+    number = f'number=${{1:?"the machine\'s number, 0 to {job.nodes - 1}"}}'
+    lines = [*head(job, "torchrun", usage), "", number, *prepare(job), "", command(["exec", *words])]
     notes = (f"{job.run_file}, its data and {job.folder} are read on every machine under the same paths",)
     return Written({file: text_of(lines)}, (), unused(site, UNUSED), notes)

@@ -6,8 +6,8 @@ import os
 import shutil
 from pathlib import Path
 
-from scalewright.launch.attempt import attempt_facts
 from scalewright.launch.settings import present_environment
+from scalewright.launch.starters import attempt_facts
 from scalewright.spec.base import write_yaml
 from scalewright.spec.common.files import write_whole
 from scalewright.spec.common.formatting import count

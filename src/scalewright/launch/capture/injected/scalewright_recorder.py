@@ -37,7 +37,7 @@ def start() -> None:
     """Waits for torch's optimizers to be imported; nothing where no recording is asked for."""
     asked = os.environ.get(VARIABLE)
     if asked:
-        sys.meta_path.insert(0, _Finder(Recording(json.loads(asked))))
+        sys.meta_path.insert(0, _Finder(Recording(**json.loads(asked))))
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -74,9 +74,9 @@ class _Loader(importlib.abc.Loader):
 class Recording:
     """One process's steps, and its trace while there is one."""
 
-    def __init__(self, asked: dict[str, Any]) -> None:
-        self.first, self.last = int(asked["after"]), int(asked["after"]) + int(asked["steps"])
-        self.ranks, self.out = asked["ranks"], Path(asked["out"])
+    def __init__(self, steps: int, after: int, ranks: list[int] | None, out: str) -> None:
+        self.first, self.last = after, after + steps
+        self.ranks, self.out = ranks, Path(out)
         self.done = 0
         self.counted: Any = None  # the optimizer whose steps are counted
         self.backwards = self.seen = 0  # backwards so far, and of those before the last step

@@ -13,32 +13,24 @@ kinds.py    the three kinds of object around it
 from __future__ import annotations
 
 from scalewright.launch.job import LaunchJob, Written
-from scalewright.launch.targets.container import kept_folders, lost, to_yaml, unused
+from scalewright.launch.targets.container import NO_MODULES, kept_folders, lost, to_yaml, unused
 from scalewright.launch.targets.kubernetes.kinds import KINDS
 from scalewright.launch.targets.kubernetes.pod import check, job_name
 
 UNUSED = {
-    "hosts": "Kubernetes chooses the machines",
-    "modules": "a container has no environment modules; put them into its image",
-    "agent": "a pod starts its ranks with torchrun",
-    "partition": "queue names a Kueue LocalQueue",
-    "account": "namespaces and queues hold quotas here",
-    "qos": "priorities are a cluster's own classes",
-    "reservation": "Kubernetes has none",
-    "exclude": "cordon the nodes, or choose others by constraint",
-    "options": "edit the manifest",
-}
+    "hosts": "Kubernetes chooses the machines", "modules": NO_MODULES, "agent": "a pod starts its ranks with torchrun",
+    "partition": "queue names a Kueue LocalQueue", "account": "namespaces and queues hold quotas here",
+    "qos": "priorities are a cluster's own classes", "reservation": "Kubernetes has none",
+    "exclude": "cordon the nodes, or choose others by constraint", "options": "edit the manifest",
+}  # fmt: skip
 OF_KIND = {
     "trainjob": {"port": "Kubeflow Trainer sets 29400"},
     "pytorchjob": {"max_restarts": "a PyTorchJob restarts what has saved, and nothing else"},
 }
 
-# How the first pod of a kind is selected.
-FIRST_POD = {
-    "jobset": "jobset.sigs.k8s.io/jobset-name={name},batch.kubernetes.io/job-completion-index=0",
-    "trainjob": "jobset.sigs.k8s.io/jobset-name={name},batch.kubernetes.io/job-completion-index=0",
-    "pytorchjob": "training.kubeflow.org/job-name={name},training.kubeflow.org/replica-type=master",
-}
+# How the first pod is selected, of JobSets (a TrainJob makes one) and of PyTorchJobs.
+FIRST_OF_JOBSET = "jobset.sigs.k8s.io/jobset-name={name},batch.kubernetes.io/job-completion-index=0"
+FIRST_OF_PYTORCHJOB = "training.kubeflow.org/job-name={name},training.kubeflow.org/replica-type=master"
 
 
 def write(job: LaunchJob) -> Written:
@@ -50,19 +42,15 @@ def write(job: LaunchJob) -> Written:
     file = f"{name}.k8s.yaml"
     namespace = ("--namespace", job.site.namespace) if job.site.namespace else ()
     submit = ("kubectl", "apply", *namespace, "-f", file)
+    first = (FIRST_OF_PYTORCHJOB if kind == "pytorchjob" else FIRST_OF_JOBSET).format(name=name)
     comments = [
         f"{job.name}: {job.nodes} pods of {job.per_node} ranks. Written by `scalewright launch kubernetes`.",
         f"Start:  {' '.join(submit)}",
-        f"Logs:   {' '.join(('kubectl', 'logs', *namespace, '-f', '-l', FIRST_POD[kind].format(name=name)))}",
+        f"Logs:   {' '.join(('kubectl', 'logs', *namespace, '-f', '-l', first))}",
         "A pod that is asked to leave saves and exits with 75; all pods then go on from that checkpoint.",
     ]
-    return Written(
-        files={file: to_yaml(documents, comments)},
-        submit=submit,
-        check=("kubectl", "apply", *namespace, "--dry-run=server", "-f", file),
-        unused=unused(job.site, UNUSED | OF_KIND.get(kind, {})),
-        notes=_notes(job),
-    )
+    dry_run, reasons = ("kubectl", "apply", *namespace, "--dry-run=server", "-f", file), UNUSED | OF_KIND.get(kind, {})
+    return Written({file: to_yaml(documents, comments)}, submit, unused(job.site, reasons), _notes(job), dry_run)
 
 
 def _notes(job: LaunchJob) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ limits     nvidia.com/gpu: ranks of the node   rdma/ib: 1   cpu, memory: where t
 volumes    /dev/shm (memory)   claims   folders of the machine
 SIGTERM ── save_before_s ──► SIGKILL           the time in which ranks save
 
-Settings that an API server, a CRD's rules or a controller's webhook would refuse; one line, with the fix.
+Settings that a cluster would refuse are refused here, with the fix:
 
 key            what it must look like                   who would refuse it
 namespace      a DNS label                              API server
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from scalewright.launch.job import LaunchJob
 from scalewright.launch.targets.container import dns_label, environment, image, mounts
@@ -37,7 +36,7 @@ def pod_spec(job: LaunchJob, container: dict[str, object], *, restarts: bool = F
         labels = [text.partition("=") for text in job.site.constraint.split(",")]
         spec["nodeSelector"] = {name: value for name, _, value in labels}
     if job.device == "cuda":  # nodes with GPUs often refuse pods that don't say this
-        spec["tolerations"] = [{"key": _gpu(job), "operator": "Exists", "effect": "NoSchedule"}]
+        spec["tolerations"] = [{"key": job.site.gpu or GPU, "operator": "Exists", "effect": "NoSchedule"}]
     spec["containers"] = [container]
     spec["volumes"] = [volume for volume, _ in _volumes(job)]
     return spec
@@ -94,26 +93,21 @@ def resources(job: LaunchJob) -> dict[str, dict[str, str | int]]:
     if job.site.memory:
         limits["memory"] = quantity(job.site.memory)
     if job.device == "cuda":
-        limits[_gpu(job)] = job.per_node
+        limits[job.site.gpu or GPU] = job.per_node
     if job.site.rdma:
         name, count = resource(job.site.rdma)
         limits[name] = count
     return {"limits": limits}
 
 
-def _gpu(job: LaunchJob) -> str:
-    return job.site.gpu or GPU
-
-
 def _volumes(job: LaunchJob) -> list[tuple[dict[str, object], dict[str, str]]]:
-    """Every volume of the pod, and where it is mounted."""
-    memory = {"medium": "Memory", "sizeLimit": job.site.shared_memory}
-    found: list[tuple[dict[str, Any], str]] = [({"name": "shared-memory", "emptyDir": memory}, "/dev/shm")]
+    memory: dict[str, object] = {"emptyDir": {"medium": "Memory", "sizeLimit": job.site.shared_memory}}
+    volumes = [("shared-memory", memory, "/dev/shm")]
     for number, (claim, path) in enumerate(job.site.claims.items()):
-        found.append(({"name": f"claim-{number}", "persistentVolumeClaim": {"claimName": claim}}, path))
+        volumes.append((f"claim-{number}", {"persistentVolumeClaim": {"claimName": claim}}, path))
     for number, (outside, path) in enumerate(mounts(job.site)):
-        found.append(({"name": f"host-{number}", "hostPath": {"path": outside, "type": "Directory"}}, path))
-    return [(volume, {"name": volume["name"], "mountPath": path}) for volume, path in found]
+        volumes.append((f"host-{number}", {"hostPath": {"path": outside, "type": "Directory"}}, path))
+    return [({"name": name, **source}, {"name": name, "mountPath": path}) for name, source, path in volumes]
 
 
 LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
